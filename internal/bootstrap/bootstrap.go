@@ -1,0 +1,48 @@
+// Package bootstrap answers, for a starting process: which rank am I, how many
+// are we, where are the others, and what was I told to use. It knows gorun's
+// own job card, PMI-1 (mpiexec.hydra, srun --mpi=pmi2, gorun), and the process
+// that nobody started, which is a world of one.
+package bootstrap
+
+import (
+	"context"
+	"os"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// World is what a process knows of its job.
+type World struct {
+	Rank, Size int
+	AppNum     int      // which part of an MPMD job this rank belongs to
+	Nodes      []int    // Nodes[r] is the number of the host that rank r runs on, dense from 0
+	JobID      string   // the same in every rank, different between jobs
+	Secret     [32]byte // the same in every rank, known to nobody else
+	Launcher   string   // "gorun", "pmi", or "none"
+	Params     *params.Set
+
+	// Where gorun laid out the tcp addresses. A symmetric layout names them by
+	// arithmetic: rank i listens on Node, port BasePort+i. Otherwise Addrs[i]
+	// is rank i's "host:port". Both are empty where the ranks must find their
+	// own addresses and exchange them through KVS.
+	Node     string
+	BasePort int
+	Addrs    []string
+	Listener *os.File // this rank's listening socket, already bound; nil: none
+
+	KVS KVS // never nil; of a world of one it is local
+}
+
+// KVS is the launcher's key-value space: what every process put before a fence
+// is seen by every get after it. Keys have at most 63 bytes, values at most
+// 1023; neither holds spaces, '=' is allowed in values only.
+type KVS interface {
+	Put(key, value string) error
+	Fence(ctx context.Context) error // blocks until every rank is in
+	Get(key string) (string, error)
+	// Finalize tells the launcher that this rank ends well; the last call.
+	Finalize() error
+	// Abort asks the launcher to end the job with this exit code. It returns
+	// where the launcher cannot; the caller exits anyway.
+	Abort(code int, reason string) error
+}

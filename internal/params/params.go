@@ -1,0 +1,242 @@
+// Package params is the one table of weft's tunables: for each its TOML key,
+// environment variable, default, unit and meaning, and the rules by which a
+// value is found. A flag overrides the job file, the job file overrides the
+// environment, the environment overrides the default.
+package params
+
+import (
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kind is the type of a parameter's value.
+type Kind int
+
+// The kinds of value.
+const (
+	String   Kind = iota // any text
+	Int                  // a decimal integer
+	Bytes                // an integer with an optional k, m or g (powers of 1024)
+	Duration             // as time.ParseDuration reads it
+	Bool                 // true or false
+	List                 // names, separated by commas
+)
+
+// Param describes one tunable.
+type Param struct {
+	Key     string // where it stands in a job file, as "transport.tcp.interface"
+	Kind    Kind
+	Default string
+	Unit    string   // "bytes", "ranks", "messages"; empty where the kind says it
+	Choices []string // what a String or the elements of a List may be; nil: anything
+	Help    string
+}
+
+// Env is the environment variable that sets the parameter: the key in upper
+// case with underscores, behind WEFT_.
+func (p Param) Env() string {
+	return "WEFT_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(p.Key))
+}
+
+// Source says where a value came from.
+type Source string
+
+// The sources, weakest first.
+const (
+	FromDefault Source = "default"
+	FromEnv     Source = "environment"
+	FromFile    Source = "job file"
+	FromFlag    Source = "flag"
+)
+
+// Value is a parameter's text and where it came from.
+type Value struct {
+	Text   string
+	Source Source
+}
+
+// Set holds the values of all parameters. The zero Set answers every question
+// with the default.
+type Set struct {
+	values map[string]Value
+}
+
+// Lookup finds a parameter by its key.
+func Lookup(key string) (Param, bool) {
+	for _, p := range Table {
+		if p.Key == key {
+			return p, true
+		}
+	}
+	return Param{}, false
+}
+
+// FromEnviron reads WEFT_* variables; environ has the form of os.Environ.
+// A variable whose value is not of the parameter's kind is an error.
+func FromEnviron(environ []string) (*Set, error) {
+	s := &Set{}
+	env := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, "WEFT_") {
+			env[k] = v
+		}
+	}
+	for _, p := range Table {
+		if v, ok := env[p.Env()]; ok && v != "" {
+			if err := s.Set(p.Key, v, FromEnv); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Env(), err)
+			}
+		}
+	}
+	return s, nil
+}
+
+// Env reads the process's own environment; see FromEnviron.
+func Env() (*Set, error) { return FromEnviron(os.Environ()) }
+
+// Set gives a parameter a value, which must be of its kind.
+func (s *Set) Set(key, text string, from Source) error {
+	p, ok := Lookup(key)
+	if !ok {
+		return fmt.Errorf("unknown parameter %q", key)
+	}
+	if err := p.Check(text); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	if s.values == nil {
+		s.values = make(map[string]Value)
+	}
+	s.values[key] = Value{Text: text, Source: from}
+	return nil
+}
+
+// Get returns a parameter's value; it panics for a key that is not in Table.
+func (s *Set) Get(key string) Value {
+	if s != nil {
+		if v, ok := s.values[key]; ok {
+			return v
+		}
+	}
+	p, ok := Lookup(key)
+	if !ok {
+		panic("params: no parameter " + key)
+	}
+	return Value{Text: p.Default, Source: FromDefault}
+}
+
+// Explicit returns the keys that were set, sorted.
+func (s *Set) Explicit() []string {
+	keys := make([]string, 0, len(s.values))
+	for k := range s.values {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// String returns the text of a parameter.
+func (s *Set) String(key string) string { return s.Get(key).Text }
+
+// Int returns the value of an Int or Bytes parameter.
+func (s *Set) Int(key string) int {
+	n, err := ParseBytes(s.Get(key).Text)
+	if err != nil {
+		panic(fmt.Sprintf("params: %s: %v", key, err)) // Set has checked it
+	}
+	return n
+}
+
+// Duration returns the value of a Duration parameter.
+func (s *Set) Duration(key string) time.Duration {
+	d, err := time.ParseDuration(s.Get(key).Text)
+	if err != nil {
+		panic(fmt.Sprintf("params: %s: %v", key, err)) // Set has checked it
+	}
+	return d
+}
+
+// Bool returns the value of a Bool parameter.
+func (s *Set) Bool(key string) bool { return s.Get(key).Text == "true" }
+
+// List returns the elements of a List parameter; none for the empty text.
+func (s *Set) List(key string) []string { return splitList(s.Get(key).Text) }
+
+func splitList(text string) []string {
+	if text == "" {
+		return nil
+	}
+	l := strings.Split(text, ",")
+	for i := range l {
+		l[i] = strings.TrimSpace(l[i])
+	}
+	return l
+}
+
+// Check says whether text is a possible value of p.
+func (p Param) Check(text string) error {
+	var err error
+	switch p.Kind {
+	case Int:
+		_, err = strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is not an integer", text)
+		}
+	case Bytes:
+		_, err = ParseBytes(text)
+	case Duration:
+		_, err = time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration such as 10s or 5m", text)
+		}
+	case Bool:
+		if text != "true" && text != "false" {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+	case String:
+		return p.checkChoice(text)
+	case List:
+		for _, e := range splitList(text) {
+			if err := p.checkChoice(e); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+func (p Param) checkChoice(text string) error {
+	if p.Choices == nil {
+		return nil
+	}
+	for _, c := range p.Choices {
+		if c == text {
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of %s", text, strings.Join(p.Choices, ", "))
+}
+
+// ParseBytes reads an integer that may end in k, m or g (or K, M, G): powers
+// of 1024.
+func ParseBytes(text string) (int, error) {
+	num, unit := text, 1
+	if n := len(text); n > 1 {
+		switch text[n-1] {
+		case 'k', 'K':
+			num, unit = text[:n-1], 1<<10
+		case 'm', 'M':
+			num, unit = text[:n-1], 1<<20
+		case 'g', 'G':
+			num, unit = text[:n-1], 1<<30
+		}
+	}
+	v, err := strconv.Atoi(num)
+	if err != nil || v < 0 || v > (1<<62)/unit {
+		return 0, fmt.Errorf("%q is not a number of bytes such as 4096, 64k or 1m", text)
+	}
+	return v * unit, nil
+}
