@@ -26,6 +26,8 @@ type Job struct {
 	StrictSlot bool // more ranks than slots is an error instead of a line of warning
 	Slots      int  // of this machine; 0: the cores this process may use
 
+	Launcher string // "auto" or "local", which are the same on one machine
+
 	Params  *params.Set
 	Verbose bool
 

@@ -1,0 +1,445 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// ranksRange says which numbers of ranks are possible.
+var ranksRange = fmt.Sprintf("from 1 to %d", MaxRanks)
+
+// File is a job file as decoded: what it says, and where. Parse lays flags and
+// environment around it.
+type File struct {
+	Name string // as the user wrote it, for messages
+
+	settings []keyText // of job and launcher
+	tunables []keyText // of params.Table
+	env      []EnvVar
+	apps     []App // NP is 0 where neither the app nor [job] gives it
+	np       int   // of [job]; 0: none
+
+	hostSlots int // of [[host]]; 0: none, or left open
+	pos       positions
+}
+
+// keyText is a value in the form that flags and the environment have too.
+type keyText struct{ key, text string }
+
+// Decode reads a job file strictly: each unknown key, wrong type and impossible
+// value is a *FileError with line and column, and all of them are reported,
+// joined as errors.Join does. name is only used in messages.
+func Decode(name string, doc []byte) (*File, error) {
+	var root map[string]any
+	if err := toml.Unmarshal(doc, &root); err != nil {
+		return nil, syntaxError(name, err)
+	}
+	d := &decoder{file: &File{Name: name, pos: locate(doc)}}
+	d.document(root)
+	if err := joinFileErrors(d.errs); err != nil {
+		return nil, err
+	}
+	return d.file, nil
+}
+
+func syntaxError(name string, err error) error {
+	fe := &FileError{File: name, Line: 1, Column: 1}
+	var de *toml.DecodeError
+	if errors.As(err, &de) {
+		fe.Line, fe.Column = de.Position()
+		fe.Key = strings.Join(de.Key(), ".")
+	}
+	fe.Problem = strings.TrimPrefix(err.Error(), "toml: ")
+	return fe
+}
+
+type decoder struct {
+	file *File
+	errs []*FileError
+}
+
+// fail reports what stands as a key's value.
+func (d *decoder) fail(path, format string, args ...any) {
+	d.failAt(d.file.pos.value(path), path, format, args...)
+}
+
+func (d *decoder) failAt(at position, path, format string, args ...any) {
+	d.errs = append(d.errs, &FileError{File: d.file.Name, Line: at.line, Column: at.column,
+		Key: path, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (d *decoder) unknown(path, key string, names []string) {
+	d.failAt(d.file.pos.key(path), path, "unknown key%s", suggest(key, names))
+}
+
+// document reads the top level. A key that belongs to no room of its own is
+// the root of a tunable of params.Table, or unknown.
+func (d *decoder) document(root map[string]any) {
+	roots := []string{"job", "env", "host", "launcher", "app"}
+	for _, p := range params.Table {
+		r, _, _ := strings.Cut(p.Key, ".")
+		if !slices.Contains(roots, r) {
+			roots = append(roots, r)
+		}
+	}
+	for key, v := range root {
+		switch {
+		case key == "job":
+			d.settings("job", v, "np")
+		case key == "launcher":
+			d.settings("launcher", v)
+		case key == "env":
+			d.file.env = d.env("env", v)
+		case key == "host":
+			d.hosts(v)
+		case key == "app":
+			d.apps(v)
+		case slices.Contains(roots, key):
+			d.tunables(key, v)
+		default:
+			d.unknown(key, key, roots)
+		}
+	}
+	slices.SortFunc(d.file.tunables, func(a, b keyText) int { return strings.Compare(a.key, b.key) })
+	d.slots()
+	d.ranks()
+}
+
+// settings reads [job] or [launcher]; extra names keys that are no settings.
+func (d *decoder) settings(path string, v any, extra ...string) {
+	t, ok := d.table(path, v)
+	if !ok {
+		return
+	}
+	names := extra
+	for _, s := range settings {
+		if k, ok := strings.CutPrefix(s.Key, path+"."); ok {
+			names = append(names, k)
+		}
+	}
+	for key, v := range t {
+		full := child(path, key)
+		if full == "job.np" {
+			d.file.np = d.integer(full, v, 1, MaxRanks)
+			continue
+		}
+		s, ok := settingOf(full)
+		if !ok || !slices.Contains(names, key) {
+			d.unknown(full, key, names)
+			continue
+		}
+		want := s.check
+		if full == "launcher.kind" {
+			want = func(text string) string { return launcherKind(text, s) }
+		}
+		if text, ok := d.text(full, s.Param, v, want); ok {
+			d.file.settings = append(d.file.settings, keyText{full, text})
+		}
+	}
+}
+
+// launcherKind explains why a kind that will be known one day is not yet.
+func launcherKind(text string, s setting) string {
+	want := s.check(text)
+	if text == "ssh" || text == "slurm" {
+		want += " (only ranks of this machine can be started)"
+	}
+	return want
+}
+
+// tunables reads a table of params.Table, and the tables in it.
+func (d *decoder) tunables(path string, v any) {
+	if p, ok := params.Lookup(path); ok {
+		if text, ok := d.text(path, p, v, func(text string) string { return mismatch(p, text) }); ok {
+			d.file.tunables = append(d.file.tunables, keyText{path, text})
+		}
+		return
+	}
+	t, ok := d.table(path, v)
+	if !ok {
+		return
+	}
+	var names []string
+	for _, p := range params.Table {
+		if rest, ok := strings.CutPrefix(p.Key, path+"."); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	for key, v := range t {
+		full := child(path, key)
+		switch {
+		case slices.Contains(names, key):
+			d.tunables(full, v)
+		case full == "transport.libfabric":
+			d.failAt(d.file.pos.key(full), full, "%s", noLibfabric)
+		default:
+			d.unknown(full, key, names)
+		}
+	}
+}
+
+const noLibfabric = "unknown to this gorun, which is built without libfabric"
+
+// env reads a table of environment variables, sorted by name.
+func (d *decoder) env(path string, v any) []EnvVar {
+	t, ok := d.table(path, v)
+	if !ok {
+		return nil
+	}
+	var env []EnvVar
+	for name, v := range t {
+		full := child(path, name)
+		if problem := envName(name); problem != "" {
+			d.failAt(d.file.pos.key(full), full, "%s", problem)
+			continue
+		}
+		if s, ok := d.string(full, v); ok {
+			env = append(env, EnvVar{name, s})
+		}
+	}
+	slices.SortFunc(env, func(a, b EnvVar) int { return strings.Compare(a.Name, b.Name) })
+	return env
+}
+
+// envName says what is wrong with a variable's name, if anything is.
+func envName(name string) string {
+	if name == "" || strings.ContainsAny(name, "=\x00 \t\n") {
+		return "expected a variable's name without blanks and =, found " + quote(name)
+	}
+	return ""
+}
+
+// hosts reads [[host]]; what it says of this machine's slots is a setting.
+func (d *decoder) hosts(v any) {
+	slots, open := 0, false
+	d.tables("host", v, func(path string, t map[string]any) {
+		if _, ok := t["name"]; !ok {
+			d.fail(path, "expected a name, found none")
+		}
+		n := 0
+		for key, v := range t {
+			switch full := child(path, key); key {
+			case "name":
+				if s, ok := d.string(full, v); ok && !thisMachine(s) {
+					d.fail(full, "%s", elsewhere(s))
+				}
+			case "slots":
+				n = d.integer(full, v, 1, MaxRanks)
+			default:
+				d.unknown(full, key, []string{"name", "slots"})
+			}
+		}
+		slots += n
+		open = open || n == 0
+	})
+	if !open {
+		d.file.hostSlots = min(slots, MaxRanks)
+	}
+}
+
+// apps reads [[app]].
+func (d *decoder) apps(v any) {
+	d.tables("app", v, func(path string, t map[string]any) {
+		var a App
+		if _, ok := t["program"]; !ok {
+			d.fail(path, "expected a program, found none")
+		}
+		for key, v := range t {
+			switch full := child(path, key); key {
+			case "program":
+				var ok bool
+				if a.Program, ok = d.string(full, v); ok && a.Program == "" {
+					d.fail(full, `expected a package directory, a .go file or an executable, found ""`)
+				}
+			case "args":
+				a.Args = d.strings(full, v)
+			case "np":
+				a.NP = d.integer(full, v, 1, MaxRanks)
+			case "wdir":
+				a.Wdir, _ = d.string(full, v)
+			case "env":
+				a.Env = d.env(full, v)
+			default:
+				d.unknown(full, key, []string{"program", "args", "np", "wdir", "env"})
+			}
+		}
+		d.file.apps = append(d.file.apps, a)
+	})
+}
+
+// slots makes the slots of [job] and those of [[host]] agree.
+func (d *decoder) slots() {
+	f := d.file
+	if f.hostSlots == 0 {
+		return
+	}
+	for _, s := range f.settings {
+		if s.key == "job.slots" && integer(s.text) != f.hostSlots {
+			d.fail("job.slots", "expected %d, the slots of all hosts, found %s", f.hostSlots, s.text)
+		}
+	}
+	f.settings = append(f.settings, keyText{"job.slots", strconv.Itoa(f.hostSlots)})
+}
+
+// ranks makes the np of [job] and those of the apps agree.
+func (d *decoder) ranks() {
+	if len(d.errs) > 0 { // an np that is wrong by itself is enough of an error
+		return
+	}
+	f := d.file
+	sum := 0
+	for i := range f.apps {
+		path := element("app", i)
+		switch a := &f.apps[i]; {
+		case a.NP == 0 && len(f.apps) == 1:
+			a.NP = f.np
+		case a.NP == 0:
+			d.fail(path, "expected np in each of several apps, found none")
+			return
+		}
+		sum += f.apps[i].NP
+	}
+	switch {
+	case f.np > 0 && sum > 0 && f.np != sum:
+		d.fail("job.np", "expected %d, the ranks of all apps, found %d", sum, f.np)
+	case sum > MaxRanks:
+		d.fail("app", "expected ranks %s in all, found %d", ranksRange, sum)
+	}
+}
+
+// text reads a value of a parameter's kind. want completes "expected …" for a
+// text that is not possible.
+func (d *decoder) text(path string, p params.Param, v any, want func(string) string) (string, bool) {
+	var text string
+	ok := false
+	switch v := v.(type) {
+	case string:
+		text, ok = v, p.Kind == params.String || p.Kind == params.Bytes || p.Kind == params.Duration || p.Kind == params.List
+		ok = ok && !strings.Contains(v, "\x00")
+	case int64:
+		text, ok = strconv.FormatInt(v, 10), p.Kind == params.Int || p.Kind == params.Bytes
+	case bool:
+		text, ok = strconv.FormatBool(v), p.Kind == params.Bool
+	case []any:
+		if p.Kind == params.List {
+			return d.list(path, p, v)
+		}
+	}
+	if !ok {
+		expected := expects(p)
+		if w := want("\x00"); w != "" { // says the bounds, too
+			expected = w
+		}
+		if p.Kind == params.String && p.Choices == nil {
+			expected = "a string"
+		}
+		d.fail(path, "expected %s, found %s", expected, describe(v))
+		return "", false
+	}
+	if w := want(text); w != "" {
+		d.fail(path, "expected %s, found %s", w, describe(v))
+		return "", false
+	}
+	return text, true
+}
+
+// list reads an array of names into the form with commas.
+func (d *decoder) list(path string, p params.Param, v []any) (string, bool) {
+	list, errs := d.strings(path, v), len(d.errs)
+	for i, e := range list {
+		if len(list) == len(v) && (strings.Contains(e, ",") || e == "" || mismatch(p, e) != "") {
+			d.fail(element(path, i), "expected %s, found %s", strings.Replace(expects(p), "a list of names", "a name", 1), quote(e))
+		}
+	}
+	return strings.Join(list, ","), len(list) == len(v) && len(d.errs) == errs
+}
+
+func (d *decoder) table(path string, v any) (map[string]any, bool) {
+	t, ok := v.(map[string]any)
+	if !ok {
+		d.fail(path, "expected a table, found %s", describe(v))
+	}
+	return t, ok
+}
+
+// tables calls f for each element of an array of tables.
+func (d *decoder) tables(path string, v any, f func(path string, t map[string]any)) {
+	list, ok := v.([]any)
+	if !ok {
+		d.fail(path, "expected an array of tables, [[%s]], found %s", path, describe(v))
+		return
+	}
+	for i, e := range list {
+		if t, ok := d.table(element(path, i), e); ok {
+			f(element(path, i), t)
+		}
+	}
+}
+
+func (d *decoder) string(path string, v any) (string, bool) {
+	s, ok := v.(string)
+	if !ok {
+		d.fail(path, "expected a string, found %s", describe(v))
+	} else if strings.Contains(s, "\x00") {
+		d.fail(path, "expected a string without NUL, found %s", quote(s))
+		return "", false
+	}
+	return s, ok
+}
+
+// strings returns fewer elements than there are where it has reported some.
+func (d *decoder) strings(path string, v any) []string {
+	list, ok := v.([]any)
+	if !ok {
+		d.fail(path, "expected an array of strings, found %s", describe(v))
+		return nil
+	}
+	var out []string
+	for i, e := range list {
+		if s, ok := d.string(element(path, i), e); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// integer returns 0 for what it has reported.
+func (d *decoder) integer(path string, v any, low, high int64) int {
+	n, ok := v.(int64)
+	if !ok || n < low || n > high || n > math.MaxInt {
+		d.fail(path, "expected an integer from %d to %d, found %s", low, high, describe(v))
+		return 0
+	}
+	return int(n)
+}
+
+// describe says what kind of value stands there, and which.
+func describe(v any) string {
+	switch v := v.(type) {
+	case string:
+		return quote(v)
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case float64:
+		return "the float " + strconv.FormatFloat(v, 'g', -1, 64)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		return "an array"
+	case map[string]any:
+		return "a table"
+	default:
+		return "a date or time"
+	}
+}

@@ -1,0 +1,343 @@
+package job
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// option is one flag of gorun. Those of a setting or a tunable only hand its
+// text on; the others act on the command line themselves.
+type option struct {
+	names   []string // without the dash; the first is the one in messages
+	arg     string   // what the help calls the argument; empty: a switch
+	help    string
+	segment bool // allowed in each segment of an MPMD command line
+	setting string
+	tunable string
+	set     func(c *commandLine, text string) (problem string)
+}
+
+// options lists the flags in the order of the help.
+var options = []option{
+	{names: []string{"n", "np"}, arg: "N", segment: true, help: "ranks of the program; 1 by default", set: (*commandLine).setRanks},
+	{names: []string{"config"}, arg: "FILE", help: "read a job file (TOML); flags override what it says", set: (*commandLine).setConfig},
+	{names: []string{"x"}, arg: "VAR[=VALUE]", segment: true, help: "set a variable for the ranks, or forward gorun's own; repeatable", set: (*commandLine).setEnv},
+	{names: []string{"wdir"}, arg: "DIR", segment: true, help: "working directory of the ranks", set: (*commandLine).setWdir},
+	{names: []string{"host", "H"}, arg: "HOST[:SLOTS],…", help: "hosts to use; only this machine can be named", set: (*commandLine).setHosts},
+	{names: []string{"ppn"}, arg: "N", setting: "job.slots", help: "ranks that a host is meant to take: its slots"},
+	{names: []string{"strict"}, setting: "job.strict"},
+	{names: []string{"map-by"}, arg: "slot|core", help: "the order of ranks; on one machine both go through its cores in order", set: (*commandLine).setMap},
+	{names: []string{"bind-to"}, arg: "none|core|numa", setting: "job.bind"},
+	{names: []string{"gomaxprocs"}, arg: "N", setting: "job.gomaxprocs"},
+	{names: []string{"name"}, arg: "NAME", setting: "job.name"},
+	{names: []string{"timeout"}, arg: "DURATION", setting: "job.timeout"},
+	{names: []string{"grace"}, arg: "DURATION", setting: "job.grace"},
+	{names: []string{"stdin"}, arg: "rank0|all|none", setting: "job.stdin"},
+	{names: []string{"tag-output"}, setting: "job.tag_output"},
+	{names: []string{"output"}, arg: "DIR", setting: "job.output"},
+	{names: []string{"launcher"}, arg: "auto|local", setting: "launcher.kind"},
+	{names: []string{"transport"}, arg: "NAME,…", tunable: "transport.use"},
+	{names: []string{"iface"}, arg: "NAME", tunable: "transport.tcp.interface"},
+	{names: []string{"provider"}, arg: "NAME", help: "libfabric provider; this gorun is built without libfabric", set: (*commandLine).setProvider},
+	{names: []string{"p"}, arg: "KEY=VALUE", help: "set any tunable that -info lists; repeatable", set: (*commandLine).setTunable},
+	{names: []string{"dry-run"}, help: "print the job as understood and where each value came from; start nothing", set: action(DryRun)},
+	{names: []string{"info"}, help: "print transports, tunables and algorithms; start nothing", set: action(Info)},
+	{names: []string{"v"}, help: "say what is done", set: (*commandLine).setVerbose},
+	{names: []string{"version"}, help: "print the version", set: action(Version)},
+	{names: []string{"h", "help"}, help: "print this help", set: action(Help)},
+}
+
+// commandLine is what the flags say, in the order in which they say it.
+type commandLine struct {
+	environ  map[string]string
+	settings []flagText
+	tunables []flagText
+	segments []segment
+	config   string
+	action   Action
+	verbose  bool
+}
+
+// flagText is a keyText and the flag that gave it, for messages.
+type flagText struct {
+	keyText
+	flag string
+}
+
+// segment is one program of the command line and the flags before it.
+type segment struct {
+	App
+	hasNP bool
+}
+
+// parseFlags reads a command line without its first word.
+func parseFlags(args []string, environ map[string]string) (*commandLine, error) {
+	c := &commandLine{environ: environ}
+	for first := true; first || len(args) > 0; first = false {
+		rest, err := c.segment(args, first)
+		if err != nil {
+			return nil, err
+		}
+		if c.action == Help || c.action == Version {
+			return c, nil
+		}
+		seg := &c.segments[len(c.segments)-1]
+		end := len(rest)
+		for i, a := range rest {
+			if a == ":" {
+				end = i
+				break
+			}
+		}
+		if end > 0 {
+			seg.Program, seg.Args = rest[0], append([]string(nil), rest[1:end]...)
+		}
+		if seg.Program == "" && (!first || end < len(rest)) {
+			return nil, usage("", "expected a program on each side of \":\", found none")
+		}
+		if end == len(rest) {
+			break
+		}
+		if args = rest[end+1:]; len(args) == 0 {
+			return nil, usage("", "expected a program behind \":\", found none")
+		}
+	}
+	return c, nil
+}
+
+// segment reads the flags before one program and returns what follows them.
+func (c *commandLine) segment(args []string, first bool) ([]string, error) {
+	c.segments = append(c.segments, segment{})
+	fs := flag.NewFlagSet("gorun", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	var fault *UsageError
+	for _, o := range options {
+		for _, name := range o.names {
+			fs.Var(&flagValue{isSwitch: o.arg == "", set: func(text string) bool {
+				problem := ""
+				if !first && !o.segment {
+					problem = "expected before the first program: it is for the whole job"
+				} else {
+					problem = o.read(c, name, text)
+				}
+				if problem != "" {
+					fault = &UsageError{What: "-" + name, Problem: problem}
+				}
+				return problem == ""
+			}}, name, "")
+		}
+	}
+	if err := fs.Parse(args); err != nil {
+		if fault != nil {
+			return nil, fault
+		}
+		return nil, flagError(err)
+	}
+	return fs.Args(), nil
+}
+
+// read takes one occurrence of the flag.
+func (o option) read(c *commandLine, name, text string) (problem string) {
+	switch {
+	case o.set != nil && o.arg == "" && text != "true":
+		return "expected no value, found " + quote(text)
+	case o.set != nil:
+		return o.set(c, text)
+	case o.setting != "":
+		s, _ := settingOf(o.setting)
+		want := s.check(text)
+		if s.Key == "launcher.kind" {
+			want = launcherKind(text, s)
+		}
+		if want != "" {
+			return "expected " + want + ", found " + quote(text)
+		}
+		c.settings = append(c.settings, flagText{keyText{o.setting, text}, "-" + name})
+	default:
+		p, ok := params.Lookup(o.tunable)
+		if !ok {
+			return "unknown to this gorun"
+		}
+		if want := mismatch(p, text); want != "" {
+			return "expected " + want + ", found " + quote(text)
+		}
+		c.tunables = append(c.tunables, flagText{keyText{o.tunable, text}, "-" + name})
+	}
+	return ""
+}
+
+// flagError puts into our words what package flag says without asking us.
+func flagError(err error) error {
+	text := err.Error()
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+		for _, o := range options {
+			for _, n := range o.names {
+				if n == name {
+					return usage("-"+name, "expected an argument, %s, found nothing", o.arg)
+				}
+			}
+		}
+	}
+	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+		var names []string
+		for _, o := range options {
+			names = append(names, o.names...)
+		}
+		hint := suggest(name, names)
+		if strings.HasPrefix(hint, "; expected") { // too long a list for a line
+			hint = ""
+		}
+		return usage("-"+name, "unknown flag%s", strings.Replace(hint, `"`, `"-`, 1))
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		return usage("-h", "expected no value")
+	}
+	return usage("", "%s", text)
+}
+
+func (c *commandLine) current() *segment { return &c.segments[len(c.segments)-1] }
+
+func (c *commandLine) setRanks(text string) string {
+	n, ok := parseRanks(text)
+	if !ok {
+		return "expected a number of ranks " + ranksRange + ", found " + quote(text)
+	}
+	c.current().NP, c.current().hasNP = n, true
+	return ""
+}
+
+// parseRanks reads a number of ranks or slots, at least 1.
+func parseRanks(text string) (int, bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n >= 1 && n <= MaxRanks
+}
+
+func (c *commandLine) setConfig(text string) string {
+	if text == "" {
+		return "expected the name of a job file, found nothing"
+	}
+	if c.config != "" && c.config != text {
+		return "expected one job file, found two"
+	}
+	c.config = text
+	return ""
+}
+
+func (c *commandLine) setEnv(text string) string {
+	name, value, ok := strings.Cut(text, "=")
+	if problem := envName(name); problem != "" {
+		return problem
+	}
+	if strings.Contains(value, "\x00") {
+		return "expected a value without NUL, found " + quote(value)
+	}
+	if !ok {
+		if value, ok = c.environ[name]; !ok {
+			return "expected " + name + " to be set where gorun runs, or " + name + "=VALUE"
+		}
+	}
+	c.current().Env = setVar(c.current().Env, EnvVar{name, value})
+	return ""
+}
+
+// setVar replaces or appends a variable.
+func setVar(env []EnvVar, v EnvVar) []EnvVar {
+	for i := range env {
+		if env[i].Name == v.Name {
+			env[i] = v
+			return env
+		}
+	}
+	return append(env, v)
+}
+
+func (c *commandLine) setWdir(text string) string {
+	if !isDir(text) {
+		return "expected a directory, found " + quote(text)
+	}
+	c.current().Wdir = text
+	return ""
+}
+
+func (c *commandLine) setHosts(text string) string {
+	slots, problem := parseHosts(text)
+	if problem == "" {
+		c.settings = append(c.settings, flagText{keyText{"job.slots", strconv.Itoa(slots)}, "-host"})
+	}
+	return problem
+}
+
+func (c *commandLine) setMap(text string) string {
+	if text != "slot" && text != "core" {
+		return "expected slot or core, found " + quote(text)
+	}
+	return ""
+}
+
+func (c *commandLine) setProvider(string) string {
+	return noLibfabric
+}
+
+func (c *commandLine) setTunable(text string) string {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok || key == "" {
+		return "expected KEY=VALUE, found " + quote(text)
+	}
+	p, ok := params.Lookup(key)
+	if !ok {
+		var keys []string
+		for _, p := range params.Table {
+			keys = append(keys, p.Key)
+		}
+		hint := suggest(key, keys)
+		if strings.HasPrefix(hint, "; expected") {
+			hint = "; gorun -info lists them"
+		}
+		return "expected a tunable, found " + quote(key) + hint
+	}
+	if want := mismatch(p, value); want != "" {
+		return key + ": expected " + want + ", found " + quote(value)
+	}
+	c.tunables = append(c.tunables, flagText{keyText{key, value}, "-p"})
+	return ""
+}
+
+func (c *commandLine) setVerbose(string) string {
+	c.verbose = true
+	return ""
+}
+
+func action(a Action) func(*commandLine, string) string {
+	return func(c *commandLine, _ string) string {
+		c.action = a
+		return ""
+	}
+}
+
+// flagValue lets an option say by itself what is wrong.
+type flagValue struct {
+	isSwitch bool
+	set      func(text string) bool
+}
+
+var errFlag = errors.New("said by the option")
+
+// String is for package flag's own help, which is not used.
+func (v *flagValue) String() string { return "" }
+
+// Set is called for each occurrence.
+func (v *flagValue) Set(text string) error {
+	if !v.set(text) {
+		return errFlag
+	}
+	return nil
+}
+
+// IsBoolFlag says that the flag stands alone.
+func (v *flagValue) IsBoolFlag() bool { return v.isSwitch }

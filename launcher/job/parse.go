@@ -1,0 +1,240 @@
+package job
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// Action is what gorun is asked to do.
+type Action int
+
+// The actions.
+const (
+	Run     Action = iota // start the job
+	DryRun                // print it: Describe
+	Info                  // print what can be set: WriteInfo
+	Help                  // print the flags: WriteHelp
+	Version               // print the version
+)
+
+// Options is what a command line says beside the job.
+type Options struct {
+	Action Action
+}
+
+// Parse makes a job of gorun's arguments (without its own name) and of an
+// environment in the form of os.Environ. A flag overrides the job file that
+// -config names, the file overrides WEFT_* variables, and those override the
+// defaults; Job.Source and Job.Params say for each value which it was.
+//
+// The error is a *UsageError, or one or several joined *FileError. With Help
+// or Version the job is nil; with Info it holds the parameters but may lack
+// programs.
+func Parse(args, environ []string) (*Job, Options, error) {
+	vars := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			vars[name] = value
+		}
+	}
+	line, err := parseFlags(args, vars)
+	if err != nil {
+		return nil, Options{}, err
+	}
+	opts := Options{Action: line.action}
+	if line.action == Help || line.action == Version {
+		return nil, opts, nil
+	}
+	var file *File
+	if line.config != "" {
+		doc, err := os.ReadFile(line.config)
+		if err != nil {
+			return nil, opts, usage("-config", "expected a job file, found %q: %s", line.config, cause(err))
+		}
+		if file, err = Decode(line.config, doc); err != nil {
+			return nil, opts, err
+		}
+	}
+	j, err := merge(line, file, vars)
+	if err != nil {
+		return nil, opts, err
+	}
+	return j, opts, nil
+}
+
+// cause is the last part of an error of package os: its file is already named.
+func cause(err error) string {
+	text := err.Error()
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	return text
+}
+
+// merge lays the flags over the file over the environment over the defaults.
+func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) {
+	j := &Job{Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
+	for _, s := range settings {
+		s.apply(j, s.Default)
+	}
+	if err := j.fromEnvironment(vars); err != nil {
+		return nil, err
+	}
+	if file != nil {
+		for _, s := range file.settings {
+			j.set(s.key, s.text, params.FromFile)
+		}
+		for _, t := range file.tunables {
+			if err := j.Params.Set(t.key, t.text, params.FromFile); err != nil {
+				return nil, file.errorAt(t.key, err.Error())
+			}
+		}
+		j.Env = file.env
+	}
+	for _, s := range line.settings {
+		j.set(s.key, s.text, params.FromFlag)
+	}
+	for _, t := range line.tunables {
+		if err := j.Params.Set(t.key, t.text, params.FromFlag); err != nil {
+			return nil, &UsageError{What: t.flag, Problem: err.Error()}
+		}
+	}
+	if err := j.programs(line, file); err != nil {
+		return nil, err
+	}
+	if j.Name == "" && len(j.Apps) > 0 {
+		j.Name = baseName(j.Apps[0].Program)
+	}
+	return j, nil
+}
+
+func (j *Job) set(key, text string, from params.Source) {
+	if s, ok := settingOf(key); ok {
+		s.apply(j, text)
+		j.Source[key] = from
+	}
+}
+
+// fromEnvironment reads the variables of settings and tunables. An empty one
+// counts as unset.
+func (j *Job) fromEnvironment(vars map[string]string) error {
+	for _, s := range settings {
+		if text := vars[s.Env()]; text != "" {
+			if want := s.check(text); want != "" {
+				return usage(s.Env(), "expected %s, found %s", want, quote(text))
+			}
+			j.set(s.Key, text, params.FromEnv)
+		}
+	}
+	for _, p := range params.Table {
+		if text := vars[p.Env()]; text != "" {
+			want := mismatch(p, text)
+			if want == "" {
+				if err := j.Params.Set(p.Key, text, params.FromEnv); err != nil {
+					return usage(p.Env(), "%s", err)
+				}
+				continue
+			}
+			return usage(p.Env(), "expected %s, found %s", want, quote(text))
+		}
+	}
+	return nil
+}
+
+// programs takes the apps of the command line, or else those of the file with
+// what the flags say of them.
+func (j *Job) programs(line *commandLine, file *File) error {
+	first := line.segments[0]
+	from := params.FromFlag
+	switch {
+	case first.Program != "":
+		for _, s := range line.segments {
+			app := s.App
+			if !s.hasNP {
+				app.NP = 1
+				if file != nil && file.np > 0 && len(line.segments) == 1 {
+					app.NP = file.np
+				}
+			}
+			j.Apps = append(j.Apps, app)
+		}
+	case line.action == Info:
+		return nil
+	case file == nil:
+		return usage("", "expected a program or -config, found neither")
+	case len(file.apps) == 0:
+		return file.errorAt("app", "expected [[app]] with a program, or a program on the command line, found neither")
+	default:
+		from = params.FromFile
+		var err error
+		if j.Apps, err = file.appsWith(first); err != nil {
+			return err
+		}
+	}
+	j.Source["app"] = from
+	if from := ranksFrom(line, file); from != params.FromDefault {
+		j.Source["job.np"] = from
+	}
+	if n := j.NP(); n > MaxRanks {
+		return usage("-n", "expected ranks %s in all, found %d", ranksRange, n)
+	}
+	return nil
+}
+
+// ranksFrom says where the number of ranks comes from.
+func ranksFrom(line *commandLine, file *File) params.Source {
+	given := func(a App) bool { return a.NP > 0 }
+	switch {
+	case slices.ContainsFunc(line.segments, func(s segment) bool { return s.hasNP }):
+		return params.FromFlag
+	case file == nil:
+		return params.FromDefault
+	case line.segments[0].Program == "" && slices.ContainsFunc(file.apps, given):
+		return params.FromFile
+	case line.segments[0].Program != "" && len(line.segments) == 1 && file.np > 0:
+		return params.FromFile
+	default:
+		return params.FromDefault
+	}
+}
+
+// appsWith returns the file's apps, with what flags without a program say.
+func (f *File) appsWith(flags segment) ([]App, error) {
+	if flags.hasNP && len(f.apps) > 1 {
+		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))
+	}
+	apps := slices.Clone(f.apps)
+	for i := range apps {
+		a := &apps[i]
+		switch {
+		case flags.hasNP:
+			a.NP = flags.NP
+		case a.NP == 0:
+			a.NP = 1
+		}
+		if flags.Wdir != "" {
+			a.Wdir = flags.Wdir
+		} else if a.Wdir != "" && !isDir(a.Wdir) {
+			return nil, f.errorAt(element("app", i)+".wdir", "expected a directory, found "+quote(a.Wdir))
+		}
+		a.Env = slices.Clone(a.Env)
+		for _, v := range flags.Env {
+			a.Env = setVar(a.Env, v)
+		}
+	}
+	return apps, nil
+}
+
+// errorAt makes an error of what stands as a key's value.
+func (f *File) errorAt(key, problem string) *FileError {
+	at := f.pos.value(key)
+	return &FileError{File: f.Name, Line: at.line, Column: at.column, Key: key, Problem: problem}
+}
+
+func isDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
