@@ -1,0 +1,144 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// MessageKind says what an engine message is for.
+type MessageKind uint8
+
+// The kinds of message. The arrows of a rendezvous:
+//
+//	sender ── RTS ──► receiver            sender ── RTS ──► receiver
+//	       ◄─ read ──  (by RMA)                  ◄── CTS ──
+//	       ◄── FIN ──                            ── Data ──►  as often as it takes
+//	   (a fabric with reads)                  (a fabric without)
+const (
+	MsgEager     MessageKind = iota + 1 // header, then the data
+	MsgEagerSync                        // the same; the receiver answers with MsgAck when it has matched
+	MsgRTS                              // ready to send: Length bytes wait at Key, Addr
+	MsgCTS                              // clear to send: Length bytes of request Handle, to the receiver's request Key
+	MsgData                             // a piece for request Handle, at offset Addr
+	MsgFin                              // the receiver has done with request Handle; the data says why it failed, if it did
+	MsgAck                              // MsgEagerSync of request Handle is matched
+	MsgCredit                           // nothing but the credit
+	MsgRevoke                           // the context is revoked; the data says why
+	msgKindEnd
+)
+
+// Sizes of a message header.
+const (
+	MessageShort = 32 // MsgEager, MsgCredit, MsgRevoke
+	MessageLong  = 56 // all others
+)
+
+// Message is the header of every message between two engines, little endian:
+//
+//	 0      1      2        4           8                  16        20        24         32
+//	┌──────┬──────┬────────┬───────────┬──────────────────┬─────────┬─────────┬──────────┐
+//	│ kind │  0   │  sig   │  credit   │     context      │   tag   │   seq   │  length  │
+//	├──────┴──────┴────────┴───────────┼──────────────────┼─────────┴─────────┼──────────┘
+//	│ handle                           │ key              │ addr              │  long form only
+//	└──────────────────────────────────┴──────────────────┴───────────────────┘
+//	32                                 40                 48                  56
+type Message struct {
+	Kind    MessageKind
+	Sig     uint16 // of the collective that the message belongs to; 0: none
+	Credit  uint32 // bytes of unexpected-message memory that the sender of this header gives back
+	Context uint64 // communication context
+	Tag     int32
+	Seq     uint32 // counts the messages from one engine to another
+	Length  int    // of the whole user message in bytes
+	Handle  uint64 // the addressee's, or for RTS and EagerSync the sender's, request
+	Key     uint64 // of the memory region (RTS), or the receiver's request (CTS)
+	Addr    uint64 // in the memory region (RTS), or offset in the message (Data)
+}
+
+// HeaderLen is the encoded size of a header of this kind.
+func (k MessageKind) HeaderLen() int {
+	switch k {
+	case MsgEager, MsgCredit, MsgRevoke:
+		return MessageShort
+	}
+	return MessageLong
+}
+
+// Put encodes m into b and returns the header's length; b has at least
+// MessageLong bytes.
+//
+// Hot path: no allocation, no lock, no system call.
+func (m *Message) Put(b []byte) int {
+	_ = b[MessageLong-1]
+	b[0] = byte(m.Kind)
+	b[1] = 0
+	binary.LittleEndian.PutUint16(b[2:], m.Sig)
+	binary.LittleEndian.PutUint32(b[4:], m.Credit)
+	binary.LittleEndian.PutUint64(b[8:], m.Context)
+	binary.LittleEndian.PutUint32(b[16:], uint32(m.Tag))
+	binary.LittleEndian.PutUint32(b[20:], m.Seq)
+	binary.LittleEndian.PutUint64(b[24:], uint64(m.Length))
+	n := m.Kind.HeaderLen()
+	if n == MessageLong {
+		binary.LittleEndian.PutUint64(b[32:], m.Handle)
+		binary.LittleEndian.PutUint64(b[40:], m.Key)
+		binary.LittleEndian.PutUint64(b[48:], m.Addr)
+	}
+	return n
+}
+
+// Errors of Message.Parse.
+var (
+	errMsgShort  = errors.New("message shorter than its header")
+	errMsgKind   = errors.New("unknown message kind")
+	errMsgLength = errors.New("message length is not what its header says")
+)
+
+// Parse decodes the header of a message and returns what follows it. It checks
+// all that can be checked without knowing the requests: the kind, that eager
+// messages carry as many bytes as they say, that lengths are possible.
+//
+// Hot path: no allocation, no lock, no system call.
+func (m *Message) Parse(b []byte) (data []byte, err error) {
+	if len(b) < MessageShort {
+		return nil, errMsgShort
+	}
+	m.Kind = MessageKind(b[0])
+	if m.Kind == 0 || m.Kind >= msgKindEnd || b[1] != 0 {
+		return nil, errMsgKind
+	}
+	m.Sig = binary.LittleEndian.Uint16(b[2:])
+	m.Credit = binary.LittleEndian.Uint32(b[4:])
+	m.Context = binary.LittleEndian.Uint64(b[8:])
+	m.Tag = int32(binary.LittleEndian.Uint32(b[16:]))
+	m.Seq = binary.LittleEndian.Uint32(b[20:])
+	length := binary.LittleEndian.Uint64(b[24:])
+	n := m.Kind.HeaderLen()
+	m.Handle, m.Key, m.Addr = 0, 0, 0
+	if n == MessageLong {
+		if len(b) < MessageLong {
+			return nil, errMsgShort
+		}
+		m.Handle = binary.LittleEndian.Uint64(b[32:])
+		m.Key = binary.LittleEndian.Uint64(b[40:])
+		m.Addr = binary.LittleEndian.Uint64(b[48:])
+	}
+	data = b[n:]
+	if length > math.MaxInt {
+		return nil, fmt.Errorf("%w: %d bytes", errMsgLength, length)
+	}
+	m.Length = int(length)
+	switch m.Kind {
+	case MsgEager, MsgEagerSync, MsgData, MsgFin, MsgRevoke:
+		if m.Length != len(data) {
+			return nil, errMsgLength
+		}
+	case MsgAck, MsgCredit, MsgRTS, MsgCTS:
+		if len(data) != 0 {
+			return nil, errMsgLength
+		}
+	}
+	return data, nil
+}
