@@ -1,0 +1,58 @@
+package inproc
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// addressVector is a table of the peers' boxes.
+type addressVector struct {
+	dom   *domain
+	boxes []*box
+}
+
+// Insert adds ranks, each written as a decimal number.
+func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
+	if v.dom.ended() {
+		return 0, transport.ErrClosed
+	}
+	first := len(v.boxes)
+	for _, a := range addrs {
+		rank, err := strconv.Atoi(string(a))
+		if err != nil || rank < 0 || rank >= len(v.dom.fabric.boxes) {
+			v.boxes = v.boxes[:first]
+			return 0, fmt.Errorf("inproc: insert %q: %w", a, transport.ErrAddress)
+		}
+		v.boxes = append(v.boxes, v.dom.fabric.boxes[rank])
+	}
+	return transport.Addr(first), nil
+}
+
+// InsertSym adds services ranks from the one that service names. The process is
+// the only node, whatever it is called.
+func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
+	if v.dom.ended() {
+		return 0, transport.ErrClosed
+	}
+	base, err := strconv.Atoi(service)
+	size := len(v.dom.fabric.boxes)
+	if err != nil || nodes != 1 || base < 0 || services < 1 || services > size || base > size-services {
+		return 0, fmt.Errorf("inproc: insert %d × %d from %q, %q: %w", nodes, services, node, service, transport.ErrAddress)
+	}
+	first := len(v.boxes)
+	v.boxes = append(v.boxes, v.dom.fabric.boxes[base:base+services]...)
+	return transport.Addr(first), nil
+}
+
+// Lookup returns the rank at an index.
+func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
+	if a < 0 || int(a) >= len(v.boxes) {
+		return "", fmt.Errorf("inproc: lookup of index %d of %d: %w", a, len(v.boxes), transport.ErrAddress)
+	}
+	return addressOf(int(v.boxes[a].rank)), nil
+}
+
+// Len is the number of ranks inserted.
+func (v *addressVector) Len() int { return len(v.boxes) }

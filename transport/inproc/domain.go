@@ -1,0 +1,114 @@
+package inproc
+
+import (
+	crand "crypto/rand"
+	"errors"
+	"math/rand/v2"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// domain is one rank's access to the fabric. All but the box belongs to the
+// rank's user, who serialises calls.
+type domain struct {
+	fabric *Fabric
+	box    *box
+	keys   *rand.ChaCha8
+	cq     *queue
+	ep     *endpoint
+}
+
+func newDomain(f *Fabric, b *box) *domain {
+	var seed [32]byte
+	crand.Read(seed[:]) //nolint:errcheck // it never fails (crypto/rand)
+	return &domain{fabric: f, box: b, keys: rand.NewChaCha8(seed)}
+}
+
+func (d *domain) ended() bool { return d.box.state.Load() == stateClosed }
+
+// Attr returns what NewFabric was told.
+func (d *domain) Attr() transport.Attr {
+	o := &d.fabric.opt
+	a := transport.Attr{
+		Provider:    name,
+		Name:        "process",
+		Threading:   transport.ThreadDomain,
+		Progress:    transport.ProgressAuto,
+		MRMode:      o.mrMode,
+		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric,
+		InjectSize:  o.injectSize,
+		MaxMsgSize:  o.maxMsgSize,
+		EagerLimit:  o.eagerLimit,
+		MaxRMASize:  o.maxRMASize,
+		MRKeySize:   8,
+		LatencyNs:   300,
+		BytesPerSec: 10e9,
+	}
+	if o.rma {
+		a.Caps |= transport.CapRead | transport.CapWrite
+	}
+	if o.rmaDelay > 0 {
+		a.Progress = transport.ProgressManual
+	}
+	return a
+}
+
+// OpenCQ opens the queue; a domain has one.
+func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
+	if d.ended() {
+		return nil, transport.ErrClosed
+	}
+	if d.cq != nil {
+		return nil, errors.New("inproc: the domain has a completion queue already")
+	}
+	d.cq = &queue{box: d.box}
+	return d.cq, nil
+}
+
+// OpenAV opens an empty address vector.
+func (d *domain) OpenAV() (transport.AddressVector, error) {
+	if d.ended() {
+		return nil, transport.ErrClosed
+	}
+	return &addressVector{dom: d}, nil
+}
+
+// RegisterMemory allows peers to copy from or to buf.
+func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, buf, access)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// OpenEndpoint opens the endpoint; a domain has one. av and cq must be its own.
+func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	if d.ended() {
+		return nil, transport.ErrClosed
+	}
+	v, ok := av.(*addressVector)
+	if !ok || v.dom != d {
+		return nil, errors.New("inproc: open endpoint: the address vector is not this domain's")
+	}
+	if q, ok := cq.(*queue); !ok || q != d.cq {
+		return nil, errors.New("inproc: open endpoint: the completion queue is not this domain's")
+	}
+	if d.ep != nil {
+		return nil, errors.New("inproc: the domain has an endpoint already")
+	}
+	d.ep = &endpoint{dom: d, av: v}
+	if !d.fabric.opt.rma {
+		return d.ep, nil
+	}
+	return &rmaEndpoint{endpoint: d.ep, cq: d.cq}, nil
+}
+
+// Close ends the domain. Without a Shutdown before, peers are told PeerDown. It
+// waits for copies in flight from or to the domain's memory.
+func (d *domain) Close() error {
+	d.fabric.end(d.box, stateClosed)
+	d.box.withdrawAll()
+	d.box.closeFD()
+	return nil
+}

@@ -1,0 +1,162 @@
+package inproc
+
+import (
+	"context"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// endpoint sends from one rank.
+type endpoint struct {
+	dom *domain
+	av  *addressVector
+}
+
+// rmaEndpoint is an endpoint of a fabric with CapRead and CapWrite.
+type rmaEndpoint struct {
+	*endpoint
+	cq *queue
+}
+
+var (
+	_ transport.Endpoint    = (*endpoint)(nil)
+	_ transport.RMAEndpoint = (*rmaEndpoint)(nil)
+)
+
+// Address is the rank's number.
+func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.box.rank)) }
+
+// Send copies the message into the receiver's queue. It is done at once up to
+// InjectSize, and by a completion above. ErrAgain says that the queue is full.
+//
+// Hot path: no allocation, no lock held while copying, no system call unless
+// the receiver waits for its descriptor.
+func (e *endpoint) Send(op *transport.Op) (bool, error) {
+	self := e.dom.box
+	if self.state.Load() != stateOpen {
+		return false, transport.ErrClosed
+	}
+	n := op.HeaderLen + len(op.Data)
+	if uint(op.HeaderLen) > transport.HeaderSize || n > e.dom.fabric.opt.maxMsgSize {
+		return false, transport.ErrTooLarge
+	}
+	to, err := e.peer(op, "send")
+	if err != nil {
+		return false, err
+	}
+	buf, err := to.reserve(n)
+	if err == transport.ErrAgain { //nolint:errorlint // returned bare
+		return false, err
+	}
+	if err != nil {
+		return false, fail("send", op.Peer, err)
+	}
+	copy(buf, op.Header[:op.HeaderLen])
+	copy(buf[op.HeaderLen:], op.Data)
+	if err := to.deliver(self.rank, buf, n); err != nil {
+		if self.state.Load() != stateOpen {
+			return false, transport.ErrClosed
+		}
+		return false, fail("send", op.Peer, err)
+	}
+	if n <= e.dom.fabric.opt.injectSize {
+		return true, nil
+	}
+	self.push(event{kind: transport.OpDone, peer: op.Peer, op: op})
+	return false, nil
+}
+
+// peer returns the box that op goes to.
+func (e *endpoint) peer(op *transport.Op, what string) (*box, error) {
+	if op.Peer < 0 || int(op.Peer) >= len(e.av.boxes) {
+		return nil, &transport.Error{Provider: name, Op: what, Peer: op.Peer, Err: transport.ErrAddress}
+	}
+	return e.av.boxes[op.Peer], nil
+}
+
+// Shutdown tells all peers that the rank leaves. What it sent stands in their
+// queues already, so it does not block; what they sent and nobody has read is
+// dropped, and their operations with the rank fail with ErrPeerLeft from now on.
+func (e *endpoint) Shutdown(context.Context) error {
+	if e.dom.ended() {
+		return transport.ErrClosed
+	}
+	e.dom.fabric.end(e.dom.box, stateLeft)
+	return nil
+}
+
+// Read copies from the peer's region to op.Data; failures too come as completions.
+//
+// Hot path: no allocation, no lock held while copying but the region's, no
+// system call.
+func (e *rmaEndpoint) Read(op *transport.Op) error { return e.post(op, rmaRead) }
+
+// Write copies op.Data to the peer's region; failures too come as completions.
+//
+// Hot path: no allocation, no lock held while copying but the region's, no
+// system call.
+func (e *rmaEndpoint) Write(op *transport.Op) error { return e.post(op, rmaWrite) }
+
+// What op.ID says while an operation is delayed.
+const (
+	rmaRead uint64 = iota
+	rmaWrite
+)
+
+func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
+	if e.dom.box.state.Load() != stateOpen {
+		return transport.ErrClosed
+	}
+	o := &e.dom.fabric.opt
+	if len(op.Data) > o.maxRMASize {
+		return transport.ErrTooLarge
+	}
+	if _, err := e.peer(op, rmaName(kind)); err != nil {
+		return err
+	}
+	op.ID = kind
+	if o.rmaDelay > 0 {
+		e.cq.delay(e, op, uint64(o.rmaDelay))
+		return nil
+	}
+	e.carryOut(op)
+	return nil
+}
+
+// carryOut does a Read or Write and reports its completion.
+func (e *rmaEndpoint) carryOut(op *transport.Op) {
+	ev := event{kind: transport.OpDone, peer: op.Peer, op: op}
+	if err := e.copy(op); err != nil {
+		ev.err = fail(rmaName(op.ID), op.Peer, err)
+	}
+	e.dom.box.push(ev)
+}
+
+func (e *rmaEndpoint) copy(op *transport.Op) error {
+	if e.dom.fabric.opt.mrMode&transport.MRLocal != 0 && op.Region == nil && len(op.Data) > 0 {
+		return transport.ErrAccess
+	}
+	target := e.av.boxes[op.Peer]
+	r, err := target.find(op.RemoteKey)
+	if err != nil {
+		return err
+	}
+	if op.ID == rmaWrite {
+		err = r.write(op.RemoteKey, op.RemoteAddr, op.Data)
+	} else {
+		err = r.read(op.RemoteKey, op.RemoteAddr, op.Data)
+	}
+	if err != nil {
+		if gone := target.gone(); gone != nil { // its regions went with it
+			return gone
+		}
+	}
+	return err
+}
+
+func rmaName(kind uint64) string {
+	if kind == rmaWrite {
+		return "write"
+	}
+	return "read"
+}

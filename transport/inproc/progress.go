@@ -1,0 +1,411 @@
+package inproc
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// The states of a rank; they only grow.
+const (
+	stateOpen   int32 = iota
+	stateLeft         // after Shutdown
+	stateClosed       // after Close or Kill
+)
+
+// Buffers come in sizes minBuffer << class.
+const (
+	minBufferShift = 8
+	minBuffer      = 1 << minBufferShift
+	classes        = 40
+)
+
+// event is a completion in waiting. buf is the whole pooled buffer of which n
+// bytes are a message.
+type event struct {
+	kind transport.CompletionKind
+	peer transport.Addr
+	op   *transport.Op
+	buf  []byte
+	n    int
+	err  error
+}
+
+// box is what the fabric holds for a rank: the queue of what has happened to
+// it, in the order in which it happened, its buffers and its regions.
+type box struct {
+	rank  transport.Addr
+	limit int          // of queued and of pooled, each
+	state atomic.Int32 // changed under mu
+
+	wake chan struct{} // of one token: a Wait may end
+
+	mu     sync.Mutex // see Fabric.mu for the order
+	opened bool
+	left   bool   // it ended by Shutdown
+	goneBy []bool // by rank: its end is in the queue, nothing of it may follow
+
+	ring []event // a power of two
+	head uint
+	tail uint
+
+	queued int // bytes reserved or waiting to be read
+	pooled int // bytes in free
+	free   [classes][][]byte
+	lent   [][]byte // given to the user by the last Read
+
+	sleeping bool // armed: the next event must notify
+	signaled bool // a Signal that no Wait has taken yet
+	fd       int  // eventfd; -1: nobody asked for it
+	fdSet    bool // it is readable
+
+	regions     []*region // by slot
+	freeRegions []*region
+}
+
+func newBox(rank transport.Addr, size, limit int) *box {
+	return &box{
+		rank:   rank,
+		limit:  limit,
+		wake:   make(chan struct{}, 1),
+		goneBy: make([]bool, size),
+		ring:   make([]event, 64),
+		fd:     -1,
+	}
+}
+
+// goneLocked says why nothing can be sent to the rank any more; nil: it can.
+func (b *box) goneLocked() error {
+	switch {
+	case b.state.Load() == stateOpen:
+		return nil
+	case b.left:
+		return transport.ErrPeerLeft
+	default:
+		return transport.ErrPeerDown
+	}
+}
+
+func (b *box) gone() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.goneLocked()
+}
+
+func classOf(n int) int {
+	if n <= minBuffer {
+		return 0
+	}
+	return bits.Len(uint(n-1)) - minBufferShift
+}
+
+// reserve gives a buffer for a message of n bytes and counts it as queued.
+func (b *box) reserve(n int) ([]byte, error) {
+	class := classOf(n)
+	size := minBuffer << class
+	b.mu.Lock()
+	if err := b.goneLocked(); err != nil {
+		b.mu.Unlock()
+		return nil, err
+	}
+	if b.queued > 0 && b.queued+size > b.limit {
+		b.mu.Unlock()
+		return nil, transport.ErrAgain
+	}
+	b.queued += size
+	if l := b.free[class]; len(l) > 0 {
+		buf := l[len(l)-1]
+		b.free[class] = l[:len(l)-1]
+		b.pooled -= size
+		b.mu.Unlock()
+		return buf, nil
+	}
+	b.mu.Unlock()
+	return make([]byte, size), nil
+}
+
+// releaseLocked takes a buffer back.
+func (b *box) releaseLocked(buf []byte) {
+	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
+		return // more than is needed
+	}
+	b.pooled += len(buf)
+	class := classOf(len(buf))
+	b.free[class] = append(b.free[class], buf)
+}
+
+// deliver queues a message whose buffer came from reserve.
+func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.goneLocked()
+	if err == nil && b.goneBy[from] {
+		err = transport.ErrClosed
+	}
+	if err != nil {
+		b.queued -= len(buf)
+		b.releaseLocked(buf)
+		return err
+	}
+	b.pushLocked(event{kind: transport.RecvDone, peer: from, buf: buf, n: n})
+	return nil
+}
+
+// push queues an event of the rank's own.
+func (b *box) push(ev event) {
+	b.mu.Lock()
+	if b.state.Load() != stateClosed {
+		b.pushLocked(ev)
+	}
+	b.mu.Unlock()
+}
+
+// pushLast queues the end of a peer, once.
+func (b *box) pushLast(ev event) {
+	b.mu.Lock()
+	if b.state.Load() != stateClosed && !b.goneBy[ev.peer] {
+		b.goneBy[ev.peer] = true
+		b.pushLocked(ev)
+	}
+	b.mu.Unlock()
+}
+
+func (b *box) pushLocked(ev event) {
+	size := uint(len(b.ring))
+	if b.tail-b.head == size {
+		ring := make([]event, 2*size)
+		for i := range size {
+			ring[i] = b.ring[(b.head+i)&(size-1)]
+		}
+		b.ring, b.head, b.tail = ring, 0, size
+		size *= 2
+	}
+	b.ring[b.tail&(size-1)] = ev
+	b.tail++
+	if b.sleeping {
+		b.notifyLocked()
+	}
+}
+
+// notifyLocked ends the Wait that is or will be.
+func (b *box) notifyLocked() {
+	b.sleeping = false
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	if b.fd >= 0 && !b.fdSet {
+		one := [8]byte{1}
+		_, err := unix.Write(b.fd, one[:])
+		b.fdSet = err == nil
+	}
+}
+
+// quietLocked takes back what notifyLocked did.
+func (b *box) quietLocked() {
+	select {
+	case <-b.wake:
+	default:
+	}
+	if b.fdSet {
+		var count [8]byte
+		_, _ = unix.Read(b.fd, count[:]) // it was readable, and only we read it
+		b.fdSet = false
+	}
+}
+
+// dropLocked forgets messages that nobody will read; a closed rank forgets all.
+func (b *box) dropLocked() {
+	closed := b.state.Load() == stateClosed
+	keep := b.head
+	mask := uint(len(b.ring) - 1)
+	for i := b.head; i != b.tail; i++ {
+		ev := b.ring[i&mask]
+		b.ring[i&mask] = event{}
+		if ev.kind != transport.RecvDone && !closed {
+			b.ring[keep&mask] = ev
+			keep++
+		}
+	}
+	b.tail = keep
+	b.queued, b.pooled = 0, 0
+	b.free = [classes][][]byte{}
+	if closed {
+		b.lent = nil
+	}
+}
+
+func (b *box) closeFD() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fd >= 0 {
+		_ = unix.Close(b.fd) // nothing is lost by an eventfd
+		b.fd, b.fdSet = -1, false
+	}
+}
+
+// queue is the user's side of a box.
+type queue struct {
+	box *box
+
+	// Delayed operations in the order posted, linked by Op.Next; Op.Scratch is
+	// the number of the Read that carries one out.
+	first, last *transport.Op
+	reads       uint64
+	ep          *rmaEndpoint
+
+	timer *time.Timer // Wait's
+}
+
+// delay puts an operation off until the n-th Read from now.
+func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
+	q.ep = ep
+	op.Next, op.Scratch = nil, q.reads+n
+	if q.last == nil {
+		q.first = op
+	} else {
+		q.last.Next = op
+	}
+	q.last = op
+}
+
+func (q *queue) carryOutDelayed() {
+	q.reads++
+	for q.first != nil && q.first.Scratch <= q.reads {
+		op := q.first
+		if q.first = op.Next; q.first == nil {
+			q.last = nil
+		}
+		op.Next = nil
+		q.ep.carryOut(op)
+	}
+}
+
+// Read gives what has happened, oldest first.
+//
+// Hot path: no allocation, no lock held while copying, no system call.
+func (q *queue) Read(c []transport.Completion) (int, error) {
+	b := q.box
+	if q.first != nil && b.state.Load() == stateOpen {
+		q.carryOutDelayed()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state.Load() == stateClosed {
+		return 0, transport.ErrClosed
+	}
+	for i, buf := range b.lent {
+		b.releaseLocked(buf)
+		b.lent[i] = nil
+	}
+	b.lent = b.lent[:0]
+	mask := uint(len(b.ring) - 1)
+	n := 0
+	for ; n < len(c) && b.head != b.tail; n++ {
+		ev := &b.ring[b.head&mask]
+		c[n] = transport.Completion{Kind: ev.kind, Peer: ev.peer, Op: ev.op, Err: ev.err}
+		if ev.kind == transport.RecvDone {
+			c[n].Msg = ev.buf[:ev.n:ev.n]
+			b.queued -= len(ev.buf)
+			b.lent = append(b.lent, ev.buf)
+		}
+		*ev = event{}
+		b.head++
+	}
+	return n, nil
+}
+
+// Arm says whether there is nothing to Read, and if so has the next event end
+// the Wait.
+func (q *queue) Arm() bool {
+	b := q.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.head != b.tail || q.first != nil || b.state.Load() == stateClosed {
+		return false
+	}
+	if !b.signaled {
+		b.quietLocked()
+	}
+	b.sleeping = true
+	return true
+}
+
+// Wait parks the goroutine.
+func (q *queue) Wait(timeout time.Duration) error {
+	b := q.box
+	switch {
+	case timeout < 0:
+		<-b.wake
+	case timeout == 0:
+		select {
+		case <-b.wake:
+		default:
+			return q.ended()
+		}
+	default:
+		if q.timer == nil {
+			q.timer = time.NewTimer(timeout)
+		} else {
+			q.timer.Reset(timeout)
+		}
+		select {
+		case <-b.wake:
+			q.timer.Stop()
+		case <-q.timer.C:
+			return q.ended()
+		}
+	}
+	b.mu.Lock()
+	b.signaled = false
+	if b.head != b.tail || b.state.Load() == stateClosed {
+		b.notifyLocked() // for whoever armed in the meantime
+	} else {
+		b.quietLocked()
+	}
+	b.mu.Unlock()
+	return q.ended()
+}
+
+func (q *queue) ended() error {
+	if q.box.state.Load() == stateClosed {
+		return transport.ErrClosed
+	}
+	return nil
+}
+
+// Signal ends the Wait that is or, if there is none, the next.
+func (q *queue) Signal() {
+	b := q.box
+	b.mu.Lock()
+	b.signaled = true
+	b.notifyLocked()
+	b.mu.Unlock()
+}
+
+// FD makes an eventfd when first asked. It answers not ok where the system has
+// no descriptor left.
+func (q *queue) FD() (int, bool) {
+	b := q.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fd < 0 {
+		if b.state.Load() == stateClosed {
+			return -1, false
+		}
+		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		if err != nil {
+			return -1, false
+		}
+		b.fd = fd
+		if b.signaled {
+			b.notifyLocked()
+		}
+	}
+	return b.fd, true
+}

@@ -1,0 +1,191 @@
+// Package inproc is the fabric whose ranks are goroutines of one process. A
+// message is copied once into a buffer of its receiver's queue, a Read or Write
+// is one copy between the two users' buffers, done by the goroutine that posts
+// it. The same calls in the same order give the same deliveries in the same
+// order, so what goes wrong here goes wrong again.
+//
+//	rank 0: Send ── reserve ─ copy ─ deliver ──► box of rank 1 ── Read ──► rank 1
+//	rank 0: Read ── copy under the region's read lock ── event ──► box of rank 0
+//
+// The options of NewFabric make it look like other fabrics, for tests of what
+// stands above.
+package inproc
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Fabric connects the ranks of one job in one process: each rank opens its
+// domain from the same Fabric. Its methods may be called by any goroutine at
+// any time.
+type Fabric struct {
+	opt options
+
+	// Lock order: Fabric.mu, then box.mu; never two boxes at once, and
+	// region.mu with neither.
+	mu     sync.Mutex
+	size   int // 0 until the first Open
+	jobID  string
+	secret [32]byte
+	boxes  []*box // by rank; made by the first Open, so that a message may come before its receiver
+}
+
+var _ transport.Provider = (*Fabric)(nil)
+
+type options struct {
+	eagerLimit int
+	injectSize int // -1: all that may be sent
+	maxMsgSize int
+	maxRMASize int
+	backlog    int
+	rma        bool
+	rmaDelay   int
+	mrMode     transport.MRMode
+}
+
+// Option changes what a Fabric looks like to the ranks.
+type Option func(*options)
+
+// WithEagerLimit sets Attr.EagerLimit in bytes of data (default 8 KiB).
+// MaxMsgSize grows where it must to carry such data and a header.
+func WithEagerLimit(n int) Option { return func(o *options) { o.eagerLimit = n } }
+
+// WithMaxMsgSize sets Attr.MaxMsgSize in bytes of header and data (default
+// 64 KiB). It is at least a header; EagerLimit shrinks where it must.
+func WithMaxMsgSize(n int) Option {
+	return func(o *options) {
+		o.maxMsgSize = max(n, transport.HeaderSize)
+		o.eagerLimit = min(o.eagerLimit, o.maxMsgSize-transport.HeaderSize)
+	}
+}
+
+// WithInjectSize sets Attr.InjectSize in bytes of header and data (default
+// MaxMsgSize): the Send of a larger message answers that it is not done, and
+// a completion follows.
+func WithInjectSize(n int) Option { return func(o *options) { o.injectSize = n } }
+
+// WithMaxRMASize sets Attr.MaxRMASize in bytes (default 1 << 40).
+func WithMaxRMASize(n int) Option { return func(o *options) { o.maxRMASize = n } }
+
+// WithBacklog sets how many bytes of messages may wait in one rank's queue
+// (default 8 MiB) before Send answers ErrAgain. An empty queue takes any message.
+func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
+
+// WithoutRMA makes a fabric of messages alone: no CapRead, no CapWrite.
+func WithoutRMA() Option { return func(o *options) { o.rma = false } }
+
+// WithRMADelay carries a Read or Write out in the n-th Read of the initiator's
+// completion queue after it was posted, not at once, as a fabric does that
+// leaves progress to its user (ProgressManual).
+func WithRMADelay(n int) Option { return func(o *options) { o.rmaDelay = n } }
+
+// WithMRMode asks for registered memory as other fabrics do: under MRVirtAddr
+// a region's Base is not 0; under MRLocal a Read or Write without Op.Region
+// fails with ErrAccess.
+func WithMRMode(m transport.MRMode) Option { return func(o *options) { o.mrMode = m } }
+
+// NewFabric returns a fabric that no rank has opened yet.
+func NewFabric(opts ...Option) *Fabric {
+	o := options{
+		eagerLimit: 8 << 10,
+		injectSize: -1,
+		maxMsgSize: 64 << 10,
+		maxRMASize: 1 << 40,
+		backlog:    8 << 20,
+		rma:        true,
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	o.maxMsgSize = max(o.maxMsgSize, o.eagerLimit+transport.HeaderSize)
+	if o.injectSize < 0 || o.injectSize > o.maxMsgSize {
+		o.injectSize = o.maxMsgSize
+	}
+	return &Fabric{opt: o}
+}
+
+// Name returns "inproc".
+func (f *Fabric) Name() string { return name }
+
+// Open opens the domain of rank cfg.Self. Every rank of the job opens once, all
+// with the same Size, JobID and Secret. A rank that was killed before it opened
+// gets ErrClosed. It does not block.
+func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
+	if cfg.Size < 1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
+		return nil, fmt.Errorf("inproc: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.size == 0 {
+		f.size, f.jobID, f.secret = cfg.Size, cfg.JobID, cfg.Secret
+		f.boxes = make([]*box, cfg.Size)
+		for i := range f.boxes {
+			f.boxes[i] = newBox(transport.Addr(i), cfg.Size, f.opt.backlog)
+		}
+	}
+	if f.size != cfg.Size || f.jobID != cfg.JobID || f.secret != cfg.Secret {
+		return nil, errors.New("inproc: open: size, job id or secret differ from those of the other ranks")
+	}
+	b := f.boxes[cfg.Self]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state.Load() != stateOpen {
+		return nil, fmt.Errorf("inproc: open rank %d: %w", cfg.Self, transport.ErrClosed)
+	}
+	if b.opened {
+		return nil, fmt.Errorf("inproc: open: rank %d is open already", cfg.Self)
+	}
+	b.opened = true
+	return newDomain(f, b), nil
+}
+
+// Kill ends the rank's domain as the death of a process would: its own calls
+// answer ErrClosed from now on, a Wait of it ends, what it has not read is
+// lost, its peers are told PeerDown once, and their operations with it fail
+// with ErrPeerDown. When Kill returns no peer touches its memory any more. It
+// may be called at any time; it does nothing before the first Open and for a
+// rank that has closed.
+func (f *Fabric) Kill(rank int) {
+	f.mu.Lock()
+	if rank < 0 || rank >= len(f.boxes) {
+		f.mu.Unlock()
+		return
+	}
+	b := f.boxes[rank]
+	f.mu.Unlock()
+	f.end(b, stateClosed)
+	b.withdrawAll()
+}
+
+// end moves a rank on to a later state and tells its peers if it was open until
+// now. What the rank sent before stands in their queues before the news, and
+// nothing of it comes after.
+func (f *Fabric) end(b *box, to int32) {
+	b.mu.Lock()
+	was := b.state.Load()
+	if was >= to {
+		b.mu.Unlock()
+		return
+	}
+	b.state.Store(to)
+	b.left = was == stateLeft || to == stateLeft
+	b.dropLocked()
+	b.notifyLocked()
+	b.mu.Unlock()
+	if was != stateOpen {
+		return
+	}
+	ev := event{kind: transport.PeerDown, peer: b.rank, err: fail("receive", b.rank, transport.ErrPeerDown)}
+	if to == stateLeft {
+		ev = event{kind: transport.PeerLeft, peer: b.rank}
+	}
+	for _, p := range f.boxes {
+		if p != b {
+			p.pushLast(ev)
+		}
+	}
+}
