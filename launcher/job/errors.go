@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // UsageError is a flag, an environment variable or a command line that makes
@@ -18,9 +19,9 @@ type UsageError struct {
 // Error names the flag and says what was expected.
 func (e *UsageError) Error() string {
 	if e.What == "" {
-		return e.Problem
+		return oneLine(e.Problem)
 	}
-	return e.What + ": " + e.Problem
+	return oneLine(e.What + ": " + e.Problem)
 }
 
 func usage(what, format string, args ...any) *UsageError {
@@ -42,7 +43,16 @@ func (e *FileError) Error() string {
 	if e.Key != "" {
 		s += e.Key + ": "
 	}
-	return s + e.Problem
+	return oneLine(s + e.Problem)
+}
+
+// oneLine escapes what a terminal would not print as a letter.
+func oneLine(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !strconv.IsGraphic(r) }) < 0 && utf8.ValidString(s) {
+		return s
+	}
+	quoted := strconv.QuoteToGraphic(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
 // joinFileErrors returns nil, the only error, or all of them in the order of

@@ -18,7 +18,7 @@ const MaxRanks = 1 << 16
 // table is for what the ranks have to know.
 type setting struct {
 	params.Param
-	max   int    // of an Int, which is never negative
+	max   int // of an Int, which is never negative
 	apply func(j *Job, text string)
 	value func(j *Job) string
 }

@@ -1,0 +1,140 @@
+package job
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// FuzzDecode: no document may do worse than an error that has a place in it,
+// and what is decoded must make a job.
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("../../configs/*.toml")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no job files to start from: %v", err)
+	}
+	for _, name := range files {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(doc)
+	}
+	for _, doc := range []string{
+		"job = {np=1, name='a'}\napp=[{program='x', args=['a', [1]], env={A='1'}}]",
+		"[[app]]\nprogram = \"x\"\n[app.env]\n\"A.B\" = \"1\"\n[[host]]\nname = \"localhost\"\nslots = 3\n",
+		"a.b.c = 1\n[a.d]\n\"\" = 1979-05-27\n[[a.e]]\n[[a.e]]\n",
+		"[transport]\nuse = [\n # none\n]\n[coll]\nbcast.algorithm = 'auto'",
+		"\"job.np\" = 1\r\n[job]\r\nnp = 0x10\r\n",
+	} {
+		f.Add([]byte(doc))
+	}
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		file, err := Decode("f", doc)
+		if err != nil {
+			checkPlaces(t, doc, err)
+			return
+		}
+		line, err := parseFlags([]string{"true"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, err := merge(line, file, nil)
+		if err != nil {
+			t.Fatalf("decoded, but not merged: %v", err)
+		}
+		if err := Describe(io.Discard, j); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// checkPlaces requires each error to name a line that exists.
+func checkPlaces(t *testing.T, doc []byte, err error) {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			checkPlaces(t, doc, e)
+		}
+		return
+	}
+	var fe *FileError
+	if !errors.As(err, &fe) {
+		t.Fatalf("%T: %v", err, err)
+	}
+	lines := strings.Split(string(doc), "\n")
+	if fe.Line < 1 || fe.Line > len(lines) || fe.Column < 1 || fe.Column > len(lines[fe.Line-1])+1 {
+		t.Fatalf("%v: outside of the file", fe)
+	}
+	if strings.Contains(fe.Error(), "\n") {
+		t.Fatalf("more than a line: %q", fe.Error())
+	}
+}
+
+// FuzzParseFlags: a command line gives a job or a *UsageError.
+func FuzzParseFlags(f *testing.F) {
+	for _, args := range []string{
+		"-n\x004\x00./a\x00-n\x001024", "-np=2\x00a\x00:\x00-n\x003\x00-x\x00A=1\x00b", "--timeout\x0010s\x00-tag-output\x00a",
+		"-H\x00localhost:2,[::1]:3\x00a", "-p\x00engine.eager_limit=64k\x00a", "-x\x00HOME\x00-wdir\x00/\x00a", ":\x00:", "-h",
+	} {
+		f.Add(args)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		line, err := parseFlags(strings.Split(text, "\x00"), map[string]string{"HOME": "/"})
+		if err == nil && (line.action == Help || line.action == Version || line.config != "") {
+			return
+		}
+		var j *Job
+		if err == nil {
+			j, err = merge(line, nil, nil)
+		}
+		var ue *UsageError
+		switch {
+		case err == nil && line.action != Info && (j.NP() < 1 || j.NP() > MaxRanks || j.Grace < 0 || j.Timeout < 0):
+			t.Fatalf("an impossible job: %+v", j)
+		case err != nil && !errors.As(err, &ue):
+			t.Fatalf("%T: %v", err, err)
+		case err != nil && strings.Contains(err.Error(), "\n"):
+			t.Fatalf("more than a line: %q", err)
+		}
+	})
+}
+
+// FuzzParseBytes: a size is never negative and survives being written out.
+func FuzzParseBytes(f *testing.F) {
+	for _, text := range []string{"0", "4096", "64k", "1M", "2g", "k", "-1", "9223372036854775807", "4611686018427387904k"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := params.ParseBytes(text)
+		if err != nil {
+			return
+		}
+		if n < 0 {
+			t.Fatalf("%q is %d", text, n)
+		}
+		if m := mismatch(params.Param{Kind: params.Bytes}, text); m != "" {
+			t.Fatalf("%q: expected %s", text, m)
+		}
+	})
+}
+
+// FuzzDuration: what passes the check is what the job gets.
+func FuzzDuration(f *testing.F) {
+	for _, text := range []string{"0s", "10m", "-1s", "1h1m1s", "9223372036854775807ns", ""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if mismatch(params.Param{Kind: params.Duration}, text) != "" {
+			return
+		}
+		if d, err := time.ParseDuration(text); err != nil || d < 0 || d != duration(text) {
+			t.Fatalf("%q: %v, %v", text, d, err)
+		}
+	})
+}

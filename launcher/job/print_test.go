@@ -1,0 +1,85 @@
+package job
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+func TestDescribe(t *testing.T) {
+	file := writeFile(t, "[job]\ntimeout = \"1m\"\n[env]\nG = \"a b\"\nA = \"0\"\n[[app]]\nprogram = \"./x\"\nargs = [\"it's\", \"\"]\nnp = 2\nenv = {A = \"1\"}\n[[app]]\nprogram = \"y\"\nnp = 1\nwdir = \"/\"")
+	j, _, err := Parse([]string{"-config", file, "-dry-run", "-bind-to", "core"}, []string{"WEFT_JOB_STDIN=none"})
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, Describe(&b, j))
+	require.True(t, strings.HasPrefix(b.String(), `RANKS  APP  PROGRAM  ARGS          NP  WDIR  ENV          BINDING
+0-1    0    ./x      'it'\''s' ''  2   .     A=1 'G=a b'  core
+2      1    y        -             1   /     A=0 'G=a b'  core
+
+SETTING `), b.String())
+	for _, want := range [][]string{
+		{"job.np", "3", "job", "file"}, {"job.timeout", "1m0s", "job", "file"}, {"job.bind", "core", "flag"},
+		{"job.stdin", "none", "environment"}, {"job.output", "-", "default"}, {"engine.async_progress", "true", "default"},
+	} {
+		require.Contains(t, fields(b.String()), strings.Join(want, " "))
+	}
+}
+
+// fields reduces each line to its words.
+func fields(text string) []string {
+	var lines []string
+	for l := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(l), " "))
+	}
+	return lines
+}
+
+func TestWriteInfo(t *testing.T) {
+	j, _, err := Parse([]string{"-info", "-p", "engine.eager_limit=1k"}, nil)
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, WriteInfo(&b, j))
+	lines := fields(b.String())
+	p, _ := params.Lookup("engine.eager_limit")
+	require.Contains(t, lines, "engine.eager_limit 1k "+p.Default+" bytes flag WEFT_ENGINE_EAGER_LIMIT "+p.Help)
+	require.Contains(t, lines, "tcp")
+	for _, p := range params.Table {
+		require.Contains(t, b.String(), p.Env())
+		require.Contains(t, b.String(), p.Help)
+	}
+	for _, s := range settings {
+		require.Contains(t, b.String(), s.Env())
+	}
+}
+
+// TestHelp holds every flag, and each setting has one.
+func TestHelp(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, WriteHelp(&b))
+	keys := make(map[string]bool)
+	for _, o := range options {
+		require.Contains(t, b.String(), "-"+o.names[0])
+		require.True(t, o.help != "" || o.setting != "" || o.tunable != "", o.names)
+		keys[o.setting], keys[o.tunable] = true, true
+		if o.setting != "" {
+			_, ok := settingOf(o.setting)
+			require.True(t, ok, o.setting)
+		}
+		if o.tunable != "" {
+			_, ok := params.Lookup(o.tunable)
+			require.True(t, ok, o.tunable)
+		}
+	}
+	for _, s := range settings {
+		require.True(t, keys[s.Key], "no flag for %s", s.Key)
+		require.Empty(t, s.check(s.Default), "the default of %s", s.Key)
+		_, ok := params.Lookup(s.Key)
+		require.False(t, ok, "%s is in both tables", s.Key)
+	}
+	for _, p := range params.Table {
+		require.Empty(t, mismatch(p, p.Default), "the default of %s", p.Key)
+	}
+}
