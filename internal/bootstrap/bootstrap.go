@@ -38,7 +38,10 @@ type World struct {
 // 1023; neither holds spaces, '=' is allowed in values only.
 type KVS interface {
 	Put(key, value string) error
-	Fence(ctx context.Context) error // blocks until every rank is in
+	// Fence blocks until every rank is in, or ctx ends; after that error the
+	// KVS is of no more use, except to Abort.
+	Fence(ctx context.Context) error
+	// Get returns what was put, or an error that wraps ErrNoKey.
 	Get(key string) (string, error)
 	// Finalize tells the launcher that this rank ends well; the last call.
 	Finalize() error

@@ -1,0 +1,219 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"golang.org/x/sys/unix"
+)
+
+// The environment variables by which gorun hands a rank its place in the job.
+// Everything else stands in the job card; the secret never stands in the
+// environment or in argv, which other users can read.
+const (
+	EnvRank     = "WEFT_RANK"      // decimal
+	EnvJobFD    = "WEFT_JOB_FD"    // inherited descriptor of the job card
+	EnvListenFD = "WEFT_LISTEN_FD" // inherited listening tcp socket; absent: none
+	EnvJobID    = "WEFT_JOB_ID"    // marks every descendant of the job; not a secret
+)
+
+// The job card is one sealed memfd that all ranks of a host share, so it is
+// read by offset and can be changed by nobody:
+//
+//	0        8
+//	┌────────┬──────────────────────────┐
+//	│weftjob1│ JSON: Card               │
+//	└────────┴──────────────────────────┘
+const (
+	cardMagic    = "weftjob1"
+	cardVersion  = 1
+	cardMaxBytes = 256 << 20
+	cardSeals    = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	maxSize      = 1 << 24 // ranks
+)
+
+// errNotCard is the error for a descriptor that no launcher made.
+var errNotCard = errors.New("not a sealed job card")
+
+// Card is what gorun tells every rank of a job alike.
+type Card struct {
+	Version  int         `json:"version"`
+	JobID    string      `json:"job"`
+	Secret   []byte      `json:"secret"` // 32 bytes
+	Size     int         `json:"size"`
+	KVSName  string      `json:"kvs"`
+	Nodes    []Run       `json:"nodes"` // the host of each rank, dense from 0
+	AppNums  []Run       `json:"apps"`  // the app of each rank
+	Node     string      `json:"node,omitempty"`
+	BasePort int         `json:"base_port,omitempty"`
+	Addrs    []string    `json:"addrs,omitempty"`
+	Params   []CardParam `json:"params,omitempty"`
+}
+
+// Run is Count ranks in a row that have the same Value.
+type Run struct {
+	Value int `json:"v"`
+	Count int `json:"n"`
+}
+
+// CardParam is a parameter that was set, and by what.
+type CardParam struct {
+	Key    string        `json:"key"`
+	Text   string        `json:"text"`
+	Source params.Source `json:"source"`
+}
+
+// Runs shortens a list, rank by rank, to its runs.
+func Runs(values []int) []Run {
+	var runs []Run
+	for _, v := range values {
+		if n := len(runs); n > 0 && runs[n-1].Value == v {
+			runs[n-1].Count++
+			continue
+		}
+		runs = append(runs, Run{v, 1})
+	}
+	return runs
+}
+
+// expand is the reverse of Runs; check has limited its length.
+func expand(runs []Run, size int) []int {
+	values := make([]int, 0, size)
+	for _, r := range runs {
+		for range r.Count {
+			values = append(values, r.Value)
+		}
+	}
+	return values
+}
+
+// CardParams lists the parameters of a set that were set.
+func CardParams(s *params.Set) []CardParam {
+	if s == nil {
+		return nil
+	}
+	var list []CardParam
+	for _, key := range s.Explicit() {
+		v := s.Get(key)
+		list = append(list, CardParam{key, v.Text, v.Source})
+	}
+	return list
+}
+
+// Seal writes the card to a memfd that nobody can change. The caller closes
+// it; it has FD_CLOEXEC until a child inherits it on purpose.
+func (c *Card) Seal() (*os.File, error) {
+	c.Version = cardVersion
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	fd, err := unix.MemfdCreate("weft-job", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "weft-job")
+	if _, err := f.Write(append([]byte(cardMagic), text...)); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, cardSeals); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("job card: seal: %w", err)
+	}
+	return f, nil
+}
+
+// readCard reads the card behind a descriptor, which may be anything: it was
+// named by an environment variable. It does not move the descriptor's offset.
+func readCard(fd int) (*Card, error) {
+	if fd < 0 {
+		return nil, errNotCard
+	}
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&cardSeals != cardSeals {
+		return nil, errNotCard
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size < int64(len(cardMagic)) || st.Size > cardMaxBytes {
+		return nil, errNotCard
+	}
+	data := make([]byte, st.Size)
+	for done := 0; done < len(data); {
+		n, err := unix.Pread(fd, data[done:], int64(done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("job card: %w", err)
+		}
+		if n == 0 {
+			return nil, errNotCard
+		}
+		done += n
+	}
+	return parseCard(data)
+}
+
+func parseCard(data []byte) (*Card, error) {
+	text, ok := bytes.CutPrefix(data, []byte(cardMagic))
+	if !ok {
+		return nil, errNotCard
+	}
+	c := &Card{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Card) check() error {
+	switch {
+	case c.Version != cardVersion:
+		return fmt.Errorf("job card: version %d, this program reads version %d: build it and gorun from one source", c.Version, cardVersion)
+	case c.Size < 1 || c.Size > maxSize:
+		return fmt.Errorf("job card: %d ranks", c.Size)
+	case c.JobID == "" || len(c.JobID) > 64:
+		return errors.New("job card: no job id")
+	case len(c.Secret) != len(World{}.Secret):
+		return fmt.Errorf("job card: secret of %d bytes", len(c.Secret))
+	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:
+		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
+	case c.BasePort < 0 || c.BasePort != 0 && c.BasePort+c.Size-1 > 65535:
+		return fmt.Errorf("job card: base port %d for %d ranks", c.BasePort, c.Size)
+	}
+	for _, runs := range [][]Run{c.Nodes, c.AppNums} {
+		n := 0
+		for _, r := range runs {
+			if r.Value < 0 || r.Value >= c.Size || r.Count < 1 || r.Count > c.Size-n {
+				return fmt.Errorf("job card: %d ranks in a row on or of %d", r.Count, r.Value)
+			}
+			n += r.Count
+		}
+		if n != c.Size {
+			return fmt.Errorf("job card: %d of %d ranks have a place", n, c.Size)
+		}
+	}
+	return nil
+}
+
+// params makes the set of parameters that gorun settled on.
+func (c *Card) params() (*params.Set, error) {
+	s := &params.Set{}
+	for _, p := range c.Params {
+		if err := s.Set(p.Key, p.Text, p.Source); err != nil {
+			return nil, fmt.Errorf("job card: %w", err)
+		}
+	}
+	return s, nil
+}

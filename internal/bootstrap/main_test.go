@@ -1,0 +1,93 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// helperEnv makes the test binary a rank instead of running the tests.
+const helperEnv = "WEFT_BOOTSTRAP_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helperEnv) != "" {
+		os.Exit(rankMain())
+	}
+	files := openFiles()
+	code := m.Run()
+	if code == 0 {
+		if err := leaked(files); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// rankMain puts, fences and gets as a communicator's set-up does.
+func rankMain() int {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	w, err := Open(ctx)
+	if err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	value := func(r int) string { return fmt.Sprintf("addr=%d/%s", r, w.JobID) }
+	check := func(err error) {
+		if err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+	}
+	check(w.KVS.Put(fmt.Sprintf("test-%d", w.Rank), value(w.Rank)))
+	check(w.KVS.Fence(ctx))
+	for r := range w.Size {
+		got, err := w.KVS.Get(fmt.Sprintf("test-%d", r))
+		check(err)
+		if got != value(r) {
+			fmt.Printf("error: rank %d said %q, not %q\n", r, got, value(r))
+			return 1
+		}
+	}
+	if _, err := w.KVS.Get("nobody-put-this"); err == nil {
+		fmt.Println("error: got what nobody put")
+		return 1
+	}
+	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, w.Secret[:4])
+	check(w.KVS.Finalize())
+	return 0
+}
+
+func openFiles() map[string]string {
+	files := map[string]string{}
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
+			files[e.Name()] = to
+		}
+	}
+	return files
+}
+
+// leaked waits a little for goroutines that are ending.
+func leaked(before map[string]string) error {
+	for i := 0; runtime.NumGoroutine() > 2 && i < 1000; i++ {
+		runtime.Gosched()
+		time.Sleep(time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > 2 {
+		buf := make([]byte, 1<<16)
+		return fmt.Errorf("%d goroutines are left:\n%s", n, buf[:runtime.Stack(buf, true)])
+	}
+	for fd, to := range openFiles() {
+		if _, ok := before[fd]; !ok && !strings.HasPrefix(to, "anon_inode:[event") {
+			return fmt.Errorf("descriptor %s (%s) is left open", fd, to)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// ErrNoKey is wrapped by the error of KVS.Get for a key that nobody has put.
+var ErrNoKey = errors.New("no such key")
+
+// abortWait is how long Abort waits for a launcher that does not read.
+const abortWait = time.Second
+
+// pmiClient is the KVS of a rank that was started by gorun or by a PMI-1
+// launcher: one request, then its reply, never more than one on the way.
+type pmiClient struct {
+	conn   *lineConn
+	reason bool // the launcher takes an abort's reason
+
+	mu     sync.Mutex // held from a request to its reply
+	name   string     // of the key-value space
+	broken error      // set once a reply is overdue or out of step; every later call gets it
+	done   bool       // finalized
+}
+
+// init says hello to a launcher.
+func (p *pmiClient) init(ctx context.Context) error {
+	m, err := p.call(ctx, wire.NewPMI("init", "pmi_version", "1", "pmi_subversion", "1"), "response_to_init")
+	if err != nil {
+		return err
+	}
+	if v, _ := m.Get("pmi_version"); v != "1" {
+		return fmt.Errorf("the launcher speaks version %q of PMI, not 1", v)
+	}
+	return nil
+}
+
+// fetchName asks for the name of the key-value space.
+func (p *pmiClient) fetchName(ctx context.Context) error {
+	m, err := p.call(ctx, wire.NewPMI("get_my_kvsname"), "my_kvsname")
+	if err != nil {
+		return err
+	}
+	name, ok := m.Get("kvsname")
+	if !ok {
+		return errors.New("the launcher has no key-value space")
+	}
+	p.name = name
+	return nil
+}
+
+// appnum asks for the number of this rank's app; 0 where the launcher has none.
+func (p *pmiClient) appnum(ctx context.Context) (int, error) {
+	m, err := p.call(ctx, wire.NewPMI("get_appnum"), "appnum")
+	if err != nil {
+		return 0, err
+	}
+	text, _ := m.Get("appnum")
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, nil
+	}
+	return n, nil
+}
+
+// call sends a request and returns its reply, whose command must be want and
+// whose rc, if it has one, must be 0.
+func (p *pmiClient) call(ctx context.Context, req wire.PMIMessage, want string) (wire.PMIMessage, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done {
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", req.Cmd, errClosed)
+	}
+	if p.broken != nil {
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: an earlier call failed: %w", req.Cmd, p.broken)
+	}
+	if err := ctx.Err(); err != nil {
+		return wire.PMIMessage{}, err
+	}
+	line, err := req.Append(nil)
+	if err != nil || line == nil {
+		return wire.PMIMessage{}, err // it cannot be said; the channel is as it was
+	}
+	m, err := p.exchange(ctx, req, want)
+	if err != nil {
+		p.broken = err
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", req.Cmd, err)
+	}
+	if rc, ok := m.Get("rc"); ok && rc != "0" {
+		msg, _ := m.Get("msg")
+		return m, &refusedError{cmd: req.Cmd, rc: rc, msg: msg}
+	}
+	return m, nil
+}
+
+func (p *pmiClient) exchange(ctx context.Context, req wire.PMIMessage, want string) (wire.PMIMessage, error) {
+	if err := p.conn.send(req, 0); err != nil {
+		return wire.PMIMessage{}, err
+	}
+	m, err := p.conn.recv(ctx)
+	if err != nil {
+		return wire.PMIMessage{}, err
+	}
+	if m.Cmd != want {
+		return wire.PMIMessage{}, fmt.Errorf("the launcher answered %q instead of %q", m.Cmd, want)
+	}
+	return m, nil
+}
+
+// refusedError is a reply with an rc other than 0.
+type refusedError struct{ cmd, rc, msg string }
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("pmi %s: the launcher refused it: rc=%s %s", e.cmd, e.rc, e.msg)
+}
+
+func (p *pmiClient) Put(key, value string) error {
+	if err := checkKV(key, value); err != nil {
+		return err
+	}
+	_, err := p.call(context.Background(), wire.NewPMI("put", "kvsname", p.name, "key", key, "value", value), "put_result")
+	return err
+}
+
+func (p *pmiClient) Get(key string) (string, error) { return p.get(context.Background(), key) }
+
+func (p *pmiClient) get(ctx context.Context, key string) (string, error) {
+	if err := checkKV(key, ""); err != nil {
+		return "", err
+	}
+	m, err := p.call(ctx, wire.NewPMI("get", "kvsname", p.name, "key", key), "get_result")
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return "", fmt.Errorf("pmi get %s: %w", key, ErrNoKey)
+	}
+	if err != nil {
+		return "", err
+	}
+	v, ok := m.Get("value")
+	if found, has := m.Get("found"); !ok || has && found == "FALSE" {
+		return "", fmt.Errorf("pmi get %s: %w", key, ErrNoKey)
+	}
+	return v, nil
+}
+
+func (p *pmiClient) Fence(ctx context.Context) error {
+	_, err := p.call(ctx, wire.NewPMI("barrier_in"), "barrier_out")
+	return err
+}
+
+func (p *pmiClient) Finalize() error {
+	_, err := p.call(context.Background(), wire.NewPMI("finalize"), "finalize_ack")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done = true
+	p.conn.close()
+	return err
+}
+
+// Abort does not wait for a call under way: a fence may be what hangs.
+func (p *pmiClient) Abort(code int, reason string) error {
+	kv := []string{"exitcode", strconv.Itoa(code)}
+	if p.reason && reason != "" {
+		kv = append(kv, "reason", escapeReason(reason))
+	}
+	return p.conn.send(wire.NewPMI("abort", kv...), abortWait)
+}
+
+// escapeReason makes a reason fit into a line; UnescapeReason is its reverse.
+func escapeReason(reason string) string {
+	const limit = wire.PMIMaxLine - 64
+	esc := url.QueryEscape(reason)
+	for len(esc) > limit {
+		reason = reason[:len(reason)*limit/len(esc)]
+		esc = url.QueryEscape(reason)
+	}
+	return esc
+}
+
+// UnescapeReason reads the reason field of an abort line.
+func UnescapeReason(field string) string {
+	if s, err := url.QueryUnescape(field); err == nil {
+		return s
+	}
+	return field
+}
+
+// The limits of a key and of a value: with the longest name of a key-value
+// space a put and the reply to a get still fit into PMI-1's 1024 bytes.
+const (
+	MaxKey   = wire.PMIMaxKey - 1
+	MaxValue = 640
+)
+
+func checkKV(key, value string) error {
+	if key == "" || len(key) > MaxKey {
+		return fmt.Errorf("key %q has %d bytes, not 1 to %d", key, len(key), MaxKey)
+	}
+	if len(value) > MaxValue {
+		return fmt.Errorf("key %q: value has %d bytes, more than %d", key, len(value), MaxValue)
+	}
+	_, err := wire.NewPMI("put", key, value).Append(nil)
+	return err
+}

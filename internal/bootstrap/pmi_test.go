@@ -1,0 +1,336 @@
+package bootstrap
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// step is what the client must say, and what the launcher says then; an empty
+// reply means that the launcher hangs up.
+type step struct{ want, reply string }
+
+// script plays a launcher on one end of a socketpair and returns the other
+// end's number, which Open closes. done has the first deviation.
+func script(t *testing.T, steps ...step) (fd int, done <-chan error) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(pair[0]), "launcher")
+	return pair[1], play(f, steps)
+}
+
+func play(f io.ReadWriteCloser, steps []step) <-chan error {
+	c := make(chan error, 1)
+	go func() { // ends with the script or when the client hangs up
+		defer f.Close()
+		in := bufio.NewReader(f)
+		for _, s := range steps {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				c <- fmt.Errorf("instead of %q: %w", s.want, err)
+				return
+			}
+			want, prefix := strings.CutSuffix(s.want, "...")
+			if line != s.want+"\n" && (!prefix || !strings.HasPrefix(line, want)) {
+				c <- fmt.Errorf("%q instead of %q", line, s.want)
+				return
+			}
+			if s.reply == "" {
+				break
+			}
+			_, _ = io.WriteString(f, s.reply+"\n")
+		}
+		c <- nil
+	}()
+	return c
+}
+
+func env(kv ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(kv); i += 2 {
+			if kv[i] == name {
+				return kv[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+var (
+	stepInit = step{"cmd=init pmi_version=1 pmi_subversion=1", "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"}
+	stepName = step{"cmd=get_my_kvsname", "cmd=my_kvsname kvsname=K"}
+	stepApp  = step{"cmd=get_appnum", "cmd=appnum appnum=1"}
+	stepMap  = step{"cmd=get kvsname=K key=PMI_process_mapping", "cmd=get_result rc=0 msg=success value=(vector,(0,2,1)) found=TRUE"}
+	stepIn   = step{"cmd=barrier_in", "cmd=barrier_out"}
+	stepEnd  = step{"cmd=finalize", "cmd=finalize_ack"}
+)
+
+func TestPMIOpen(t *testing.T) {
+	secret := NewSecret()
+	fd, done := script(t, stepInit, stepName, stepApp, stepMap, stepIn,
+		step{"cmd=get kvsname=K key=weft-job", "cmd=get_result rc=0 msg=success value=abc:" + hex.EncodeToString(secret[:]) + " found=TRUE"},
+		step{"cmd=put kvsname=K key=a value=b=c", "cmd=put_result rc=0 msg=success"},
+		stepIn,
+		step{"cmd=get kvsname=K key=a", "cmd=get_result rc=0 msg=success value=b=c"},
+		step{"cmd=get kvsname=K key=none", "cmd=get_result rc=-1 msg=key_none_not_found value=unknown"},
+		stepEnd)
+	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "2"), io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []any{1, 2, 1, []int{0, 1}, "abc", secret, "pmi"}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Secret, w.Launcher})
+	require.NoError(t, w.KVS.Put("a", "b=c"))
+	require.NoError(t, w.KVS.Fence(t.Context()))
+	v, err := w.KVS.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, "b=c", v)
+	_, err = w.KVS.Get("none")
+	require.ErrorIs(t, err, ErrNoKey)
+	require.Error(t, w.KVS.Put("a key", "v"))
+	require.Error(t, w.KVS.Put("key", strings.Repeat("v", MaxValue+1)))
+	require.Error(t, w.KVS.Put(strings.Repeat("k", MaxKey+1), "v"))
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-done)
+	require.ErrorIs(t, w.KVS.Finalize(), errClosed)
+	require.ErrorIs(t, w.KVS.Abort(1, "late"), errClosed)
+}
+
+func TestPMIOpenRank0WithoutMapping(t *testing.T) {
+	none := "cmd=get_result rc=-1 msg=key_not_found"
+	host := "cmd=get_result rc=0 msg=success value="
+	fd, done := script(t, stepInit, stepName, stepApp,
+		step{"cmd=get kvsname=K key=PMI_process_mapping", none},
+		step{"cmd=put kvsname=K key=weft-host-0 value=...", "cmd=put_result rc=0"},
+		step{"cmd=put kvsname=K key=weft-job value=...", "cmd=put_result rc=0"},
+		stepIn,
+		step{"cmd=get kvsname=K key=weft-host-0", host + "a"},
+		step{"cmd=get kvsname=K key=weft-host-1", host + "b"},
+		step{"cmd=get kvsname=K key=weft-host-2", host + "a"},
+		step{"cmd=put kvsname=K key=weft-nodes-0 value=0*1,1*1,0*1,", "cmd=put_result rc=0"},
+		stepIn,
+		step{"cmd=get kvsname=K key=weft-nodes-0", host + "0*1,1*1,0*1,"},
+		stepEnd)
+	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "3"), io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1, 0}, w.Nodes)
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-done)
+}
+
+func TestPMIPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	accepted := make(chan (<-chan error), 1)
+	go func() { // ends when the client has connected
+		c, err := l.Accept()
+		if err == nil {
+			accepted <- play(c, []step{
+				{"cmd=initack pmiid=0", "cmd=initack\ncmd=set size=1\ncmd=set rank=0\ncmd=set debug=0"},
+				stepInit, stepName, stepApp, stepMap,
+				{"cmd=put kvsname=K key=weft-job value=...", "cmd=put_result rc=0"}, stepIn, stepEnd,
+			})
+		}
+	}()
+	w, err := open(t.Context(), env("PMI_PORT", l.Addr().String(), "PMI_ID", "0"), io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, 1, w.Size)
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-<-accepted)
+
+	_, err = open(t.Context(), env("PMI_PORT", "127.0.0.1:1", "PMI_ID", "0"), io.Discard)
+	require.ErrorIs(t, err, unix.ECONNREFUSED)
+	_, err = open(t.Context(), env("PMI_PORT", "127.0.0.1:1"), io.Discard)
+	require.ErrorContains(t, err, "PMI_ID")
+}
+
+func TestPMIBadLaunchers(t *testing.T) {
+	for name, steps := range map[string][]step{
+		"hangs up":      {{stepInit.want, ""}},
+		"other version": {{stepInit.want, "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0"}},
+		"refuses":       {{stepInit.want, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1"}},
+		"other answer":  {{stepInit.want, "cmd=barrier_out"}},
+		"no PMI":        {{stepInit.want, "HTTP/1.1 400 Bad Request"}},
+		"long line":     {{stepInit.want, "cmd=" + strings.Repeat("x", 5000)}},
+		"no name":       {stepInit, {stepName.want, "cmd=my_kvsname"}},
+		"no secret":     {stepInit, stepName, stepApp, stepMap, stepIn, {"cmd=get kvsname=K key=weft-job", "cmd=get_result rc=0 value=x"}},
+	} {
+		fd, done := script(t, steps...)
+		_, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "2"), io.Discard)
+		require.Error(t, err, name)
+		require.NoError(t, unix.Close(fd))
+		require.NoError(t, <-done, name)
+	}
+	for _, kv := range [][2]string{{"2", "2"}, {"-1", "2"}, {"x", "2"}, {"0", ""}, {"0", "0"}} {
+		fd, done := script(t)
+		_, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", kv[0], "PMI_SIZE", kv[1]), io.Discard)
+		require.Error(t, err, kv)
+		_ = unix.Close(fd)
+		require.NoError(t, <-done)
+	}
+}
+
+func TestFenceEndsWithItsContext(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(pair[0])
+	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K"}
+	defer p.conn.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { // ends when the rank is in the fence
+		_, _ = unix.Read(pair[0], make([]byte, 100))
+		cancel()
+	}()
+	require.ErrorIs(t, p.Fence(ctx), context.Canceled)
+}
+
+func TestFenceDeadlineLeavesTheChannelBroken(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(pair[0])
+	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K", reason: true}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, p.Fence(ctx), context.DeadlineExceeded)
+	_, err = p.Get("a")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, p.Abort(7, "no answer"))
+	buf := make([]byte, 200)
+	n, err := unix.Read(pair[0], buf)
+	require.NoError(t, err)
+	require.Equal(t, "cmd=barrier_in\ncmd=abort exitcode=7 reason=no+answer\n", string(buf[:n]))
+	p.conn.close()
+}
+
+func TestAbortReason(t *testing.T) {
+	for _, s := range []string{"plain", "two words\nand a line = 1 \\", strings.Repeat("é%", 2000)} {
+		esc := escapeReason(s)
+		require.Less(t, len(esc), 1000)
+		require.True(t, strings.HasPrefix(s, strings.ToValidUTF8(UnescapeReason(esc), "")))
+	}
+	require.Equal(t, "%zz", UnescapeReason("%zz"))
+}
+
+func TestNativeOpen(t *testing.T) {
+	card := testCard()
+	f, err := card.Seal()
+	require.NoError(t, err)
+	defer f.Close()
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	cardFD := func() string {
+		fd, err := unix.Dup(int(f.Fd()))
+		require.NoError(t, err)
+		return strconv.Itoa(fd)
+	}
+	native := func(rank, fd, listen string) func(string) string {
+		return env(EnvRank, rank, EnvJobFD, cardFD(), EnvListenFD, listen, "PMI_FD", fd, "PMI_RANK", rank, "PMI_SIZE", "4")
+	}
+	closeCard := func(e func(string) string) {
+		fd, _ := strconv.Atoi(e(EnvJobFD))
+		_ = unix.Close(fd)
+	}
+
+	fd, done := script(t, stepInit, stepEnd)
+	e := native("3", strconv.Itoa(fd), strconv.Itoa(listener)) // bound to nothing: no listener
+	_, err = open(t.Context(), e, io.Discard)
+	require.ErrorContains(t, err, EnvListenFD)
+	closeCard(e)
+	require.NoError(t, unix.Listen(listener, 1))
+	w, err := open(t.Context(), native("3", strconv.Itoa(fd), strconv.Itoa(listener)), io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Launcher, w.BasePort})
+	require.Equal(t, 4096, w.Params.Int("engine.eager_limit"))
+	require.NotNil(t, w.Listener)
+	for _, fd := range []int{fd, listener} {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC)
+	}
+	require.NoError(t, w.Listener.Close())
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-done)
+
+	for _, c := range [][2]string{{"4", "0"}, {"", "0"}, {"-1", "0"}, {"0", ""}, {"0", "99999"}} {
+		e := native(c[0], c[1], "")
+		_, err := open(t.Context(), e, io.Discard)
+		require.Error(t, err, c)
+		closeCard(e)
+	}
+}
+
+func TestWorldOfOne(t *testing.T) {
+	for _, c := range []struct {
+		env  []string
+		says string
+	}{
+		{nil, ""},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "1", "SLURM_NTASKS", "4"}, ""},
+		{[]string{"OMPI_COMM_WORLD_SIZE", "4"}, "OMPI_COMM_WORLD_SIZE=4 is set"},
+		{[]string{"SLURM_NTASKS", "8", "SLURM_PROCID", "3"}, "SLURM_NTASKS=8 is set"},
+		{[]string{EnvRank, "2", EnvJobFD, "77", "PMI_FD", "78"}, EnvRank + `="2" is set`},
+		{[]string{"PMI_FD", "0", "PMI_RANK", "1", "PMI_SIZE", "2"}, "PMI_SIZE=2 is set"},
+		{[]string{"PMIX_RANK", "0"}, `PMIX_RANK="0" is set`},
+	} {
+		var said bytes.Buffer
+		w, err := open(t.Context(), env(c.env...), &said)
+		require.NoError(t, err)
+		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.Nodes})
+		require.NotEmpty(t, w.JobID)
+		require.NotZero(t, w.Secret)
+		require.NotNil(t, w.Params)
+		if c.says == "" {
+			require.Empty(t, said.String())
+			continue
+		}
+		require.Contains(t, said.String(), c.says)
+		require.Equal(t, 1, strings.Count(said.String(), "\n"))
+	}
+	w, err := open(t.Context(), env(), io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, w.KVS.Put("a", "b"))
+	require.NoError(t, w.KVS.Fence(t.Context()))
+	v, err := w.KVS.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, "b", v)
+	_, err = w.KVS.Get("c")
+	require.ErrorIs(t, err, ErrNoKey)
+	require.NoError(t, errors.Join(w.KVS.Abort(1, ""), w.KVS.Finalize()))
+}
+
+// TestHydra runs ranks under MPICH's launcher.
+func TestHydra(t *testing.T) {
+	mpiexec, err := exec.LookPath("mpiexec.hydra")
+	if err != nil {
+		t.Skip("no mpiexec.hydra: install mpich")
+	}
+	for _, args := range [][]string{{"-n", "4"}, {"-pmi-port", "-n", "3"}} {
+		cmd := exec.Command(mpiexec, append(args, os.Args[0])...)
+		cmd.Env = append(os.Environ(), helperEnv+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		np, _ := strconv.Atoi(args[len(args)-1])
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		sort.Strings(lines)
+		require.Len(t, lines, np, string(out))
+		_, secret, _ := strings.Cut(lines[0], "secret ")
+		for r, line := range lines {
+			nodes := fmt.Sprint(make([]int, np))
+			require.Equal(t, fmt.Sprintf("rank %d of %d app 0 by pmi nodes %s secret %s", r, np, nodes, secret), line)
+		}
+	}
+}
