@@ -1,0 +1,149 @@
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// A tcp connection begins with four messages of fixed size. Nobody learns
+// anything from a process whose secret he does not share: the initiator proves
+// first, and an answer to a wrong proof is silence.
+//
+//	initiator                                responder
+//	   │ hello: magic, from, to, nonce ──────────► │
+//	   │ ◄──────────────────── challenge: magic, nonce
+//	   │ proof: mac(initiator, both nonces, …) ──► │
+//	   │ ◄───── verdict: code, mac(responder, …, code)
+//
+// The macs are HMAC-SHA256 under the job's secret over a label for the role,
+// both nonces, both ranks, the job's size and its id.
+
+// TCPNonce is a number used once.
+type TCPNonce [32]byte
+
+// TCPMac proves the knowledge of the job's secret.
+type TCPMac [sha256.Size]byte
+
+// Sizes of the handshake's messages.
+const (
+	TCPHelloSize     = 48
+	TCPChallengeSize = 40
+	TCPProofSize     = sha256.Size
+	TCPVerdictSize   = 8 + sha256.Size
+)
+
+// tcpMagic opens hello and challenge; its last byte is the version.
+const tcpMagic = "weft-tc\x01"
+
+// TCPHello is the initiator's first message.
+type TCPHello struct {
+	From, To uint32
+	Nonce    TCPNonce
+}
+
+// Put writes the message to b of TCPHelloSize bytes.
+func (h *TCPHello) Put(b []byte) {
+	_ = b[TCPHelloSize-1]
+	copy(b, tcpMagic)
+	binary.LittleEndian.PutUint32(b[8:], h.From)
+	binary.LittleEndian.PutUint32(b[12:], h.To)
+	copy(b[16:], h.Nonce[:])
+}
+
+// Parse reads the message; false for anything that Put has not written.
+func (h *TCPHello) Parse(b []byte) bool {
+	if len(b) != TCPHelloSize || string(b[:8]) != tcpMagic {
+		return false
+	}
+	h.From = binary.LittleEndian.Uint32(b[8:])
+	h.To = binary.LittleEndian.Uint32(b[12:])
+	copy(h.Nonce[:], b[16:])
+	return true
+}
+
+// PutTCPChallenge writes the responder's first message to b of TCPChallengeSize bytes.
+func PutTCPChallenge(b []byte, n *TCPNonce) {
+	_ = b[TCPChallengeSize-1]
+	copy(b, tcpMagic)
+	copy(b[8:], n[:])
+}
+
+// ParseTCPChallenge reads it; false for anything else.
+func ParseTCPChallenge(b []byte, n *TCPNonce) bool {
+	if len(b) != TCPChallengeSize || string(b[:8]) != tcpMagic {
+		return false
+	}
+	copy(n[:], b[8:])
+	return true
+}
+
+// TCPVerdict is what the responder decided.
+type TCPVerdict uint8
+
+// The verdicts.
+const (
+	TCPWelcome TCPVerdict = iota + 1 // the connection stands
+	TCPBusy                          // there is, or will be, another connection between the two
+	TCPLeft                          // the responder is leaving the job
+	TCPDead                          // the responder has given the initiator up
+	tcpVerdictEnd
+)
+
+// PutTCPVerdict writes the responder's last message to b of TCPVerdictSize bytes.
+func PutTCPVerdict(b []byte, v TCPVerdict, m *TCPMac) {
+	_ = b[TCPVerdictSize-1]
+	binary.LittleEndian.PutUint64(b, uint64(v))
+	copy(b[8:], m[:])
+}
+
+// ParseTCPVerdict reads it; ok is false for anything else. The mac is still to
+// be checked.
+func ParseTCPVerdict(b []byte, m *TCPMac) (v TCPVerdict, ok bool) {
+	if len(b) != TCPVerdictSize {
+		return 0, false
+	}
+	w := binary.LittleEndian.Uint64(b)
+	if w == 0 || w >= uint64(tcpVerdictEnd) {
+		return 0, false
+	}
+	copy(m[:], b[8:])
+	return TCPVerdict(w), true
+}
+
+// TCPSession is all that the two ends of a connection agree on.
+type TCPSession struct {
+	Secret               [32]byte
+	JobID                string
+	Size                 uint32
+	From, To             uint32
+	Initiator, Responder TCPNonce
+}
+
+// Proof is the initiator's mac.
+func (s *TCPSession) Proof() TCPMac { return s.mac("weft tcp initiator", 0) }
+
+// Answer is the responder's mac for a verdict.
+func (s *TCPSession) Answer(v TCPVerdict) TCPMac { return s.mac("weft tcp responder", v) }
+
+func (s *TCPSession) mac(role string, v TCPVerdict) TCPMac {
+	h := hmac.New(sha256.New, s.Secret[:])
+	b := make([]byte, 0, 256)
+	b = append(b, byte(len(role)))
+	b = append(b, role...)
+	b = append(b, byte(v))
+	b = append(b, s.Initiator[:]...)
+	b = append(b, s.Responder[:]...)
+	b = binary.LittleEndian.AppendUint32(b, s.From)
+	b = binary.LittleEndian.AppendUint32(b, s.To)
+	b = binary.LittleEndian.AppendUint32(b, s.Size)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(s.JobID)))
+	b = append(b, s.JobID...)
+	h.Write(b)
+	var m TCPMac
+	h.Sum(m[:0])
+	return m
+}
+
+// Equal compares in constant time.
+func (m *TCPMac) Equal(o *TCPMac) bool { return hmac.Equal(m[:], o[:]) }
