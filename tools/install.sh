@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that tests need and that are missing: MPICH and
+# Open MPI, whose launchers and programs weft is tested with, and a C compiler.
+# Where it cannot, it says what is missing; the tests that need it then fail.
+set -u
+
+declare -A package=(
+	[mpiexec.hydra]=mpich
+	[mpicc.mpich]=libmpich-dev
+	[mpirun.openmpi]=openmpi-bin
+	[mpicc.openmpi]=libopenmpi-dev
+	[gcc]=gcc
+)
+
+missing() {
+	local program
+	for program in "${!package[@]}"; do
+		command -v "$program" >/dev/null || echo "${package[$program]}"
+	done | sort -u
+	[ -e /usr/include/stdio.h ] || echo libc6-dev
+}
+
+want=$(missing | tr '\n' ' ')
+[ -n "$want" ] || exit 0
+
+command="apt-get update && apt-get install -y --no-install-recommends $want"
+if [ "${INSTALL:-yes}" = no ]; then
+	reason="INSTALL=no"
+elif ! command -v apt-get >/dev/null; then
+	reason="there is no apt-get"
+elif [ "$(id -u)" != 0 ]; then
+	reason="only root can install; run: $command"
+else
+	echo "install: tests need ${want% }; installing them"
+	export DEBIAN_FRONTEND=noninteractive
+	# shellcheck disable=SC2086 # a list of words
+	if apt-get update -qq && apt-get install -y -qq --no-install-recommends $want; then
+		reason="the packages do not hold them"
+	else
+		reason="apt-get failed"
+	fi
+	want=$(missing | tr '\n' ' ')
+	[ -n "$want" ] || exit 0
+fi
+echo "install: missing: ${want% } ($reason); the tests that need them will fail" >&2
