@@ -285,10 +285,11 @@ func (d *decoder) slots() {
 		return
 	}
 	for _, s := range f.settings {
-		if s.key == "job.slots" && integer(s.text) != f.hostSlots {
+		if n := integer(s.text); s.key == "job.slots" && n > 0 && n != f.hostSlots {
 			d.fail("job.slots", "expected %d, the slots of all hosts, found %s", f.hostSlots, s.text)
 		}
 	}
+	// Merged in order, so the later one counts where [job] leaves them open.
 	f.settings = append(f.settings, keyText{"job.slots", strconv.Itoa(f.hostSlots)})
 }
 

@@ -2,19 +2,10 @@ package job
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/weft-hpc/weft/internal/params"
 )
-
-// transports is how messages list what can be used.
-var transports = func() string {
-	p, _ := params.Lookup("transport.use")
-	return strings.Join(p.Choices, ", ")
-}()
 
 func TestDecodeErrors(t *testing.T) {
 	own, err := os.Hostname()
@@ -64,8 +55,8 @@ func TestDecodeErrors(t *testing.T) {
 		{"arrays in arrays", app + "args = [[\"a\"]]\n", "f:4:8: app[0].args[0]: expected a string, found an array"},
 		{"app env", app + "env = { A = true }\n", "f:4:13: app[0].env.A: expected a string, found true"},
 		{"app env table", app + "[app.env]\nA = true\n", "f:5:5: app[0].env.A: expected a string, found true"},
-		{"transport list", "[transport]\nuse = 3\n", "f:2:7: transport.use: expected a list of names out of " + transports + ", found 3"},
-		{"tunable table", "[transport.use]\na = 3\n", "f:1:12: transport.use: expected a list of names out of " + transports + ", found a table"},
+		{"transport list", "[transport]\nuse = 3\n", "f:2:7: transport.use: expected a list of names out of tcp, shm, found 3"},
+		{"tunable table", "[transport.use]\na = 3\n", "f:1:12: transport.use: expected a list of names out of tcp, shm, found a table"},
 		{"engine", "engine = 3", "f:1:10: engine: expected a table, found 3"},
 		{"tunable bool", "[engine]\nasync_progress = 1\n", "f:2:18: engine.async_progress: expected true or false, found 1"},
 		{"tunable bytes", "[engine]\neager_limit = 1.5\n", "f:2:15: engine.eager_limit: expected a number of bytes such as 4096, 64k or 1m, found the float 1.5"},
@@ -96,11 +87,13 @@ func TestDecodeErrors(t *testing.T) {
 		{"np disagree", "[job]\nnp = 4" + app + "np = 2\n", "f:2:6: job.np: expected 2, the ranks of all apps, found 4"},
 		{"np sum", "[job]\nnp = 4" + app + "np = 2\n" + app + "np = 3", "f:2:6: job.np: expected 5, the ranks of all apps, found 4"},
 		{"np sum too large", app + "np = 60000\n" + app + "np = 60000", "f:6:3: app: expected ranks from 1 to 65536 in all, found 120000"},
-		{"transport name", "[transport]\nuse = [\"tcp\",\n \"pigeon\"]\n", `f:3:2: transport.use[1]: expected a name out of ` + transports + `, found "pigeon"`},
-		{"transport text", "[transport]\nuse = \"pigeon\"\n", `f:2:7: transport.use: expected a list of names out of ` + transports + `, found "pigeon"`},
-		{"transport comma", "[transport]\nuse = [\"tcp,tcp\"]\n", `f:2:8: transport.use[0]: expected a name out of ` + transports + `, found "tcp,tcp"`},
+		{"transport name", "[transport]\nuse = [\"tcp\",\n \"pigeon\"]\n", `f:3:2: transport.use[1]: expected a name out of tcp, shm, found "pigeon"`},
+		{"transport text", "[transport]\nuse = \"pigeon\"\n", `f:2:7: transport.use: expected a list of names out of tcp, shm, found "pigeon"`},
+		{"transport comma", "[transport]\nuse = [\"tcp,tcp\"]\n", `f:2:8: transport.use[0]: expected a name out of tcp, shm, found "tcp,tcp"`},
 		{"transport element", "[transport]\nuse = [1]\n", "f:2:8: transport.use[0]: expected a string, found 1"},
 		{"tunable negative", "[transport.tcp]\npoll = \"-1us\"\n", `f:2:8: transport.tcp.poll: expected a duration such as 90s or 10m, not negative, found "-1us"`},
+		{"tunable integer", "[engine]\ndepth = -1\n", "f:2:9: engine.depth: expected an integer, 0 or more, found -1"},
+		{"algorithm", "[coll]\nallreduce.algorithm = \"rign\"\n", `f:2:23: coll.allreduce.algorithm: expected one of auto, ring, rd, found "rign"`},
 		{"tunable out of range", "[engine]\neager_limit = -1\n", "f:2:15: engine.eager_limit: expected a number of bytes such as 4096, 64k or 1m, found -1"},
 
 		// CRLF, comments and several errors, in order.
@@ -138,8 +131,9 @@ tcp.poll = "1ms"
 [engine]
 eager_limit = "64k"
 unexpected_limit = 4096
+depth = 0x10
 [coll.allreduce]
-algorithm = "auto"
+algorithm = "ring"
 [launcher]
 kind = "local"
 [[app]]
@@ -162,9 +156,33 @@ C = ""
 	}, f.apps)
 	require.ElementsMatch(t, []keyText{{"job.timeout", "10m"}, {"job.tag_output", "true"}, {"job.slots", "3"}, {"launcher.kind", "local"}}, f.settings)
 	require.Equal(t, []keyText{
-		{"coll.allreduce.algorithm", "auto"}, {"engine.eager_limit", "64k"}, {"engine.unexpected_limit", "4096"},
+		{"coll.allreduce.algorithm", "ring"}, {"engine.depth", "16"}, {"engine.eager_limit", "64k"}, {"engine.unexpected_limit", "4096"},
 		{"transport.tcp.poll", "1ms"}, {"transport.use", "tcp"},
 	}, f.tunables)
+}
+
+func TestSlotsOfHosts(t *testing.T) {
+	const open = "[[host]]\nname = \"localhost\"\n"
+	for _, test := range []struct {
+		doc  string
+		want string // empty: the cores
+	}{
+		{open, ""},
+		{open + "slots = 2\n", "2"},
+		{open + "slots = 2\n" + open + "slots = 3\n", "5"},
+		{open + "slots = 2\n" + open, ""},
+		{"[job]\nslots = 0\n" + open + "slots = 2\n", "2"},
+		{"[job]\nslots = 2\n" + open + "slots = 2\n", "2"},
+		{"[job]\nslots = 2\n" + open, "2"},
+	} {
+		f, err := Decode("f", []byte(test.doc))
+		require.NoError(t, err, test.doc)
+		got := ""
+		for _, s := range f.settings {
+			got = s.text
+		}
+		require.Equal(t, test.want, got, test.doc)
+	}
 }
 
 func TestDecodeEmpty(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 // FuzzDecode: no document may do worse than an error that has a place in it,
 // and what is decoded must make a job.
 func FuzzDecode(f *testing.F) {
+	useProjectTable(f)
 	files, err := filepath.Glob("../../configs/*.toml")
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no job files to start from: %v", err)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -43,9 +44,13 @@ func TestWriteInfo(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, WriteInfo(&b, j))
 	lines := fields(b.String())
-	p, _ := params.Lookup("engine.eager_limit")
-	require.Contains(t, lines, "engine.eager_limit 1k "+p.Default+" bytes flag WEFT_ENGINE_EAGER_LIMIT "+p.Help)
-	require.Contains(t, lines, "tcp")
+	for _, want := range []string{
+		"tcp", "shm", "allreduce auto ring rd",
+		"engine.eager_limit 1k 0 bytes flag WEFT_ENGINE_EAGER_LIMIT sent at once",
+		"engine.depth 16 16 messages default WEFT_ENGINE_DEPTH how many",
+	} {
+		require.Contains(t, lines, want)
+	}
 	for _, p := range params.Table {
 		require.Contains(t, b.String(), p.Env())
 		require.Contains(t, b.String(), p.Help)
@@ -57,6 +62,7 @@ func TestWriteInfo(t *testing.T) {
 
 // TestHelp holds every flag, and each setting has one.
 func TestHelp(t *testing.T) {
+	useProjectTable(t)
 	var b strings.Builder
 	require.NoError(t, WriteHelp(&b))
 	keys := make(map[string]bool)
@@ -82,4 +88,36 @@ func TestHelp(t *testing.T) {
 	for _, p := range params.Table {
 		require.Empty(t, mismatch(p, p.Default), "the default of %s", p.Key)
 	}
+}
+
+// TestPage holds docs/gorun.md to what gorun does: each flag and key is on it,
+// and its job file is one.
+func TestPage(t *testing.T) {
+	useProjectTable(t)
+	page, err := os.ReadFile("../../docs/gorun.md")
+	require.NoError(t, err)
+	rows := make(map[string]bool)
+	for l := range strings.Lines(string(page)) {
+		if cells := strings.Split(l, " | "); strings.HasPrefix(l, "| `-") {
+			rows[cells[0]] = true
+		}
+	}
+	require.Len(t, rows, len(options))
+	for _, o := range options {
+		var found bool
+		for r := range rows {
+			found = found || strings.HasPrefix(r, "| `-"+o.names[0]+"`") || strings.HasPrefix(r, "| `-"+o.names[0]+" ")
+		}
+		require.True(t, found, "-%s is not on the page", o.names[0])
+	}
+	_, rest, _ := strings.Cut(string(page), "```toml\n")
+	doc, _, ok := strings.Cut(rest, "```")
+	require.True(t, ok)
+	f, err := Decode("docs/gorun.md", []byte(doc))
+	require.NoError(t, err)
+	for _, s := range settings {
+		_, key, _ := strings.Cut(s.Key, ".")
+		require.Contains(t, doc, key+" ", s.Key)
+	}
+	require.Len(t, f.apps, 1)
 }

@@ -1,0 +1,35 @@
+package job
+
+import (
+	"os"
+	"testing"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// The tests of what becomes of a value are about these tunables, so that they
+// do not depend on what rooms elsewhere have to set.
+var testTable = []params.Param{
+	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm"}, Help: "in order of preference"},
+	{Key: "transport.tcp.interface", Kind: params.String, Help: "where tcp listens"},
+	{Key: "transport.tcp.poll", Kind: params.Duration, Default: "50us", Help: "how long to poll"},
+	{Key: "engine.eager_limit", Kind: params.Bytes, Default: "0", Unit: "bytes", Help: "sent at once"},
+	{Key: "engine.unexpected_limit", Kind: params.Bytes, Default: "64m", Help: "what may wait"},
+	{Key: "engine.async_progress", Kind: params.Bool, Default: "true", Help: "move on"},
+	{Key: "engine.depth", Kind: params.Int, Default: "16", Unit: "messages", Help: "how many"},
+	{Key: "coll.bcast.algorithm", Kind: params.String, Default: "auto", Choices: []string{"auto", "binomial"}, Help: "of Bcast"},
+	{Key: "coll.allreduce.algorithm", Kind: params.String, Default: "auto", Choices: []string{"auto", "ring", "rd"}, Help: "of Allreduce"},
+}
+
+var projectTable = params.Table
+
+func TestMain(m *testing.M) {
+	params.Table = testTable
+	os.Exit(m.Run())
+}
+
+// useProjectTable is for tests of files that the project holds.
+func useProjectTable(t testing.TB) {
+	params.Table = projectTable
+	t.Cleanup(func() { params.Table = testTable })
+}
