@@ -1,0 +1,312 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// world is a job whose ranks are ready to talk. Each rank is driven by one
+// goroutine; they meet in sync, and share what they publish before it.
+type world struct {
+	t       testing.TB
+	job     *Job
+	ranks   []*rank
+	attr    transport.Attr
+	timeout time.Duration
+
+	arrived atomic.Int64 // at all syncs so far
+	failed  atomic.Bool
+}
+
+// rank is one rank and what its goroutine knows.
+type rank struct {
+	w    *world
+	id   transport.Addr
+	n    int
+	attr transport.Attr
+	dom  transport.Domain
+	cq   transport.CompletionQueue
+	av   transport.AddressVector
+	ep   transport.Endpoint
+	rma  transport.RMAEndpoint // nil without CapRead and CapWrite
+
+	syncs   int64
+	entries []transport.Completion
+	onMsg   func(from transport.Addr, msg []byte) error
+	onBatch func() error // after every Read that found something, while messages are valid
+	isDown  []int        // by peer: PeerDown completions
+	hasLeft []int        // by peer: PeerLeft completions
+	downErr error
+
+	closed bool // the case closed the domain
+	left   bool // the case shut the endpoint down
+}
+
+// request is an operation and how it ended.
+type request struct {
+	op   transport.Op
+	busy bool
+	err  error
+}
+
+var errElsewhere = errors.New("another rank has failed")
+
+// connect sets the ranks of a job up.
+func connect(t testing.TB, job *Job, timeout time.Duration) *world {
+	t.Helper()
+	n := len(job.Domains)
+	w := &world{t: t, job: job, timeout: timeout, attr: job.Domains[0].Attr()}
+	addrs := make([]transport.Address, n)
+	for i, d := range job.Domains {
+		r := &rank{
+			w: w, id: transport.Addr(i), n: n, attr: d.Attr(), dom: d,
+			entries: make([]transport.Completion, 32),
+			isDown:  make([]int, n),
+			hasLeft: make([]int, n),
+		}
+		var err error
+		r.cq, err = d.OpenCQ()
+		require.NoError(t, err)
+		r.av, err = d.OpenAV()
+		require.NoError(t, err)
+		r.ep, err = d.OpenEndpoint(r.av, r.cq)
+		require.NoError(t, err)
+		r.rma, _ = r.ep.(transport.RMAEndpoint)
+		addrs[i] = r.ep.Address()
+		w.ranks = append(w.ranks, r)
+	}
+	for _, r := range w.ranks {
+		var first transport.Addr
+		var err error
+		if w.symmetric() {
+			first, err = r.av.InsertSym(job.Node, 1, job.Service, n)
+		} else {
+			first, err = r.av.Insert(addrs)
+		}
+		require.NoError(t, err)
+		require.Zero(t, first)
+	}
+	return w
+}
+
+func (w *world) symmetric() bool {
+	return w.attr.Caps.Has(transport.CapSymmetric) && w.job.Service != ""
+}
+
+// each runs f for every rank in a goroutine of its own and reports the errors.
+func (w *world) each(f func(r *rank) error) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, len(w.ranks))
+	for i, r := range w.ranks {
+		wg.Go(func() { // ends with f, whose waits have deadlines; awaited below
+			if errs[i] = f(r); errs[i] != nil {
+				w.failed.Store(true)
+				w.signalAll()
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, errElsewhere) {
+			w.t.Errorf("rank %d of %d: %v", i, len(w.ranks), err)
+		}
+	}
+	if w.t.Failed() {
+		w.t.FailNow()
+	}
+}
+
+func (w *world) signalAll() {
+	for _, r := range w.ranks {
+		r.cq.Signal()
+	}
+}
+
+// peers calls f for every rank, starting behind this one so that not all begin
+// with the same; itself comes last.
+func (r *rank) peers(f func(p transport.Addr) error) error {
+	for i := range r.n {
+		if err := f(transport.Addr((int(r.id) + 1 + i) % r.n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll reads the queue once and handles what it finds.
+func (r *rank) poll() (int, error) {
+	n, err := r.cq.Read(r.entries)
+	if err != nil {
+		return 0, fmt.Errorf("read the queue: %w", err)
+	}
+	for i := range n {
+		if err := r.handle(&r.entries[i]); err != nil {
+			return n, err
+		}
+	}
+	if n > 0 && r.onBatch != nil {
+		return n, r.onBatch()
+	}
+	return n, nil
+}
+
+func (r *rank) handle(c *transport.Completion) error {
+	if c.Kind != transport.PeerNotice && (c.Peer < 0 || int(c.Peer) >= r.n) {
+		return fmt.Errorf("completion of kind %d from rank %d", c.Kind, c.Peer)
+	}
+	switch c.Kind {
+	case transport.RecvDone:
+		if r.onMsg == nil {
+			return fmt.Errorf("unexpected message of %d bytes from rank %d", len(c.Msg), c.Peer)
+		}
+		if r.isDown[c.Peer]+r.hasLeft[c.Peer] > 0 {
+			return fmt.Errorf("message from rank %d after its end", c.Peer)
+		}
+		return r.onMsg(c.Peer, c.Msg)
+	case transport.OpDone:
+		req, ok := c.Op.User.(*request)
+		if !ok || &req.op != c.Op || !req.busy {
+			return fmt.Errorf("completion of an operation that is not in flight, peer %d", c.Peer)
+		}
+		req.busy, req.err = false, c.Err
+	case transport.PeerDown:
+		r.isDown[c.Peer]++
+		r.downErr = c.Err
+	case transport.PeerLeft:
+		r.hasLeft[c.Peer]++
+	case transport.PeerNotice:
+		return fmt.Errorf("notice from the provider: %w", c.Err)
+	default:
+		return fmt.Errorf("completion of unknown kind %d", c.Kind)
+	}
+	return nil
+}
+
+// until reads the queue, asleep when there is nothing, until cond holds.
+func (r *rank) until(what string, cond func() bool) error {
+	return r.untilBy(what, cond, func(limit time.Duration) error { return r.cq.Wait(limit) })
+}
+
+// untilBy is until with another way of sleeping.
+func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Duration) error) error {
+	end := time.Now().Add(r.w.timeout)
+	for !cond() {
+		if r.w.failed.Load() {
+			return errElsewhere
+		}
+		n, err := r.poll()
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if n > 0 {
+			end = time.Now().Add(r.w.timeout)
+			continue
+		}
+		left := time.Until(end)
+		if left < 0 {
+			return fmt.Errorf("%s: nothing happened for %v", what, r.w.timeout)
+		}
+		if !r.cq.Arm() {
+			runtime.Gosched() // it may be a peer that must move
+			continue
+		}
+		if cond() { // a Signal may have said so before Arm
+			return nil
+		}
+		if err := sleep(left); err != nil {
+			return fmt.Errorf("%s: wait: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// sync is a barrier in which every rank keeps the fabric moving.
+func (r *rank) sync() error {
+	r.syncs++
+	r.w.arrived.Add(1)
+	r.w.signalAll()
+	want := r.syncs * int64(r.n)
+	return r.until("meet the other ranks", func() bool { return r.w.arrived.Load() >= want })
+}
+
+// again calls post until it answers something else than ErrAgain.
+func (r *rank) again(post func() error) error {
+	end := time.Now().Add(r.w.timeout)
+	for {
+		err := post()
+		if !errors.Is(err, transport.ErrAgain) {
+			return err
+		}
+		n, err := r.poll()
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			end = time.Now().Add(r.w.timeout)
+			continue
+		}
+		if r.w.failed.Load() {
+			return errElsewhere
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("ErrAgain for %v", r.w.timeout)
+		}
+		runtime.Gosched()
+	}
+}
+
+// send posts a message; the request is busy until it has ended.
+func (r *rank) send(q *request) error {
+	q.op.User, q.busy, q.err = q, true, nil
+	err := r.again(func() error {
+		done, err := r.ep.Send(&q.op)
+		if done {
+			q.busy = false
+		}
+		return err
+	})
+	if err != nil {
+		q.busy = false
+	}
+	return err
+}
+
+// read and write post RMA.
+func (r *rank) read(q *request) error { return r.post(q, r.rma.Read) }
+
+func (r *rank) write(q *request) error { return r.post(q, r.rma.Write) }
+
+func (r *rank) post(q *request, f func(*transport.Op) error) error {
+	q.op.User, q.busy, q.err = q, true, nil
+	err := r.again(func() error { return f(&q.op) })
+	if err != nil {
+		q.busy = false
+	}
+	return err
+}
+
+// wait waits for a request and returns how it ended.
+func (r *rank) wait(q *request) error {
+	if err := r.until("complete an operation", func() bool { return !q.busy }); err != nil {
+		return err
+	}
+	return q.err
+}
+
+// finish posts an operation and returns how it ended, at once or later.
+func (r *rank) finish(q *request, post func(*request) error) error {
+	if err := post(q); err != nil {
+		return err
+	}
+	return r.wait(q)
+}

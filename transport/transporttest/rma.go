@@ -1,0 +1,506 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+const rmaBoth = transport.CapRead | transport.CapWrite
+
+var rmaCases = []testCase{
+	{name: "read", needs: transport.CapRead, run: testRead},
+	{name: "write", needs: transport.CapWrite, run: testWrite},
+	{name: "64 reads at once", needs: transport.CapRead, run: testReads64},
+	{name: "64 writes at once", needs: transport.CapWrite, run: testWrites64},
+	{name: "reads among messages", needs: transport.CapRead, run: testReadsAndMessages},
+	{name: "refused reads", needs: transport.CapRead, run: func(w *world) { testRefused(w, transport.RemoteRead) }},
+	{name: "refused writes", needs: transport.CapWrite, run: func(w *world) { testRefused(w, transport.RemoteWrite) }},
+	{name: "region closed under reads", needs: transport.CapRead, run: testCloseUnderReads},
+	{name: "region closed under writes", needs: transport.CapWrite, run: testCloseUnderWrites},
+}
+
+// shared is a rank's buffer with its region, published to the other ranks.
+type shared struct {
+	buf []byte
+	mr  transport.MemoryRegion
+	key uint64
+	at  uint64
+}
+
+// share registers a buffer of every rank; all of them know all after it. The
+// caller closes the regions by unshare.
+func (r *rank) share(all []shared, buf []byte, access transport.Access) error {
+	mr, err := r.dom.RegisterMemory(buf, access)
+	if err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	all[r.id] = shared{buf: buf, mr: mr, key: mr.Key(), at: mr.Base()}
+	return r.sync()
+}
+
+func (r *rank) unshare(all []shared) error {
+	if err := r.sync(); err != nil {
+		return err
+	}
+	if err := all[r.id].mr.Close(); err != nil {
+		return fmt.Errorf("close the region: %w", err)
+	}
+	return r.sync()
+}
+
+// local registers the buffer of an operation where the domain asks for it.
+func (r *rank) local(q *request) (release func(), err error) {
+	if r.attr.MRMode&transport.MRLocal == 0 || len(q.op.Data) == 0 {
+		return func() {}, nil
+	}
+	mr, err := r.dom.RegisterMemory(q.op.Data, transport.Local)
+	if err != nil {
+		return nil, err
+	}
+	q.op.Region = mr
+	return func() { _ = mr.Close() }, nil
+}
+
+// access does one Read or Write and waits for it.
+func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uint64, data []byte) error {
+	q := &request{}
+	q.op = transport.Op{Peer: p, RemoteKey: key, RemoteAddr: addr, Data: data}
+	release, err := r.local(q)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return r.finish(q, post)
+}
+
+func rmaSizes(a transport.Attr) []int {
+	var l []int
+	for _, n := range []int{0, 1, 3, 8, 255, 4096, 4097, 65_536, 1 << 20, 1<<20 + 3} {
+		if n <= a.MaxRMASize {
+			l = append(l, n)
+		}
+	}
+	return l
+}
+
+func testRead(w *world) {
+	all := make([]shared, len(w.ranks))
+	w.each(func(r *rank) error {
+		buf := slices.Clone(pattern(r.id, 0, 1<<20+16))
+		if err := r.share(all, buf, transport.RemoteRead); err != nil {
+			return err
+		}
+		dst := make([]byte, len(buf))
+		for i, n := range rmaSizes(r.attr) {
+			off := (i * 5) % 13
+			err := r.peers(func(p transport.Addr) error {
+				clear(dst)
+				if err := r.access(r.read, p, all[p].key, all[p].at+uint64(off), dst[:n]); err != nil {
+					return fmt.Errorf("read of %d bytes from rank %d: %w", n, p, err)
+				}
+				if err := sameAs(dst[:n], all[p].buf[off:off+n]); err != nil {
+					return fmt.Errorf("read of %d bytes from rank %d: %w", n, p, err)
+				}
+				return sameAs(dst[n:], make([]byte, len(dst)-n))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return r.unshare(all)
+	})
+}
+
+func testWrite(w *world) {
+	const room = 1<<20 + 64
+	all := make([]shared, len(w.ranks))
+	w.each(func(r *rank) error {
+		// Every rank has a room of its own in every other's buffer.
+		if err := r.share(all, make([]byte, room*r.n), transport.RemoteWrite); err != nil {
+			return err
+		}
+		sizes := rmaSizes(r.attr)
+		if r.n > 4 {
+			sizes = slices.DeleteFunc(sizes, func(n int) bool { return n > 100_000 })
+		}
+		for i, n := range sizes {
+			off := (i * 5) % 13
+			err := r.peers(func(p transport.Addr) error {
+				src := slices.Clone(pattern(r.id, uint64(i), n))
+				err := r.access(r.write, p, all[p].key, all[p].at+uint64(room*int(r.id)+off), src)
+				for j := range src { // ours again
+					src[j] = 0xEE
+				}
+				if err != nil {
+					return fmt.Errorf("write of %d bytes to rank %d: %w", n, p, err)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if err := r.sync(); err != nil {
+				return err
+			}
+			for p := range r.n {
+				part := all[r.id].buf[p*room : (p+1)*room]
+				if err := sameAs(part[off:off+n], pattern(transport.Addr(p), uint64(i), n)); err != nil {
+					return fmt.Errorf("written by rank %d: %w", p, err)
+				}
+				clear(part[off : off+n])
+				if err := sameAs(part, make([]byte, room)); err != nil {
+					return fmt.Errorf("beside what rank %d wrote: %w", p, err)
+				}
+			}
+			if err := r.sync(); err != nil {
+				return err
+			}
+		}
+		return r.unshare(all)
+	})
+}
+
+const many = 64
+
+// manySize is the odd size of the i-th of many operations; they lie one behind
+// the other.
+func manySize(i int) int { return 1 + i*37 + (i%4)*5000 }
+
+func manyTotal() int {
+	total := 0
+	for i := range many {
+		total += manySize(i)
+	}
+	return total
+}
+
+// postMany posts 64 operations over all peers and waits for all.
+func (r *rank) postMany(post func(*request) error, all []shared, buf []byte, at func(off int) int) error {
+	reqs := make([]request, many)
+	off := 0
+	for i := range reqs {
+		p := transport.Addr((int(r.id) + i) % r.n)
+		n := manySize(i)
+		reqs[i].op = transport.Op{Peer: p, RemoteKey: all[p].key, RemoteAddr: all[p].at + uint64(at(off)), Data: buf[off : off+n]}
+		release, err := r.local(&reqs[i])
+		if err != nil {
+			return err
+		}
+		defer release()
+		if err := post(&reqs[i]); err != nil {
+			return fmt.Errorf("operation %d: %w", i, err)
+		}
+		off += n
+	}
+	for i := range reqs {
+		if err := r.wait(&reqs[i]); err != nil {
+			return fmt.Errorf("operation %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func testReads64(w *world) {
+	all := make([]shared, len(w.ranks))
+	w.each(func(r *rank) error {
+		total := manyTotal()
+		if err := r.share(all, slices.Clone(pattern(r.id, 1, total)), transport.RemoteRead); err != nil {
+			return err
+		}
+		dst := make([]byte, total)
+		if err := r.postMany(r.read, all, dst, func(off int) int { return off }); err != nil {
+			return err
+		}
+		off := 0
+		for i := range many {
+			p, n := (int(r.id)+i)%r.n, manySize(i)
+			if err := sameAs(dst[off:off+n], all[p].buf[off:off+n]); err != nil {
+				return fmt.Errorf("read %d: %w", i, err)
+			}
+			off += n
+		}
+		return r.unshare(all)
+	})
+}
+
+func testWrites64(w *world) {
+	all := make([]shared, len(w.ranks))
+	w.each(func(r *rank) error {
+		total := manyTotal()
+		if err := r.share(all, make([]byte, total*r.n), transport.RemoteWrite); err != nil {
+			return err
+		}
+		src := slices.Clone(pattern(r.id, 2, total))
+		if err := r.postMany(r.write, all, src, func(off int) int { return int(r.id)*total + off }); err != nil {
+			return err
+		}
+		if err := r.sync(); err != nil {
+			return err
+		}
+		for p := range r.n {
+			off := 0
+			for i := range many {
+				n := manySize(i)
+				want := make([]byte, n) // went to another rank
+				if (p+i)%r.n == int(r.id) {
+					want = pattern(transport.Addr(p), 2, total)[off : off+n]
+				}
+				if err := sameAs(all[r.id].buf[p*total+off:p*total+off+n], want); err != nil {
+					return fmt.Errorf("write %d of rank %d: %w", i, p, err)
+				}
+				off += n
+			}
+		}
+		return r.unshare(all)
+	})
+}
+
+// testReadsAndMessages reads large blocks while messages fly between all ranks.
+func testReadsAndMessages(w *world) {
+	all := make([]shared, len(w.ranks))
+	w.each(func(r *rank) error {
+		size := min(300_001, r.attr.MaxRMASize)
+		if err := r.share(all, slices.Clone(pattern(r.id, 5, size)), transport.RemoteRead); err != nil {
+			return err
+		}
+		reqs := make([]request, 2*r.n)
+		for i := range reqs {
+			p := transport.Addr(i % r.n)
+			reqs[i].op = transport.Op{Peer: p, RemoteKey: all[p].key, RemoteAddr: all[p].at, Data: make([]byte, size)}
+			release, err := r.local(&reqs[i])
+			if err != nil {
+				return err
+			}
+			defer release()
+		}
+		// The handler of messages must stand before a read lets any in, so the
+		// first half is posted by a traffic of nothing but itself.
+		tr := traffic{count: 200 / r.n, sizes: []int{0, 8, min(4096, r.attr.EagerLimit)}, headers: []int{16}, window: 8}
+		tr.fit(r.attr)
+		for i := range reqs {
+			if err := r.read(&reqs[i]); err != nil {
+				return err
+			}
+			if i == r.n-1 {
+				if err := tr.run(r); err != nil {
+					return err
+				}
+			}
+		}
+		for i := range reqs {
+			if err := r.wait(&reqs[i]); err != nil {
+				return err
+			}
+			if err := sameAs(reqs[i].op.Data, all[i%r.n].buf); err != nil {
+				return fmt.Errorf("read %d: %w", i, err)
+			}
+		}
+		return r.unshare(all)
+	})
+}
+
+// testRefused tries what must not be possible, in the right that want stands for.
+func testRefused(w *world, want transport.Access) {
+	const size = 4096
+	n := len(w.ranks)
+	good, other, local, gone := make([]shared, n), make([]shared, n), make([]shared, n), make([]shared, n)
+	w.each(func(r *rank) error {
+		post := r.read
+		if want == transport.RemoteWrite {
+			post = r.write
+		}
+		fill := func() []byte { return slices.Clone(pattern(r.id, 9, size)) }
+		for _, s := range []struct {
+			all    []shared
+			access transport.Access
+		}{
+			{good, want},
+			{other, (transport.RemoteRead | transport.RemoteWrite) &^ want},
+			{local, transport.Local},
+			{gone, want},
+		} {
+			if err := r.share(s.all, fill(), s.access); err != nil {
+				return err
+			}
+		}
+		if err := gone[r.id].mr.Close(); err != nil {
+			return err
+		}
+		if err := r.sync(); err != nil {
+			return err
+		}
+		err := r.peers(func(p transport.Addr) error {
+			key, at := good[p].key, good[p].at
+			for _, c := range []struct {
+				what      string
+				key, addr uint64
+				n         int
+				err       error
+			}{
+				{"a key that nobody gave", key ^ 1<<40, at, 8, transport.ErrKey},
+				{"another key that nobody gave", key ^ 1, at, 8, transport.ErrKey},
+				{"key 0", 0, at, 8, transport.ErrKey},
+				{"the key of a closed region", gone[p].key, gone[p].at, 8, transport.ErrKey},
+				{"a byte behind the end", key, at + size, 1, transport.ErrBounds},
+				{"the last byte and one more", key, at + size - 1, 2, transport.ErrBounds},
+				{"more than there is", key, at, size + 1, transport.ErrBounds},
+				{"a byte before the start", key, at - 1, 1, transport.ErrBounds},
+				{"an end that overflows", key, math.MaxUint64 - 3, 8, transport.ErrBounds},
+				{"the other right", other[p].key, other[p].at, 8, transport.ErrAccess},
+				{"no right", local[p].key, local[p].at, 8, transport.ErrAccess},
+			} {
+				err := r.access(post, p, c.key, c.addr, slices.Repeat([]byte{0xEE}, c.n))
+				if !errors.Is(err, c.err) {
+					return fmt.Errorf("%s at rank %d: got %w, want %w", c.what, p, orNone(err), c.err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := r.sync(); err != nil {
+			return err
+		}
+		for _, all := range [][]shared{good, other, local, gone} {
+			if err := sameAs(all[r.id].buf, fill()); err != nil {
+				return fmt.Errorf("memory touched by a refused operation: %w", err)
+			}
+		}
+		if err := r.sync(); err != nil {
+			return err
+		}
+		if r.id == 0 || want == transport.RemoteRead { // and all still works
+			if err := r.access(post, 0, good[0].key, good[0].at+size, nil); err != nil {
+				return fmt.Errorf("nothing at the end of the region: %w", err)
+			}
+			if err := r.access(post, 0, good[0].key, good[0].at, make([]byte, size)); err != nil {
+				return fmt.Errorf("after refusals: %w", err)
+			}
+		}
+		if err := r.unshare(good); err != nil {
+			return err
+		}
+		if err := other[r.id].mr.Close(); err != nil {
+			return err
+		}
+		return local[r.id].mr.Close()
+	})
+}
+
+var errNone = errors.New("no error")
+
+func orNone(err error) error {
+	if err == nil {
+		return errNone
+	}
+	return err
+}
+
+// offer is what rank 0 lets the others access for a while.
+type offer struct{ key, at uint64 }
+
+// underClose has rank 0 open and close a region again and again, and all ranks
+// access it. Once closed, the memory is overwritten at once: -race or the check
+// sees who touches it after that. An access succeeds whole or fails with ErrKey.
+func underClose(w *world, access transport.Access, use func(r *rank, o offer) error, closed func(buf []byte) error) {
+	const rounds = 40
+	size := min(1<<20, w.attr.MaxRMASize)
+	var current atomic.Pointer[offer]
+	var over atomic.Bool
+	w.each(func(r *rank) error {
+		if r.id != 0 {
+			for !over.Load() && !r.w.failed.Load() {
+				o := current.Load()
+				if o == nil {
+					if _, err := r.poll(); err != nil {
+						return err
+					}
+					continue
+				}
+				if err := use(r, *o); err != nil {
+					return err
+				}
+			}
+			return r.sync()
+		}
+		defer over.Store(true)
+		buf := make([]byte, size)
+		for i := range rounds {
+			copy(buf, pattern(0, 3, size))
+			mr, err := r.dom.RegisterMemory(buf, access)
+			if err != nil {
+				return err
+			}
+			o := offer{mr.Key(), mr.Base()}
+			current.Store(&o)
+			if r.n == 1 {
+				if err := use(r, o); err != nil {
+					return err
+				}
+			}
+			for range i * 3 {
+				if _, err := r.poll(); err != nil {
+					return err
+				}
+			}
+			if err := mr.Close(); err != nil {
+				return err
+			}
+			for j := range buf {
+				buf[j] = 0xFF
+			}
+			if err := use(r, o); err != nil { // no more: by a stale key
+				return err
+			}
+			if err := closed(buf); err != nil {
+				return err
+			}
+		}
+		over.Store(true)
+		return r.sync()
+	})
+}
+
+func testCloseUnderReads(w *world) {
+	size := min(1<<20, w.attr.MaxRMASize)
+	dst := make([][]byte, len(w.ranks))
+	underClose(w, transport.RemoteRead, func(r *rank, o offer) error {
+		if dst[r.id] == nil {
+			dst[r.id] = make([]byte, size)
+		}
+		err := r.access(r.read, 0, o.key, o.at, dst[r.id])
+		if err == nil {
+			return sameAs(dst[r.id], pattern(0, 3, size))
+		}
+		if !errors.Is(err, transport.ErrKey) {
+			return fmt.Errorf("read of a region that is being closed: %w", err)
+		}
+		return nil
+	}, func([]byte) error { return nil })
+}
+
+func testCloseUnderWrites(w *world) {
+	size := min(1<<20, w.attr.MaxRMASize)
+	// Each writer has a part of its own, so that only Close is in question.
+	part := size / len(w.ranks)
+	src := slices.Repeat([]byte{0xAA}, part)
+	untouched := slices.Repeat([]byte{0xFF}, size)
+	underClose(w, transport.RemoteWrite, func(r *rank, o offer) error {
+		err := r.access(r.write, 0, o.key, o.at+uint64(part*int(r.id)), src)
+		if err != nil && !errors.Is(err, transport.ErrKey) {
+			return fmt.Errorf("write to a region that is being closed: %w", err)
+		}
+		return nil
+	}, func(buf []byte) error {
+		if err := sameAs(buf, untouched); err != nil {
+			return fmt.Errorf("written after Close: %w", err)
+		}
+		return nil
+	})
+}

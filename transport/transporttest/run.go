@@ -1,0 +1,277 @@
+// Package transporttest is the conformance suite of the contract in package
+// transport: a provider that passes it can carry the engine. A provider's tests
+// call Run with an Opener; cases that need a capability run where the domain
+// declares it, and a table says which did not run and why.
+package transporttest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Job is the domains of one job, opened and nothing more.
+type Job struct {
+	Domains []transport.Domain // by rank
+
+	// Node and Service are the arguments of InsertSym that give all ranks'
+	// addresses as services of one node. Both empty: the addresses are not
+	// sequential, and the suite inserts them one by one.
+	Node, Service string
+
+	// Kill ends a rank as the death of its process would, from any goroutine,
+	// while the rank's own goroutine may be in a call. nil: the rank closes its
+	// domain without a Shutdown instead.
+	Kill func(rank int)
+}
+
+// Opener opens a job of n ranks. What it leaves open beside the domains it
+// closes by t.Cleanup; the suite closes the domains.
+type Opener func(t testing.TB, n int) *Job
+
+// OpenWith returns an Opener that opens every rank of a job, under a job id and
+// secret of its own, from the provider that newProvider gives for the job, with
+// the function that kills one of its ranks, or nil.
+func OpenWith(newProvider func(t testing.TB) (p transport.Provider, kill func(rank int))) Opener {
+	jobs := 0
+	return func(t testing.TB, n int) *Job {
+		t.Helper()
+		p, kill := newProvider(t)
+		jobs++
+		job := &Job{Kill: kill}
+		for i := range n {
+			cfg := transport.Config{
+				Self:    transport.Addr(i),
+				Size:    n,
+				JobID:   fmt.Sprintf("transporttest-%d-%d", os.Getpid(), jobs),
+				OneHost: true,
+			}
+			copy(cfg.Secret[:], cfg.JobID)
+			d, err := p.Open(cfg)
+			require.NoError(t, err, "open rank %d of %d", i, n)
+			job.Domains = append(job.Domains, d)
+		}
+		return job
+	}
+}
+
+// Option changes how Run goes about it.
+type Option func(*suite)
+
+// WithRanks sets the sizes of jobs to try (default 1, 2, 3, 4, 7, 8).
+func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
+
+// WithTimeout sets how long a rank may go without any event before the case has
+// failed (default 10 s).
+func WithTimeout(d time.Duration) Option { return func(s *suite) { s.timeout = d } }
+
+// Except leaves a case out, for the reason that the table then gives.
+func Except(name, reason string) Option { return func(s *suite) { s.except[name] = reason } }
+
+type suite struct {
+	open    Opener
+	ranks   []int
+	timeout time.Duration
+	except  map[string]string
+	missing []string // lines of the table
+}
+
+// testCase is one requirement of the contract.
+type testCase struct {
+	name     string
+	needs    transport.Caps
+	minRanks int
+	maxRanks int // 0: any
+	run      func(w *world)
+}
+
+// Run tries every case on jobs of every size, one after the other. It opens
+// each job anew and checks that closing it leaves neither goroutine nor
+// descriptor; so nothing else may start or end any while it runs.
+func Run(t *testing.T, open Opener, opts ...Option) {
+	t.Helper()
+	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, timeout: 10 * time.Second, except: map[string]string{}}
+	for _, o := range opts {
+		o(s)
+	}
+	startRuntime(t)
+	attr := s.attributes(t)
+	for _, c := range cases() {
+		if reason, ok := s.except[c.name]; ok {
+			s.missing = append(s.missing, c.name+"\tleft out: "+reason)
+			continue
+		}
+		if !attr.Caps.Has(c.needs) {
+			s.missing = append(s.missing, c.name+"\tno "+capNames(c.needs&^attr.Caps))
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			for _, n := range s.ranks {
+				if n < c.minRanks || c.maxRanks > 0 && n > c.maxRanks {
+					continue
+				}
+				t.Run(fmt.Sprintf("ranks=%d", n), func(t *testing.T) { s.one(t, c, n) })
+			}
+		})
+	}
+	t.Logf("%s", table(attr, s.missing))
+}
+
+// attributes opens a job of one to see what the provider is.
+func (s *suite) attributes(t *testing.T) transport.Attr {
+	t.Helper()
+	job := s.open(t, 1)
+	attr := job.Domains[0].Attr()
+	require.NoError(t, job.Domains[0].Close())
+	return attr
+}
+
+// one runs a case on a job of n ranks.
+func (s *suite) one(t *testing.T, c testCase, n int) {
+	before := countResources(t)
+	w := connect(t, s.open(t, n), s.timeout)
+	defer func() {
+		w.closeAll()
+		if !t.Failed() {
+			before.check(t)
+		}
+	}()
+	c.run(w)
+}
+
+// closeAll ends the job in good order where the case has not.
+func (w *world) closeAll() {
+	if w.t.Failed() { // then ranks may be out of step
+		for _, r := range w.ranks {
+			_ = r.dom.Close()
+		}
+		return
+	}
+	w.each(func(r *rank) error {
+		if r.closed {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+		defer cancel()
+		if !r.left {
+			if err := r.ep.Shutdown(ctx); err != nil {
+				return fmt.Errorf("shutdown at the end: %w", err)
+			}
+		}
+		return r.dom.Close()
+	})
+}
+
+// cases lists the whole suite.
+func cases() []testCase {
+	all := []testCase{}
+	for _, part := range [][]testCase{
+		basicCases, messageCases, rmaCases, waitCases, endCases, allocationCases,
+	} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+func table(attr transport.Attr, missing []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: ", attr.Provider)
+	if len(missing) == 0 {
+		fmt.Fprintf(&b, "all cases ran")
+		return b.String()
+	}
+	fmt.Fprintf(&b, "cases that did not run\n")
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, l := range missing {
+		fmt.Fprintln(tw, l)
+	}
+	_ = tw.Flush() // into memory
+	return b.String()
+}
+
+func capNames(c transport.Caps) string {
+	var l []string
+	for _, e := range []struct {
+		bit  transport.Caps
+		name string
+	}{
+		{transport.CapRead, "CapRead"},
+		{transport.CapWrite, "CapWrite"},
+		{transport.CapAtomic, "CapAtomic"},
+		{transport.CapWaitFD, "CapWaitFD"},
+		{transport.CapSharedMemory, "CapSharedMemory"},
+		{transport.CapPeerDown, "CapPeerDown"},
+		{transport.CapSymmetric, "CapSymmetric"},
+	} {
+		if c.Has(e.bit) {
+			l = append(l, e.name)
+		}
+	}
+	return strings.Join(l, ", ")
+}
+
+// resources is what a job must give back.
+type resources struct {
+	goroutines int
+	fds        map[string]string // number → what it is
+}
+
+func openFDs(t testing.TB) map[string]string {
+	t.Helper()
+	dir, err := os.Open("/proc/self/fd")
+	require.NoError(t, err)
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	require.NoError(t, err)
+	fds := make(map[string]string, len(names))
+	for _, n := range names {
+		if l, err := os.Readlink("/proc/self/fd/" + n); err == nil && !strings.HasPrefix(l, "/proc/") {
+			fds[n] = l
+		}
+	}
+	return fds
+}
+
+func countResources(t testing.TB) resources {
+	t.Helper()
+	return resources{goroutines: runtime.NumGoroutine(), fds: openFDs(t)}
+}
+
+// check fails the test for what is left over. Descriptors must be gone when
+// Close returns; a goroutine that has announced its end may need a moment.
+func (before resources) check(t testing.TB) {
+	t.Helper()
+	for n, l := range openFDs(t) {
+		if _, ok := before.fds[n]; !ok {
+			t.Errorf("descriptor %s (%s) was left open", n, l)
+		}
+	}
+	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before.goroutines; runtime.Gosched() {
+		if time.Now().After(end) {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d goroutines were left\n%s", runtime.NumGoroutine()-before.goroutines, buf[:runtime.Stack(buf, true)])
+			return
+		}
+	}
+}
+
+// startRuntime has the Go runtime open the descriptors that it keeps.
+func startRuntime(t testing.TB) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.SetReadDeadline(time.Now()))
+	_, err = r.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.NoError(t, r.Close())
+	require.NoError(t, w.Close())
+}

@@ -1,0 +1,215 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+var waitCases = []testCase{
+	{name: "wake-ups", run: func(w *world) { testPingPong(w, 10_000, waitByWait) }},
+	{name: "wake-ups by descriptor", needs: transport.CapWaitFD, run: func(w *world) { testPingPong(w, 1_000, waitByFD) }},
+	{name: "signal", run: testSignal},
+	{name: "signal by descriptor", needs: transport.CapWaitFD, run: testSignalFD},
+	{name: "wait with a limit", run: testWaitLimit},
+	{name: "idle ranks use no processor", run: testIdle},
+}
+
+func waitByWait(r *rank, limit time.Duration) error { return r.cq.Wait(limit) }
+
+// waitByFD sleeps in poll(2), then has Wait take a Signal away.
+func waitByFD(r *rank, limit time.Duration) error {
+	if err := pollFD(r, limit); err != nil {
+		return err
+	}
+	return r.cq.Wait(0)
+}
+
+func pollFD(r *rank, limit time.Duration) error {
+	fd, ok := r.cq.FD()
+	if !ok {
+		return errors.New("no descriptor")
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds, int(limit.Milliseconds())+1)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// testPingPong has pairs of ranks (and the odd one with itself) send one
+// message to and fro, both asleep in between. A lost wake-up is a Wait that
+// lasts until the deadline.
+func testPingPong(w *world, rounds int, sleep func(*rank, time.Duration) error) {
+	rounds /= len(w.ranks)
+	w.each(func(r *rank) error {
+		peer := r.id ^ 1
+		if int(peer) >= r.n {
+			peer = r.id
+		}
+		got := 0
+		r.onMsg = func(from transport.Addr, _ []byte) error {
+			if from != peer {
+				return fmt.Errorf("message from rank %d", from)
+			}
+			got++
+			return nil
+		}
+		if err := r.sync(); err != nil {
+			return err
+		}
+		q := &request{}
+		sent := 0
+		for got < rounds || sent < rounds {
+			if r.id <= peer && sent == got || r.id > peer && sent < got {
+				q.op = transport.Op{Peer: peer, HeaderLen: 16}
+				if err := r.send(q); err != nil {
+					return err
+				}
+				sent++
+			}
+			next := sent
+			if r.id > peer {
+				next = min(sent+1, rounds)
+			}
+			err := r.untilBy(fmt.Sprintf("sleep until message %d", next),
+				func() bool { return got >= next && !q.busy },
+				func(limit time.Duration) error { return sleep(r, limit) })
+			if err != nil {
+				return err
+			}
+		}
+		err := r.sync()
+		r.onMsg = nil
+		return err
+	})
+}
+
+// testSignal ends Waits by Signals from another goroutine.
+func testSignal(w *world) {
+	rounds := int64(10_000 / len(w.ranks))
+	w.each(func(r *rank) error {
+		if err := signalFirst(r, waitByWait); err != nil {
+			return err
+		}
+		var asked, answered atomic.Int64
+		var other sync.WaitGroup
+		turn := make(chan struct{}, 1)
+		other.Go(func() { // ends with turn; awaited below
+			for range turn {
+				asked.Add(1)
+				r.cq.Signal()
+			}
+		})
+		defer other.Wait()
+		defer close(turn)
+		for answered.Load() < rounds {
+			turn <- struct{}{}
+			want := answered.Add(1)
+			if err := r.until("be signaled", func() bool { return asked.Load() >= want }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func testSignalFD(w *world) {
+	w.each(func(r *rank) error {
+		for range 10 {
+			if err := signalFirst(r, waitByFD); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// signalFirst calls Signal before Arm, and between Arm and Wait.
+func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
+	for _, early := range []bool{true, false} {
+		if early {
+			r.cq.Signal()
+		}
+		if err := r.arm(); err != nil {
+			return err
+		}
+		if !early {
+			r.cq.Signal()
+		}
+		start := time.Now()
+		if err := sleep(r, r.w.timeout); err != nil {
+			return err
+		}
+		if d := time.Since(start); d > r.w.timeout/2 {
+			return fmt.Errorf("a Signal before Wait was lost (before Arm: %v)", early)
+		}
+	}
+	return nil
+}
+
+// arm reads until Arm agrees.
+func (r *rank) arm() error {
+	for end := time.Now().Add(r.w.timeout); !r.cq.Arm(); {
+		if _, err := r.poll(); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("Arm never answers true")
+		}
+	}
+	return nil
+}
+
+func testWaitLimit(w *world) {
+	w.each(func(r *rank) error {
+		for _, limit := range []time.Duration{0, time.Microsecond, 5 * time.Millisecond} {
+			if err := r.arm(); err != nil {
+				return err
+			}
+			start := time.Now()
+			if err := r.cq.Wait(limit); err != nil {
+				return err
+			}
+			if d := time.Since(start); d > limit+r.w.timeout/2 {
+				return fmt.Errorf("Wait of %v took %v", limit, d)
+			}
+		}
+		return r.sync()
+	})
+}
+
+// testIdle lets connected ranks sleep and looks at the processor time.
+func testIdle(w *world) {
+	const pause = 250 * time.Millisecond
+	w.traffic(traffic{count: 2, sizes: []int{8}, headers: []int{16}, window: 1})
+	before := processorTime(w)
+	w.each(func(r *rank) error {
+		for end := time.Now().Add(pause); time.Now().Before(end); {
+			if err := r.arm(); err != nil {
+				return err
+			}
+			if err := r.cq.Wait(time.Until(end)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.Less(w.t, processorTime(w)-before, pause/4)
+}
+
+func processorTime(w *world) time.Duration {
+	w.t.Helper()
+	var u unix.Rusage
+	require.NoError(w.t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
