@@ -13,6 +13,11 @@
 //     communicator).
 //   - The order in which operands are combined depends on ranks, sizes and the
 //     algorithm only, never on timing.
+//   - No algorithm counts on a Send that ends before its Recv is there.
+//   - An algorithm that returns nil has waited for all its transfers. One that
+//     returns an error leaves those that are under way, since it cannot end
+//     them: the caller first revokes the communicator, so that they end, then
+//     calls WaitAll, and only then gives the buffers back.
 package coll
 
 // Link is one rank's side of one running collective: point-to-point messages
