@@ -1,0 +1,17 @@
+package coll
+
+import "unsafe"
+
+// view reads b as elements of T; a part that is no whole element is left out.
+// b is aligned for T.
+func view[T any](b []byte) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/sizeOf[T]())
+}
+
+func sizeOf[T any]() int {
+	var t T
+	return int(unsafe.Sizeof(t))
+}
+
+// scratchInts is scratch memory of n ints.
+func scratchInts(l Link, n int) []int { return view[int](l.Scratch(n * sizeOf[int]())) }
