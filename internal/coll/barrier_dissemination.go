@@ -1,0 +1,21 @@
+package coll
+
+// Dissemination barrier.
+//
+// Idea: in round k every rank signals the rank 2^k above it and waits for the
+// one 2^k below it, around the circle; after ⌈log₂ P⌉ rounds each rank has
+// heard, directly or not, of all.
+//
+// Cost: ⌈log₂ P⌉ α.
+// Source: Hensgen, Finkel, Manber, Two Algorithms for Barrier Synchronization,
+// Int. J. of Parallel Programming 17(1), 1988; MPI-4.1 section 6.3.
+// Restrictions: none.
+func barrierDissemination(l Link, _ *Config) error {
+	rank, size := l.Rank(), l.Size()
+	for d := 1; d < size; d *= 2 {
+		if err := l.Sendrecv(nil, mod(rank+d, size), nil, mod(rank-d, size)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
