@@ -1,0 +1,70 @@
+package coll
+
+// Scatter + allgather broadcast.
+//
+// Idea: the root deals out P parts of the data along a binomial tree, and an
+// allgather of the parts follows, so that every link carries about 2n bytes
+// instead of the root's log₂ P · n.
+//
+// Cost: recursive doubling 2 log₂ P α + 2 (P-1)/P nβ; ring
+// (log₂ P + P-1) α + 2 (P-1)/P nβ, with nearest neighbours only.
+// Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, Interprocessor
+// Collective Communication Library (InterCom), SHPCC 1994; Thakur, Rabenseifner,
+// Gropp, IJHPCA 19(1), 2005.
+// Restrictions: recursive doubling needs a power of two of ranks.
+
+func bcastScatterDoubling(l Link, _ *Config, buf []byte, root int) error {
+	size := l.Size()
+	v := mod(l.Rank()-root, size)
+	c := evenCut(len(buf), 1, size)
+	if err := bcastScatter(l, &c, buf, root); err != nil {
+		return err
+	}
+	for mask := 1; mask < size; mask *= 2 {
+		mine, peer := v&^(mask-1), mod(v^mask+root, size)
+		theirs := mine ^ mask
+		err := l.Sendrecv(c.of(buf, mine, mine+mask), peer, c.of(buf, theirs, theirs+mask), peer)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
+	rank, size := l.Rank(), l.Size()
+	v := mod(rank-root, size)
+	c := evenCut(len(buf), 1, size)
+	if err := bcastScatter(l, &c, buf, root); err != nil {
+		return err
+	}
+	right, left := mod(rank+1, size), mod(rank-1, size)
+	for k := range size - 1 {
+		s, r := mod(v-k, size), mod(v-k-1, size)
+		if err := l.Sendrecv(c.of(buf, s, s+1), right, c.of(buf, r, r+1), left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bcastScatter leaves part v of buf with the rank that is v-th from the root.
+func bcastScatter(l Link, c *cut, buf []byte, root int) error {
+	size := l.Size()
+	v := mod(l.Rank()-root, size)
+	mask := 1
+	for mask < size && v&mask == 0 {
+		mask *= 2
+	}
+	if v != 0 {
+		if err := l.Recv(c.of(buf, v, min(v+mask, size)), mod(v-mask+root, size)); err != nil {
+			return err
+		}
+	}
+	for mask /= 2; mask > 0; mask /= 2 {
+		if child := v + mask; child < size {
+			l.Isend(c.of(buf, child, min(child+mask, size)), mod(child+root, size))
+		}
+	}
+	return l.WaitAll()
+}
