@@ -1,0 +1,106 @@
+package coll
+
+// k-nomial tree reduction; with radix 2 the binomial tree.
+//
+// Idea: the broadcast tree upside down. A node combines its own operand with
+// those of its subtrees, nearest first; the subtree of v covers the ranks that
+// follow v, so that the order of the operands is kept.
+//
+// Cost: binomial ⌈log₂ P⌉ (α + nβ + nγ); k-nomial ⌈log_k P⌉ (α + (k-1)(nβ + nγ)).
+// Source: MPI-4.1 section 6.9; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
+// Restrictions: none. Where the operation does not commute the tree stands on
+// rank 0, since one rotated to the root would change the order, and rank 0
+// sends the result to the root.
+func reduceKnomial(l Link, send, recv []byte, op Op, root, radix int) error {
+	rank, size := l.Rank(), l.Size()
+	top := root
+	if !op.Commutes {
+		top = 0
+	}
+	v := mod(rank-top, size)
+	var t reduction
+	t.init(op, send, recv, rank == root)
+	for mask := 1; mask < size; mask *= radix {
+		if below := v % (mask * radix); below != 0 {
+			if err := l.Send(t.acc, mod(v-below+top, size)); err != nil {
+				return err
+			}
+			break
+		}
+		for j := 1; j < radix && v+j*mask < size; j++ {
+			if err := t.recvRight(l, mod(v+j*mask+top, size)); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case top != root && rank == top:
+		return l.Send(t.acc, root)
+	case top != root && rank == root:
+		return l.Recv(recv, top)
+	case rank == root:
+		move(recv, t.acc)
+	}
+	return nil
+}
+
+func reduceBinomial(l Link, _ *Config, send, recv []byte, op Op, root int) error {
+	return reduceKnomial(l, send, recv, op, root, 2)
+}
+
+func reduceKnomialRadix(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
+	return reduceKnomial(l, send, recv, op, root, cfg.Radix)
+}
+
+// reduction accumulates operands in rank order without copying the first one:
+// the result of a step is in whichever buffer Combine left it.
+type reduction struct {
+	op    Op
+	acc   []byte // what has been combined so far
+	own   bool   // acc may be written
+	spare []byte // where the next operand may be received; nil: ask for scratch
+}
+
+// init starts from the rank's own operand. At the root, recv takes part as a
+// buffer; elsewhere it may be nil.
+func (t *reduction) init(op Op, send, recv []byte, root bool) {
+	t.op, t.acc = op, send
+	if root {
+		if same(send, recv) {
+			t.own = true
+		} else {
+			t.spare = recv
+		}
+	}
+}
+
+// recvRight receives an operand of higher ranks: acc = acc ∘ it.
+func (t *reduction) recvRight(l Link, source int) error {
+	in := t.buffer(l)
+	if err := l.Recv(in, source); err != nil {
+		return err
+	}
+	t.right(in)
+	return nil
+}
+
+func (t *reduction) buffer(l Link) []byte {
+	if t.spare == nil {
+		t.spare = l.Scratch(len(t.acc))
+	}
+	return t.spare
+}
+
+// right combines acc ∘ in; in is the spare buffer.
+func (t *reduction) right(in []byte) {
+	if t.own && t.op.Commutes {
+		t.op.Combine(t.acc, in)
+		return
+	}
+	t.op.Combine(in, t.acc)
+	t.spare = nil
+	if t.own {
+		t.spare = t.acc
+	}
+	t.acc, t.own = in, true
+}
