@@ -1,0 +1,49 @@
+package coll
+
+// Recursive doubling allreduce.
+//
+// Idea: in round k every rank exchanges what it has with the rank at distance
+// 2^k and combines; after log₂ P rounds all have everything.
+//
+// Cost: log₂ P (α + nβ + nγ); 2 (α + nβ) more where P is not a power of two.
+// Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.9.6.
+// Restrictions: none. What a rank holds always covers adjacent ranks, and the
+// lower ranks' block stands on the left, so that the order is kept and all
+// ranks get the same bits.
+func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
+	f := newFold(l.Size(), 0)
+	me := f.member(l.Rank())
+	partner, paired := f.partner(l.Rank())
+	if me < 0 {
+		if err := l.Send(send, partner); err != nil {
+			return err
+		}
+		return l.Recv(recv, partner)
+	}
+	move(recv, send)
+	acc, in := recv, l.Scratch(len(recv))
+	if paired {
+		if err := l.Recv(in, partner); err != nil {
+			return err
+		}
+		op.Combine(in, acc)
+		acc, in = in, acc
+	}
+	for mask := 1; mask < f.pow; mask *= 2 {
+		peer := f.rank(me ^ mask)
+		if err := l.Sendrecv(acc, peer, in, peer); err != nil {
+			return err
+		}
+		if me&mask != 0 {
+			op.Combine(acc, in)
+		} else {
+			op.Combine(in, acc)
+			acc, in = in, acc
+		}
+	}
+	move(recv, acc)
+	if paired {
+		return l.Send(recv, partner)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package coll
+
+// Allreduce by pairwise reduce-scatter and ring allgather.
+//
+// Idea: the vector is cut into P parts; rank i combines part i of all ranks in
+// rank order, and the parts are gathered everywhere.
+//
+// Cost: 2 (P-1) α + 2 (P-1)/P nβ + (P-1)/P nγ.
+// Source: MPI-4.1 sections 6.9.6 and 6.10.
+// Restrictions: none; the large-message algorithm for operations that do not
+// commute.
+func allreducePairwise(l Link, cfg *Config, send, recv []byte, op Op) error {
+	b := elemBlocks(l, len(send), op.Size)
+	if err := reduceScatterPairwise(l, cfg, send, b.of(recv, l.Rank()), b, op); err != nil {
+		return err
+	}
+	return allgatherRing(l, cfg, recv, b)
+}
+
+// Allreduce by reduction and broadcast.
+//
+// Idea: reduce to rank 0, broadcast from there, each by the algorithm that is
+// chosen (or forced) for it.
+//
+// Cost: the sum of the two.
+// Source: MPI-4.1 section 6.9.6.
+// Restrictions: none.
+func allreduceReduceBcast(l Link, cfg *Config, send, recv []byte, op Op) error {
+	if err := Reduce(l, cfg, send, recv, op, 0); err != nil {
+		return err
+	}
+	return Bcast(l, cfg, recv, 0)
+}

@@ -1,0 +1,39 @@
+package coll
+
+// Rabenseifner's allreduce.
+//
+// Idea: reduce-scatter by recursive halving, then an allgather of the parts by
+// recursive doubling.
+//
+// Cost: 2 log₂ P α + 2 (P-1)/P nβ + (P-1)/P nγ; up to 2nβ + nγ more where P is
+// not a power of two.
+// Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005.
+// Restrictions: commutative operations.
+func allreduceRabenseifner(l Link, _ *Config, send, recv []byte, op Op) error {
+	f := newFold(l.Size(), 0)
+	me := f.member(l.Rank())
+	partner, paired := f.partner(l.Rank())
+	src, err := foldIn(l, op, f, send, recv)
+	if err != nil {
+		return err
+	}
+	if me < 0 {
+		return l.Recv(recv, partner)
+	}
+	c := evenCut(len(send), op.Size, f.pow)
+	if err := halve(l, op, f, &c, me, src, recv); err != nil {
+		return err
+	}
+	for mask := 1; mask < f.pow; mask *= 2 {
+		mine, peer := me&^(mask-1), f.rank(me^mask)
+		theirs := mine ^ mask
+		err := l.Sendrecv(c.of(recv, mine, mine+mask), peer, c.of(recv, theirs, theirs+mask), peer)
+		if err != nil {
+			return err
+		}
+	}
+	if paired {
+		return l.Send(recv, partner)
+	}
+	return nil
+}
