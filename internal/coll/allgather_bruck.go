@@ -1,0 +1,33 @@
+package coll
+
+// Bruck's allgather.
+//
+// Idea: a rank keeps the blocks from itself upwards around the circle. In round
+// k it sends all that it has to the rank 2^k below and receives what follows
+// from the one 2^k above; in the end the blocks are turned to their places.
+//
+// Cost: ⌈log₂ P⌉ α + (P-1)/P nβ, for any P, and a copy of all blocks.
+// Source: Bruck, Ho, Kipnis, Upfal, Weathersby, Efficient Algorithms for
+// All-to-All Communications in Multiport Message-Passing Systems, IEEE TPDS
+// 8(11), 1997; MPI-4.1 section 6.7.
+// Restrictions: equal counts.
+func allgatherBruck(l Link, _ *Config, recv []byte, b blocks) error {
+	rank, size, n := l.Rank(), l.Size(), b.equal
+	tmp := recv // rank 0 has nothing to turn
+	if rank != 0 {
+		tmp = l.Scratch(size * n)
+		copy(tmp[:n], b.of(recv, rank))
+	}
+	for d := 1; d < size; d *= 2 {
+		k := min(d, size-d)
+		err := l.Sendrecv(tmp[:k*n], mod(rank-d, size), tmp[d*n:(d+k)*n], mod(rank+d, size))
+		if err != nil {
+			return err
+		}
+	}
+	if rank != 0 {
+		copy(recv[rank*n:], tmp[:(size-rank)*n])
+		copy(recv[:rank*n], tmp[(size-rank)*n:])
+	}
+	return nil
+}

@@ -1,0 +1,21 @@
+package coll
+
+// Ring allgather.
+//
+// Idea: every rank hands the block that it received last on to its right
+// neighbour, P-1 times.
+//
+// Cost: (P-1) α + (P-1)/P nβ, with nearest neighbours only and no copies.
+// Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.7.
+// Restrictions: none.
+func allgatherRing(l Link, _ *Config, recv []byte, b blocks) error {
+	rank, size := l.Rank(), l.Size()
+	right, left := mod(rank+1, size), mod(rank-1, size)
+	for k := range size - 1 {
+		s, r := mod(rank-k, size), mod(rank-k-1, size)
+		if err := l.Sendrecv(b.of(recv, s), right, b.of(recv, r), left); err != nil {
+			return err
+		}
+	}
+	return nil
+}

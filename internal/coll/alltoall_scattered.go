@@ -1,0 +1,32 @@
+package coll
+
+// Scattered alltoall.
+//
+// Idea: every rank posts receives and sends to the ranks at distance 1, 2, …,
+// a bounded number at a time, and lets the transport overlap them. Both ends of
+// a message stand in the same batch, so that batches cannot wait in a circle.
+//
+// Cost: (P-1) o + ⌈P/window⌉ α + nβ, where o is a message's own cost at the sender.
+// Source: MPI-4.1 section 6.8.
+// Restrictions: none; a call in place copies its operand to scratch.
+func alltoallScattered(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error {
+	rank, size := l.Rank(), l.Size()
+	if same(send, recv) {
+		sb = rb
+		send = l.Scratch(len(recv))
+		copy(send, recv)
+	} else {
+		copy(rb.of(recv, rank), sb.of(send, rank))
+	}
+	for d := 1; d < size; {
+		for end := min(size, d+cfg.Window); d < end; d++ {
+			source, dest := mod(rank-d, size), mod(rank+d, size)
+			l.Irecv(rb.of(recv, source), source)
+			l.Isend(sb.of(send, dest), dest)
+		}
+		if err := l.WaitAll(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
