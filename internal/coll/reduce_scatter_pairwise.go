@@ -1,0 +1,57 @@
+package coll
+
+// Pairwise reduce-scatter.
+//
+// Idea: in step k a rank sends to the rank k above it that one's block, and
+// receives from the rank k below a contribution to its own: lower ranks come
+// nearest first and go to the left; after rank 0 come the higher ranks from the
+// top down, gathered in a second accumulator that in the end stands on the
+// right. So the order is kept. One contribution is combined while the next is
+// on its way.
+//
+// Cost: (P-1) α + (P-1)/P nβ, and the γ that the transfers do not hide.
+// Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.10.
+// Restrictions: none. recv is written last, so that it may lie anywhere in send.
+func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op) error {
+	rank, size := l.Rank(), l.Size()
+	n := b.size(rank)
+	low := l.Scratch(n)
+	var high []byte // with an operation that commutes, everything goes into low
+	highest := !op.Commutes && rank < size-1
+	if highest {
+		high = l.Scratch(n)
+	}
+	tmp := [2][]byte{l.Scratch(n), l.Scratch(n)}
+	copy(low, b.of(send, rank))
+
+	in := l.Irecv(tmp[1], mod(rank-1, size))
+	out := l.Isend(b.of(send, mod(rank+1, size)), mod(rank+1, size))
+	for k := 1; k < size; k++ {
+		if err := l.Wait(in); err != nil {
+			return err
+		}
+		if err := l.Wait(out); err != nil {
+			return err
+		}
+		if k+1 < size {
+			in = l.Irecv(tmp[(k+1)%2], mod(rank-k-1, size))
+			dest := mod(rank+k+1, size)
+			out = l.Isend(b.of(send, dest), dest)
+		}
+		switch have := tmp[k%2]; {
+		case k <= rank || op.Commutes:
+			op.Combine(low, have)
+		case highest:
+			copy(high, have)
+			highest = false
+		default:
+			op.Combine(high, have)
+		}
+	}
+	if high != nil {
+		op.Combine(high, low)
+		low = high
+	}
+	copy(recv, low)
+	return nil
+}

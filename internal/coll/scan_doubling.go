@@ -1,0 +1,46 @@
+package coll
+
+// Recursive doubling scan.
+//
+// Idea: after round k a rank holds the combination of its own operand and the
+// 2^k - 1 before it. It sends that to the rank 2^k above and puts what it gets
+// from the one 2^k below on the left.
+//
+// Cost: ⌈log₂ P⌉ (α + nβ + nγ); the exclusive form combines twice per round.
+// Source: Hillis, Steele, Data Parallel Algorithms, Communications of the ACM
+// 29(12), 1986; MPI-4.1 section 6.11.
+// Restrictions: none; the order is kept.
+func scanDoubling(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
+	rank, size := l.Rank(), l.Size()
+	acc := recv
+	if exclusive {
+		acc = l.Scratch(len(send))
+	}
+	move(acc, send)
+	in := l.Scratch(len(send))
+	for d := 1; d < size; d *= 2 {
+		source, dest := rank-d, rank+d
+		if source < 0 {
+			source = -1
+		}
+		if dest >= size {
+			dest = -1
+		}
+		if err := exchange(l, acc, dest, in, source); err != nil {
+			return err
+		}
+		if source < 0 {
+			continue
+		}
+		switch {
+		case exclusive && d == 1:
+			copy(recv, in)
+		case exclusive:
+			op.Combine(recv, in)
+		}
+		if !exclusive || 2*d+rank < size { // nobody asks for acc after the last send
+			op.Combine(acc, in)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package coll
+
+// Linear scan.
+//
+// Idea: the prefix runs from rank to rank; each adds its operand on the right.
+//
+// Cost: (P-1) (α + nβ + nγ), but a rank sends once and combines once.
+// Source: MPI-4.1 section 6.11.
+// Restrictions: none; the order is kept.
+func scanLinear(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) error {
+	rank, last := l.Rank(), l.Size()-1
+	acc := send // what goes on to the next rank
+	if rank > 0 {
+		before := l.Scratch(len(send))
+		if err := l.Recv(before, rank-1); err != nil {
+			return err
+		}
+		switch {
+		case !exclusive:
+			move(recv, send)
+			op.Combine(recv, before)
+			acc = recv
+		case rank < last:
+			acc = l.Scratch(len(send))
+			copy(acc, send)
+			op.Combine(acc, before)
+			copy(recv, before)
+		default:
+			copy(recv, before)
+		}
+	} else if !exclusive {
+		move(recv, send)
+	}
+	if rank < last {
+		return l.Send(acc, rank+1)
+	}
+	return nil
+}
