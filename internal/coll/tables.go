@@ -1,0 +1,181 @@
+package coll
+
+// The tables of algorithms, one per family. The names are those of the
+// parameters; internal/params lists them too, and a test holds the two
+// together.
+
+type (
+	barrierFunc       func(l Link, cfg *Config) error
+	bcastFunc         func(l Link, cfg *Config, buf []byte, root int) error
+	reduceFunc        func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
+	allreduceFunc     func(l Link, cfg *Config, send, recv []byte, op Op) error
+	rootedFunc        func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
+	allgatherFunc     func(l Link, cfg *Config, recv []byte, b blocks) error
+	alltoallFunc      func(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error
+	reduceScatterFunc func(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error
+	scanFunc          func(l Link, cfg *Config, send, recv []byte, op Op, exclusive bool) error
+)
+
+const (
+	barrierByDissemination = iota
+	barrierByTree
+)
+
+var barriers = []algorithm[barrierFunc]{
+	barrierByDissemination: {"dissemination", 0, barrierDissemination, "signals at distance 1, 2, 4, …; log P rounds"},
+	barrierByTree:          {"tree", 0, barrierTree, "up a binomial tree and down again; fewest messages"},
+}
+
+const (
+	bcastByBinomial = iota
+	bcastByKnomial
+	bcastByChain
+	bcastByTree
+	bcastByScatterDoubling
+	bcastByScatterRing
+)
+
+var bcasts = []algorithm[bcastFunc]{
+	bcastByBinomial:        {"binomial", 0, bcastBinomial, "binomial tree; small messages, few ranks"},
+	bcastByKnomial:         {"knomial", 0, bcastKnomialRadix, "flatter tree; small messages, many ranks"},
+	bcastByChain:           {"chain", 0, bcastChain, "pipelined chain; large messages, few ranks"},
+	bcastByTree:            {"tree", 0, bcastTree, "pipelined binary tree; medium messages"},
+	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling, "scatter, then allgather in log P rounds; large messages, many ranks"},
+	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing, "scatter, then allgather around a ring; the largest messages"},
+}
+
+const (
+	reduceByBinomial = iota
+	reduceByKnomial
+	reduceByLinear
+	reduceByRabenseifner
+	reduceByPairwise
+)
+
+var reduces = []algorithm[reduceFunc]{
+	reduceByBinomial:     {"binomial", 0, reduceBinomial, "binomial tree; small messages, few ranks"},
+	reduceByKnomial:      {"knomial", 0, reduceKnomialRadix, "flatter tree; small messages, many ranks"},
+	reduceByLinear:       {"linear", 0, reduceLinear, "the root combines all, in the serial order"},
+	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner, "reduce-scatter, then gather; large messages"},
+	reduceByPairwise:     {"pairwise", 0, reducePairwise, "pairwise reduce-scatter, then gather; large messages in strict order"},
+}
+
+const (
+	allreduceByDoubling = iota
+	allreduceByRabenseifner
+	allreduceByRing
+	allreduceByPairwise
+	allreduceByReduceBcast
+)
+
+var allreduces = []algorithm[allreduceFunc]{
+	allreduceByDoubling:     {"recursive_doubling", 0, allreduceDoubling, "everybody combines everything in log P rounds; small messages"},
+	allreduceByRabenseifner: {"rabenseifner", NeedsCommutative, allreduceRabenseifner, "reduce-scatter, then allgather, in log P rounds each; medium messages"},
+	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing, "segments twice around a ring; large messages"},
+	allreduceByPairwise:     {"pairwise", 0, allreducePairwise, "pairwise reduce-scatter, then ring allgather; large messages in strict order"},
+	allreduceByReduceBcast:  {"reduce_bcast", 0, allreduceReduceBcast, "reduce to rank 0, then bcast"},
+}
+
+const (
+	gatherByBinomial = iota
+	gatherByLinear
+)
+
+var gathers = []algorithm[rootedFunc]{
+	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial, "up a binomial tree; small blocks"},
+	gatherByLinear:   {"linear", 0, gatherLinear, "everybody to the root; large blocks"},
+}
+
+const (
+	scatterByBinomial = iota
+	scatterByLinear
+)
+
+var scatters = []algorithm[rootedFunc]{
+	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial, "down a binomial tree; small blocks"},
+	scatterByLinear:   {"linear", 0, scatterLinear, "the root to everybody; large blocks"},
+}
+
+const (
+	allgatherByDoubling = iota
+	allgatherByBruck
+	allgatherByRing
+	allgatherByLinear
+)
+
+var allgathers = []algorithm[allgatherFunc]{
+	allgatherByDoubling: {"recursive_doubling", NeedsPowerOfTwo | NeedsEqualCounts, allgatherDoubling, "exchanges at distance 1, 2, 4, …; small totals"},
+	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck, "log P rounds for any number of ranks; small totals"},
+	allgatherByRing:     {"ring", 0, allgatherRing, "from neighbour to neighbour; large totals"},
+	allgatherByLinear:   {"linear", 0, allgatherLinear, "everybody to everybody; small totals of unequal counts, few ranks"},
+}
+
+const (
+	alltoallByBruck = iota
+	alltoallByPairwise
+	alltoallByScattered
+)
+
+var alltoalls = []algorithm[alltoallFunc]{
+	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck, "log P rounds of collected blocks; tiny blocks, many ranks"},
+	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise, "one partner at a time; large blocks"},
+	alltoallByScattered: {"scattered", 0, alltoallScattered, "a window of transfers at once; medium blocks"},
+}
+
+const (
+	reduceScatterByHalving = iota
+	reduceScatterByPairwise
+	reduceScatterByRing
+	reduceScatterByReduce
+)
+
+var reduceScatters = []algorithm[reduceScatterFunc]{
+	reduceScatterByHalving:  {"recursive_halving", NeedsCommutative, reduceScatterHalving, "exchanges of halves in log P rounds; small and medium totals"},
+	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise, "each rank combines its block from all, in rank order; large totals"},
+	reduceScatterByRing:     {"ring", NeedsCommutative, reduceScatterRing, "blocks around a ring; nearest neighbours only"},
+	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce, "reduce to rank 0, then scatterv; small totals in strict order"},
+}
+
+const (
+	scanByDoubling = iota
+	scanByLinear
+)
+
+var scans = []algorithm[scanFunc]{
+	scanByDoubling: {"recursive_doubling", 0, scanDoubling, "prefixes of 1, 2, 4, … ranks; log P rounds"},
+	scanByLinear:   {"linear", 0, scanLinear, "the prefix runs from rank to rank"},
+}
+
+func (f Family) infos() []Info {
+	switch f {
+	case FamilyBarrier:
+		return infos(f, barriers)
+	case FamilyBcast:
+		return infos(f, bcasts)
+	case FamilyReduce:
+		return infos(f, reduces)
+	case FamilyAllreduce:
+		return infos(f, allreduces)
+	case FamilyGather:
+		return infos(f, gathers)
+	case FamilyScatter:
+		return infos(f, scatters)
+	case FamilyAllgather:
+		return infos(f, allgathers)
+	case FamilyAlltoall:
+		return infos(f, alltoalls)
+	case FamilyReduceScatter:
+		return infos(f, reduceScatters)
+	case FamilyScan:
+		return infos(f, scans)
+	}
+	return nil
+}
+
+func infos[F any](f Family, table []algorithm[F]) []Info {
+	l := make([]Info, len(table))
+	for i, a := range table {
+		l[i] = Info{Family: f, Name: a.name, Doc: a.doc, Needs: a.needs}
+	}
+	return l
+}
