@@ -1,0 +1,204 @@
+package launcher
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// caught are the signals that are passed on to the ranks.
+var caught = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
+}
+
+// catchSignals begins to catch; a job under nohup goes on ignoring HUP.
+func catchSignals() (c chan os.Signal, stop func()) {
+	c = make(chan os.Signal, 64)
+	for _, s := range caught {
+		if s == syscall.SIGHUP && signal.Ignored(s) {
+			continue
+		}
+		signal.Notify(c, s)
+	}
+	return c, func() { signal.Stop(c) }
+}
+
+// asksToEnd says whether a program that does not know a signal ends by it, so
+// that the job does not go on without its ranks.
+func asksToEnd(s syscall.Signal) bool {
+	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT || s == syscall.SIGHUP
+}
+
+// buildContext ends when a signal asks for it, while programs are built and no
+// rank is there to get it.
+func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func() syscall.Signal) {
+	ctx, cancel := context.WithCancel(ctx)
+	got := make(chan syscall.Signal, 1)
+	go func() { // ends with ctx; stop waits for it
+		defer close(got)
+		for {
+			select {
+			case s := <-signals:
+				if sig, ok := s.(syscall.Signal); ok && asksToEnd(sig) {
+					got <- sig
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() syscall.Signal {
+		cancel()
+		return <-got
+	}
+}
+
+// fail notes the first failure in time, and ends the job.
+func (r *run) fail(f *Failure, code int) {
+	if r.failure != nil {
+		return
+	}
+	f.Host = r.host
+	if f.Rank >= 0 {
+		r.mu.Lock()
+		f.PID = r.ranks[f.Rank].pid
+		r.mu.Unlock()
+		f.Program = r.job.Apps[r.ranks[f.Rank].app].Program
+	}
+	r.failure, r.exitCode = f, code
+	r.mu.Lock()
+	r.stop = true
+	r.mu.Unlock()
+	if r.killed {
+		return
+	}
+	if r.job.Grace <= 0 {
+		r.kill()
+		return
+	}
+	for i := range r.ranks {
+		if i == f.Rank && f.ExitCode != 0 && !r.ranks[i].exited {
+			continue // it called Abort and is about to end, with its last words
+		}
+		r.signalRank(i, syscall.SIGTERM)
+		r.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
+	}
+	r.killAt = time.Now().Add(r.job.Grace)
+}
+
+// kill ends every process group at once.
+func (r *run) kill() {
+	r.killAt = time.Time{}
+	r.killed = true
+	r.mu.Lock()
+	r.stop = true
+	r.mu.Unlock()
+	for i := range r.ranks {
+		r.signalRank(i, syscall.SIGKILL)
+	}
+}
+
+// signalRank signals a rank's process group. The rank is not reaped before the
+// job's end, so the group is its own even if it has exited.
+func (r *run) signalRank(i int, s syscall.Signal) {
+	r.mu.Lock()
+	pid := r.ranks[i].pid
+	r.mu.Unlock()
+	if pid > 0 {
+		_ = syscall.Kill(-pid, s)
+	}
+}
+
+// signal passes a signal on. The second ^C, and any while the job is being
+// ended, kills.
+func (r *run) signal(s syscall.Signal) {
+	if s == syscall.SIGTSTP {
+		r.suspend()
+		return
+	}
+	if s == syscall.SIGINT && (r.interred || r.failure != nil) {
+		r.hurried = true
+		r.fail(&Failure{Rank: -1, Signal: s, Reason: "interrupted twice"}, exitSignalFloor+int(s))
+		r.kill()
+		return
+	}
+	r.interred = r.interred || s == syscall.SIGINT
+	if asksToEnd(s) {
+		r.signaled = s
+		if r.allUp < 0 { // some ranks would never get it
+			r.fail(&Failure{Rank: -1, Signal: s}, exitSignalFloor+int(s))
+		}
+	}
+	for i := range r.ranks {
+		r.signalRank(i, s)
+	}
+}
+
+// suspend does what ^Z means: the ranks are in process groups of their own,
+// which the terminal does not stop.
+func (r *run) suspend() {
+	for i := range r.ranks {
+		r.signalRank(i, syscall.SIGTSTP)
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // returns when the shell lets us go on
+	for i := range r.ranks {
+		r.signalRank(i, syscall.SIGCONT)
+	}
+}
+
+// pids are the ranks that were started; their pids name their groups.
+func (r *run) pids() []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var pids []int
+	for i := range r.ranks {
+		if pid := r.ranks[i].pid; pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// drainLimit is for how long output that nobody reads holds up a job that the
+// user has killed.
+const drainLimit = time.Second
+
+// finish runs when every rank has ended: it ends what they left behind, and
+// waits until their output is written.
+func (r *run) finish(in *input) {
+	pids := r.pids()
+	for _, pid := range pids {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
+	for _, pid := range pids {
+		reap(pid, sweepLimit)
+	}
+	left := newBelongs(r.id, pids)
+	left.sweepChildren(sweepLimit)
+	left.reapOrphans()
+	close(r.over)
+	<-r.forked
+	in.close()
+	for i := range r.ranks {
+		r.closeControl(i)
+		if fd := r.ranks[i].pidfd; fd >= 0 {
+			_ = unix.Close(fd)
+			r.ranks[i].pidfd = -1
+		}
+	}
+	r.output.finish()
+	if r.hurried {
+		select {
+		case <-r.output.done:
+		case <-time.After(drainLimit):
+		}
+		return
+	}
+	<-r.output.done
+}

@@ -1,0 +1,211 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/job"
+	"golang.org/x/sys/unix"
+)
+
+// The exit codes of a shell for programs that cannot be run, and the others
+// that the launcher makes itself.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitTimeout     = 124
+	exitNotExec     = 126
+	exitNotFound    = 127
+	exitSignalFloor = 128 // plus the signal
+)
+
+// startError is why a program cannot be started, and gorun's exit code then.
+type startError struct {
+	code int
+	msg  string
+}
+
+func (e *startError) Error() string { return e.msg }
+
+// programs finds or builds what the apps of a job run: one executable each.
+type programs struct {
+	dir    string // of what was built; "" until something is
+	stderr io.Writer
+	newDir func() (string, error)
+	built  map[string]string // by the program's name
+}
+
+// resolve returns the path of the executable behind a program's name.
+//
+//	an executable file with a slash, or a name on PATH  → itself
+//	a .go file, a directory with .go files              → what go build makes of it
+//	an import path of the module around us              → what go build makes of it
+func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
+	name := app.Program
+	if name == "" {
+		return "", &startError{exitUsage, "no program"}
+	}
+	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") {
+		return lookPath(name, path)
+	}
+	full := name
+	if _, err := os.Stat(full); err != nil && !filepath.IsAbs(name) && app.Wdir != "" {
+		full = filepath.Join(app.Wdir, name)
+	}
+	st, err := os.Stat(full)
+	switch {
+	case err == nil && st.IsDir():
+		if m, _ := filepath.Glob(filepath.Join(globEscape(full), "*.go")); len(m) == 0 {
+			return "", &startError{exitNotExec, name + ": is a directory without Go files"}
+		}
+		return p.build(ctx, name, full, ".")
+	case err == nil && strings.HasSuffix(name, ".go"):
+		return p.build(ctx, name, filepath.Dir(full), filepath.Base(full))
+	case err == nil:
+		if err := executable(full, st); err != nil {
+			return "", err
+		}
+		abs, err := filepath.Abs(full) // a rank starts in its own directory
+		if err != nil {
+			return "", &startError{exitFailed, err.Error()}
+		}
+		return abs, nil
+	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
+		return "", &startError{exitNotExec, err.Error()}
+	case isImportPath(ctx, name):
+		return p.build(ctx, name, ".", name)
+	}
+	return "", &startError{exitNotFound, name + ": no such file or directory"}
+}
+
+// lookPath finds a name on PATH, as a shell does: what is there but cannot be
+// executed counts only where nothing else is.
+func lookPath(name, path string) (string, error) {
+	var second error
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		full, err := filepath.Abs(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		st, err := os.Stat(full)
+		if err != nil || st.IsDir() {
+			continue
+		}
+		if err := executable(full, st); err != nil {
+			second = err
+			continue
+		}
+		return full, nil
+	}
+	if second != nil {
+		return "", second
+	}
+	msg := name + ": command not found"
+	if st, err := os.Stat(name); err == nil {
+		if st.IsDir() {
+			msg += "; for the Go package in that directory say ./" + name
+		} else {
+			msg += " on PATH; for the file in this directory say ./" + name
+		}
+	}
+	return "", &startError{exitNotFound, msg}
+}
+
+func executable(path string, st os.FileInfo) error {
+	if !st.Mode().IsRegular() {
+		return &startError{exitNotExec, path + ": not a regular file"}
+	}
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return &startError{exitNotExec, path + ": " + err.Error()}
+	}
+	return nil
+}
+
+// isImportPath asks the go command whether a name with slashes, which is no
+// file, is a main package that it knows.
+func isImportPath(ctx context.Context, name string) bool {
+	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
+		return false
+	}
+	out, err := exec.CommandContext(ctx, "go", "list", "-find", "-f", "{{.Name}}", "--", name).Output()
+	return err == nil && strings.TrimSpace(string(out)) == "main"
+}
+
+// build runs go build in dir; the errors of the compiler go to stderr.
+func (p *programs) build(ctx context.Context, name, dir, what string) (string, error) {
+	key := filepath.Join(dir, what)
+	if out, ok := p.built[key]; ok {
+		return out, nil
+	}
+	if p.dir == "" {
+		d, err := p.newDir()
+		if err != nil {
+			return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+		}
+		p.dir = d
+		p.built = make(map[string]string)
+	}
+	base := strings.TrimSuffix(filepath.Base(key), ".go")
+	if abs, err := filepath.Abs(dir); err == nil && what == "." {
+		base = filepath.Base(abs)
+	}
+	out := filepath.Join(p.dir, fmt.Sprint(len(p.built)), base)
+	if err := os.Mkdir(filepath.Dir(out), 0o700); err != nil {
+		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+	}
+	args := []string{"build", "-C", dir, "-buildvcs=false", "-o", out}
+	cmd := exec.CommandContext(ctx, "go", append(append(args, buildTags(ctx)...), what)...)
+	cmd.Stdout, cmd.Stderr = p.stderr, p.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // so that go removes its own files
+	cmd.WaitDelay = 2 * time.Second
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+	}
+	if isArchive(out) {
+		return "", &startError{exitFailed, "cannot run " + name + ": it is not a main package"}
+	}
+	p.built[key] = out
+	return out, nil
+}
+
+// buildTags adds the libfabric transport where its library is installed, unless
+// the user has chosen tags.
+func buildTags(ctx context.Context) []string {
+	if strings.Contains(os.Getenv("GOFLAGS"), "-tags") || exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() != nil {
+		return nil
+	}
+	return []string{"-tags", "libfabric"}
+}
+
+// isArchive says whether go build made a library, as it does of a package that
+// is not main.
+func isArchive(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return true // of a package without code it makes nothing
+	}
+	defer func() { _ = f.Close() }()
+	var head [8]byte
+	_, err = io.ReadFull(f, head[:])
+	return err != nil || bytes.HasPrefix(head[:], []byte("!<arch>"))
+}
+
+func globEscape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
