@@ -1,0 +1,110 @@
+package engine
+
+import "time"
+
+// Asynchronous progress
+//
+//	            kick                      leader seen
+//	parked ────────────► asleep in Wait ────────────► watching
+//	   ▲                      ▲      nobody leads and    │
+//	   │                      └──── requests are open ───┤ every watchTick
+//	   └────────────────────────────── quiet for long ───┘
+//
+// While somebody leads, the async goroutine must not sleep in Wait: every
+// message would wake it for nothing. Nor may each blocking call rouse it when
+// it ends. So after it has seen a leader it looks again every millisecond, and
+// only a rendezvous left alone kicks it at once; when there has been nothing to
+// do for a while it parks, and costs nothing.
+
+const (
+	watchTick  = time.Millisecond
+	watchTicks = 20 // until it parks
+)
+
+type asyncState int
+
+const (
+	asyncParked asyncState = iota
+	asyncWatching
+	asyncRunning
+)
+
+// wantProgress makes sure that requests under way are looked after when nobody
+// leads. The caller holds the lock.
+func (e *Engine) wantProgress() {
+	if e.leader != nil || e.async == asyncRunning || e.kick == nil {
+		return
+	}
+	if e.async == asyncParked || e.heavy > 0 {
+		e.async = asyncRunning
+		select {
+		case e.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// asyncLoop moves requests on while no goroutine waits for one. It ends when
+// the engine closes; Close waits for it.
+func (e *Engine) asyncLoop() {
+	defer e.goroutines.Done()
+	timer := time.NewTimer(watchTick)
+	timer.Stop()
+	idleTicks := 0
+	for {
+		select {
+		case <-e.kick:
+			idleTicks = 0
+		case <-timer.C:
+		}
+		e.mu.lock()
+		worked := e.runAsync()
+		if e.closed {
+			e.quiet.Broadcast()
+			e.mu.unlock()
+			return
+		}
+		if worked {
+			idleTicks = 0
+		} else {
+			idleTicks++
+		}
+		if idleTicks < watchTicks && !e.sleeping {
+			e.async = asyncWatching
+			timer.Reset(watchTick)
+		} else {
+			e.async = asyncParked
+			timer.Stop()
+		}
+		e.mu.unlock()
+	}
+}
+
+// runAsync leads while requests are under way and nobody else does. It reports
+// whether there was any work.
+func (e *Engine) runAsync() bool {
+	worked := e.leads != e.leadsSeen
+	e.leadsSeen = e.leads
+	for !e.closed && e.leader == nil && e.active > 0 {
+		e.async = asyncRunning
+		worked = true
+		if e.progress() > 0 {
+			e.mu.breathe()
+			continue
+		}
+		if !e.arm() {
+			continue
+		}
+		e.asyncAsleep = true
+		e.mu.unlock()
+		e.waitset.wait(e.napTime())
+		e.mu.lock()
+		e.asyncAsleep = false
+		if e.heir() != nil {
+			e.async = asyncWatching
+			e.succeed() // a goroutine that waits would rather lead itself
+			break
+		}
+	}
+	return worked
+}

@@ -1,0 +1,276 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// Context is a communication context: messages of one match receives of the
+// same only. The contexts 2k and 2k+1 belong to one communicator and are
+// revoked together.
+type Context struct {
+	e       *Engine
+	id      uint64
+	members []int // world rank by rank; nil: the whole world in order
+	size    int
+	rankOf  map[int32]int // the reverse; nil where members is
+}
+
+// Env is what a message is addressed by, or a receive accepts.
+type Env struct {
+	Peer int    // rank in the context's group; AnySource for receives and probes
+	Tag  int    // 0 to 2^31-1; AnyTag for receives and probes
+	Sig  uint16 // of a collective call; a message with another is ErrMismatch
+	Mode Mode   // of a send
+}
+
+// OpenContext opens a context with an id that is the same on all its members
+// and different from that of every other context of any of them. Messages may
+// have come for it already. members gives the world rank of each rank of the
+// group.
+func (e *Engine) OpenContext(id uint64, members []int) *Context {
+	c := &Context{e: e, id: id, size: len(members)}
+	identity := len(members) == e.size
+	for i, m := range members {
+		identity = identity && i == m
+	}
+	if !identity {
+		c.members = members
+		c.rankOf = make(map[int32]int, len(members))
+		for i, m := range members {
+			c.rankOf[int32(m)] = i
+		}
+	}
+	e.mu.lock()
+	e.contexts[id] = c
+	e.mu.unlock()
+	return c
+}
+
+// Close forgets the context and the messages in it that were never received.
+// Receives still posted end with ErrClosed.
+func (c *Context) Close() {
+	e := c.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	delete(e.contexts, c.id)
+	e.failAll(func(r *request) bool { return r.ctx == c && r.phase == phasePosted }, ErrClosed)
+	e.purge(func(id uint64) bool { return id == c.id }, ErrClosed)
+}
+
+// world returns the world rank of a rank of the group.
+func (c *Context) world(rank int) int32 {
+	if c.members == nil {
+		return int32(rank)
+	}
+	return int32(c.members[rank])
+}
+
+// rank returns the rank in the group of a world rank.
+func (c *Context) rank(world int32) int {
+	if c.members == nil {
+		return int(world)
+	}
+	return c.rankOf[world]
+}
+
+// key is what a receive or probe with this env accepts.
+func (c *Context) key(env Env) matchKey {
+	k := matchKey{c.id, wild, int32(env.Tag)}
+	if env.Peer != AnySource {
+		k.source = c.world(env.Peer)
+	}
+	return k
+}
+
+// Err says why the context's communicator is revoked; nil: it is not.
+func (c *Context) Err() error {
+	c.e.mu.lock()
+	defer c.e.mu.unlock()
+	return c.e.revoked[c.id/2]
+}
+
+// Revoke ends all communication on the context's communicator, here and on all
+// members: calls under way and later ones fail with ErrRevoked (as
+// MPIX_Comm_revoke of ULFM). cause is told to the members. It does not block.
+func (c *Context) Revoke(cause error) {
+	e := c.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	if e.closed || e.revoked[c.id/2] != nil {
+		return
+	}
+	text := []byte(cause.Error())
+	text = text[:min(len(text), maxCause)]
+	for i := range c.size {
+		if w := c.world(i); int(w) != e.rank && e.peers[w].err == nil {
+			e.sendControl(w, wire.Message{Kind: wire.MsgRevoke, Context: c.id}, text)
+		}
+	}
+	e.revoke(c.id/2, fmt.Errorf("%w: %w", ErrRevoked, cause))
+	if e.leader == nil {
+		e.progress()
+	}
+}
+
+// maxCause bounds the text of an error that goes to another rank.
+const maxCause = 1024
+
+// revoke marks a communicator and ends what waits on it. Transfers that have
+// begun are let run: the buffers are in use.
+func (e *Engine) revoke(comm uint64, err error) {
+	if e.revoked[comm] != nil {
+		return
+	}
+	e.revoked[comm] = err
+	e.failAll(func(r *request) bool {
+		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight &&
+			(r.phase == phasePosted || r.phase == phaseQueued && r.kind == kindSend)
+	}, err)
+	e.purge(func(id uint64) bool { return id/2 == comm }, err)
+	for _, w := range e.probes {
+		if w.key.context/2 == comm {
+			e.tell(w)
+		}
+	}
+}
+
+// purge drops the unexpected messages of contexts; who waits for them to be
+// received is told why they will not be.
+func (e *Engine) purge(which func(id uint64) bool, why error) {
+	var gone []*unexpected
+	e.unexpected.each(func(n *node) {
+		if n.key.class() == 0 && which(n.key.context) {
+			gone = append(gone, n.msg)
+		}
+	})
+	for _, u := range gone {
+		e.unexpected.take(u)
+		e.refuse(u.source, &u.header, u.self, why)
+		e.discard(u)
+	}
+}
+
+// refuse tells the sender of a message that it will not be received.
+func (e *Engine) refuse(source int32, m *wire.Message, self *request, why error) {
+	switch {
+	case self != nil:
+		e.complete(self, why)
+	case m.Kind == wire.MsgRTS || m.Kind == wire.MsgEagerSync:
+		e.sendFin(source, m.Handle, why)
+	}
+}
+
+// Probe blocks until a message that env accepts is there, and describes it
+// without receiving it.
+func (c *Context) Probe(ctx context.Context, env Env) (Status, error) {
+	_, st, err := c.probe(ctx, env, true, false)
+	return st, err
+}
+
+// Iprobe does not block; ok says whether there is such a message.
+func (c *Context) Iprobe(env Env) (st Status, ok bool, err error) {
+	u, st, err := c.probe(nil, env, false, false)
+	return st, u != nil, err
+}
+
+// Mprobe blocks until a message that env accepts is there, and takes it out of
+// matching, for Message.Recv to receive.
+func (c *Context) Mprobe(ctx context.Context, env Env) (Message, Status, error) {
+	u, st, err := c.probe(ctx, env, true, true)
+	return c.message(u), st, err
+}
+
+// Improbe is Mprobe without blocking.
+func (c *Context) Improbe(env Env) (m Message, st Status, ok bool, err error) {
+	u, st, err := c.probe(nil, env, false, true)
+	return c.message(u), st, u != nil, err
+}
+
+func (c *Context) message(u *unexpected) Message {
+	if u == nil {
+		return Message{}
+	}
+	return Message{c, u, u.gen}
+}
+
+func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpected, Status, error) {
+	e := c.e
+	key := c.key(env)
+	e.mu.lock()
+	defer e.mu.unlock()
+	var w *waiter
+	for polled := false; ; {
+		if u := e.unexpected.find(key); u != nil {
+			if take {
+				e.unexpected.take(u)
+			}
+			return u, Status{Source: c.rank(u.source), Tag: int(u.header.Tag), Bytes: u.header.Length}, nil
+		}
+		if err := e.cannotReceive(c, key); err != nil {
+			return nil, Status{}, err
+		}
+		if !polled {
+			e.poll()
+			polled = true
+			continue
+		}
+		if !block {
+			return nil, Status{}, nil
+		}
+		if w == nil {
+			w = e.newWaiter()
+			w.key = key
+			defer e.freeWaiter(w)
+		}
+		w.ready = false
+		e.probes = append(e.probes, w)
+		err := e.await(ctx, w)
+		for i, x := range e.probes {
+			if x == w {
+				e.probes = append(e.probes[:i], e.probes[i+1:]...)
+				break
+			}
+		}
+		if err != nil {
+			return nil, Status{}, err
+		}
+	}
+}
+
+// Message is a message that Mprobe took out of matching. It is a value, to be
+// received once; the zero Message is none.
+type Message struct {
+	c   *Context
+	u   *unexpected
+	gen uint32
+}
+
+// IsZero reports whether m is no message.
+func (m Message) IsZero() bool { return m.u == nil }
+
+// Recv receives the message; see Context.Recv.
+func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
+	return m.Irecv(buf).Wait(ctx)
+}
+
+// Irecv starts to receive the message; see Context.Irecv. A message that was
+// received already is ErrClosed.
+func (m Message) Irecv(buf []byte) Request {
+	if m.u == nil {
+		return Request{}
+	}
+	e := m.c.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	r := e.take(kindRecv)
+	r.ctx, r.buf = m.c, buf
+	if m.u.gen != m.gen {
+		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
+	} else {
+		e.accept(r, m.u)
+	}
+	return e.public(r)
+}

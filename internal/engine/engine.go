@@ -1,0 +1,388 @@
+// Package engine matches messages and moves them: eager and rendezvous
+// protocols, credits, requests and progress, over the endpoints of one or
+// several transports. It knows bytes, ranks, tags and contexts; element types
+// are above it, sockets and memory mappings below.
+//
+// Everything is safe for concurrent use. One lock guards an engine; it is held
+// for the time of a poll or a post. Where code here says "the caller holds the
+// lock", that is Engine.mu.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Wildcards of Env.Peer and Env.Tag for receives and probes.
+const (
+	AnySource = wild
+	AnyTag    = wild
+)
+
+// Mode says when a send is complete.
+type Mode uint8
+
+// The modes.
+const (
+	Standard    Mode = iota // when the buffer may be reused
+	Synchronous             // when, besides, the receive has been matched (MPI_Ssend)
+)
+
+// The errors of the engine; wrapped with their cause.
+var (
+	ErrTruncate   = errors.New("message longer than the receive buffer")
+	ErrProcFailed = errors.New("process failed")
+	ErrRevoked    = errors.New("communicator revoked")
+	ErrClosed     = errors.New("engine is closed")
+	ErrMismatch   = errors.New("ranks called different collectives, or the same with different arguments")
+)
+
+// Rail is one transport of the engine, ready to send.
+type Rail struct {
+	Domain   transport.Domain
+	CQ       transport.CompletionQueue
+	Endpoint transport.Endpoint
+}
+
+type rail struct {
+	Rail
+	rma  transport.RMAEndpoint // nil: rendezvous by messages
+	attr transport.Attr
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Rank, Size int
+	Params     *params.Set // nil: all defaults
+	Rails      []Rail      // in order of preference; closed by Close
+	Route      []uint8     // by world rank: which rail leads there; nil: the first
+	LocalRanks int         // ranks of this job on this host
+	Notice     func(error) // told, under no lock, of oddities that fail nothing; may be nil
+}
+
+// Engine is one rank's.
+type Engine struct {
+	rank, size int
+	rails      []rail
+	waitset    waitset
+	pollTime   time.Duration // 0: ranks outnumber cores
+	eagerLimit int
+	window     int // credits per peer, bytes
+	notice     func(error)
+
+	mu mutex // guards everything below
+
+	peers        []peer
+	stalled      []int32 // peers with something queued
+	stalledSpare []int32
+	posted       postedQueue
+	unexpected   unexpectedQueue
+	buffers      bufferPool
+	contexts     map[uint64]*Context
+	revoked      map[uint64]error // by communicator: context id / 2
+
+	slots  []*request
+	free   *request
+	active int // background requests that are not done
+	heavy  int // those of them that want progress at once
+
+	leader      *waiter
+	leads       int // how often somebody led
+	leadsSeen   int
+	followers   []*waiter
+	watchers    []*waiter // told of every completion
+	probes      []*waiter // told of the next message with their key
+	freeWaiters *waiter
+	sleeping    bool
+	asyncAsleep bool
+	async       asyncState
+	failures    int // peers known to have failed
+
+	closed  bool
+	fatal   error // why a transport is of no further use
+	quiet   *sync.Cond
+	entries [32]transport.Completion
+
+	kick       chan struct{} // nil: no asynchronous progress
+	goroutines sync.WaitGroup
+	workers    workers
+}
+
+// peer is what the engine knows of another rank.
+type peer struct {
+	rail     *rail
+	err      error  // why nothing more can be sent to it
+	sendSeq  uint32 // of the last message sent
+	recvSeq  uint32 // of the last message received
+	credit   int    // bytes of its unexpected-message memory that we may fill
+	held     int    // bytes of ours that it fills
+	owed     int    // bytes to give back to it
+	control  fifo   // messages of the engine's own and reads: sent before
+	data     fifo   // users' sends
+	again    bool   // the endpoint said ErrAgain
+	isQueued bool   // in Engine.stalled
+	left     bool   // it shut down in good order
+}
+
+// fifo is a queue of requests through request.next.
+type fifo struct{ head, tail *request }
+
+func (q *fifo) push(r *request) {
+	r.next = nil
+	if q.tail == nil {
+		q.head = r
+	} else {
+		q.tail.next = r
+	}
+	q.tail = r
+}
+
+func (q *fifo) pop() *request {
+	r := q.head
+	q.head = r.next
+	if q.head == nil {
+		q.tail = nil
+	}
+	r.next = nil
+	return r
+}
+
+// unpop puts back what pop took.
+func (q *fifo) unpop(r *request) {
+	r.next = q.head
+	q.head = r
+	if q.tail == nil {
+		q.tail = r
+	}
+}
+
+// drop takes r out of the middle.
+func (q *fifo) drop(r *request) {
+	var kept fifo
+	for q.head != nil {
+		if x := q.pop(); x != r {
+			kept.push(x)
+		}
+	}
+	*q = kept
+}
+
+// The bounds of the credits of one peer.
+const (
+	windowMin = 16 << 10
+	windowMax = 1 << 20
+)
+
+// New makes the engine of a rank from transports whose endpoints are open and
+// whose address vectors hold every rank of the job.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size {
+		return nil, fmt.Errorf("engine: rank %d of %d", cfg.Rank, cfg.Size)
+	}
+	if len(cfg.Rails) == 0 && cfg.Size > 1 {
+		return nil, errors.New("engine: no transport")
+	}
+	p := cfg.Params
+	e := &Engine{
+		rank: cfg.Rank, size: cfg.Size,
+		peers:    make([]peer, cfg.Size),
+		contexts: make(map[uint64]*Context),
+		revoked:  make(map[uint64]error),
+		notice:   cfg.Notice,
+	}
+	e.quiet = sync.NewCond(&e.mu.Mutex)
+	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
+	e.eagerLimit = windowMax
+	e.rails = make([]rail, len(cfg.Rails))
+	for i, r := range cfg.Rails {
+		a := r.Domain.Attr()
+		e.rails[i] = rail{Rail: r, attr: a}
+		if a.Caps.Has(transport.CapRead) {
+			rma, ok := r.Endpoint.(transport.RMAEndpoint)
+			if !ok {
+				return nil, fmt.Errorf("engine: %s says CapRead and has no Read", a.Provider)
+			}
+			e.rails[i].rma = rma
+		}
+		limit := a.EagerLimit
+		if l := p.Int("engine.eager_limit"); l > 0 {
+			limit = l
+		}
+		e.eagerLimit = min(e.eagerLimit, limit, a.MaxMsgSize-transport.HeaderSize)
+	}
+	// A message must leave room for others within the window.
+	e.eagerLimit = max(0, min(e.eagerLimit, e.window/4-messageCost))
+	for r := range e.peers {
+		i := 0
+		if cfg.Route != nil {
+			i = int(cfg.Route[r])
+		}
+		if r != cfg.Rank {
+			if i >= len(e.rails) {
+				return nil, fmt.Errorf("engine: no transport leads to rank %d", r)
+			}
+			e.peers[r].rail = &e.rails[i]
+		}
+		e.peers[r].credit = e.window
+	}
+	if cfg.LocalRanks <= runtime.NumCPU() {
+		e.pollTime = p.Duration("engine.poll")
+	}
+	if err := e.waitset.open(e.rails); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	if p.Bool("engine.async_progress") && cfg.Size > 1 {
+		e.kick = make(chan struct{}, 1)
+		e.goroutines.Add(1)
+		go e.asyncLoop() // ended by Close, which waits for it
+	}
+	return e, nil
+}
+
+// Rank is the world rank of this engine, Size the number of ranks of the job.
+func (e *Engine) Rank() int { return e.rank }
+
+// Size is the number of ranks of the job.
+func (e *Engine) Size() int { return e.size }
+
+// EagerLimit is the size in bytes up to which messages are sent eagerly.
+func (e *Engine) EagerLimit() int { return e.eagerLimit }
+
+// Close ends the engine in good order: what was sent is delivered, peers are
+// told, and every request that is not complete ends with ErrClosed. The caller
+// sees to it that all ranks are through with each other (a barrier). ctx bounds
+// the time; what is left then is cut off.
+func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
+
+// Kill ends the engine as if its process had died.
+func (e *Engine) Kill() { _ = e.close(context.Background(), false) }
+
+func (e *Engine) close(ctx context.Context, graceful bool) error {
+	e.mu.lock()
+	if e.closed {
+		e.mu.unlock()
+		return nil
+	}
+	if graceful {
+		e.flush(ctx)
+	}
+	e.closed = true
+	if e.kick != nil {
+		select {
+		case e.kick <- struct{}{}:
+		default:
+		}
+	}
+	e.failAll(func(r *request) bool { return !r.inflight }, ErrClosed)
+	for _, w := range append([]*waiter{}, e.followers...) {
+		e.wake(w)
+	}
+	for e.leader != nil || e.asyncAsleep {
+		e.signal()
+		e.quiet.Wait()
+	}
+	e.mu.unlock()
+	e.goroutines.Wait()
+
+	var err error
+	for i := range e.rails {
+		if graceful {
+			err = errors.Join(err, e.rails[i].Endpoint.Shutdown(ctx))
+		}
+	}
+	for i := range e.rails {
+		err = errors.Join(err, e.rails[i].Domain.Close())
+	}
+	e.waitset.close()
+	e.mu.lock()
+	e.failAll(func(*request) bool { return true }, ErrClosed)
+	e.mu.unlock()
+	e.workers.close()
+	if err != nil {
+		return fmt.Errorf("engine: close: %w", err)
+	}
+	return nil
+}
+
+// flush moves what is queued and in flight out, for as long as ctx allows.
+func (e *Engine) flush(ctx context.Context) {
+	w := e.newWaiter()
+	defer e.freeWaiter(w)
+	for e.sending() && ctx.Err() == nil && e.fatal == nil {
+		w.ready = false
+		e.watchers = append(e.watchers, w)
+		err := e.await(ctx, w)
+		e.unwatch(w)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// sending reports whether anything posted is still on its way out.
+func (e *Engine) sending() bool {
+	for _, r := range e.slots {
+		if r.kind != kindFree && !r.done && (r.inflight || r.kind == kindControl) {
+			return true
+		}
+	}
+	return false
+}
+
+// failAll completes the requests under way that which picks.
+func (e *Engine) failAll(which func(*request) bool, err error) {
+	for _, r := range e.slots {
+		if r.kind == kindFree || r.kind == kindTask || r.done || !which(r) {
+			continue
+		}
+		e.withdraw(r)
+		r.inflight = false
+		e.finish(r, err)
+	}
+}
+
+// withdraw takes a request out of the queue it stands in.
+func (e *Engine) withdraw(r *request) {
+	switch r.phase {
+	case phasePosted:
+		e.posted.withdraw(r)
+	case phaseQueued:
+		p := &e.peers[r.peer]
+		if r.kind == kindSend {
+			p.data.drop(r)
+		} else {
+			p.control.drop(r)
+		}
+	}
+	r.phase = phaseIdle
+}
+
+// finish completes a request, or frees it if no Request names it.
+func (e *Engine) finish(r *request, err error) {
+	if r.kind == kindControl {
+		e.release(r)
+		e.tellWatchers()
+		return
+	}
+	e.complete(r, err)
+}
+
+// Failed returns the world ranks that are known to have failed.
+func (e *Engine) Failed() []int {
+	e.mu.lock()
+	defer e.mu.unlock()
+	var ranks []int
+	for i := range e.peers {
+		if e.peers[i].err != nil && !e.peers[i].left {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
+}

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+var background = context.Background()
+
+// patienceOfTests bounds what must not hang.
+const patienceOfTests = 20 * time.Second
+
+// openJob makes n engines over one provider and closes them when the test ends.
+func openJob(t testing.TB, n int, provider transport.Provider, set map[string]string) []*Engine {
+	t.Helper()
+	p := &params.Set{}
+	for k, v := range set {
+		require.NoError(t, p.Set(k, v, params.FromFlag))
+	}
+	var rails []Rail
+	var vectors []transport.AddressVector
+	var addrs []transport.Address
+	for i := range n {
+		d, err := provider.Open(transport.Config{Self: transport.Addr(i), Size: n, JobID: "test", OneHost: true, Params: p})
+		require.NoError(t, err)
+		cq, err := d.OpenCQ()
+		require.NoError(t, err)
+		av, err := d.OpenAV()
+		require.NoError(t, err)
+		ep, err := d.OpenEndpoint(av, cq)
+		require.NoError(t, err)
+		rails = append(rails, Rail{d, cq, ep})
+		vectors = append(vectors, av)
+		addrs = append(addrs, ep.Address())
+	}
+	engines := make([]*Engine, n)
+	for i := range n {
+		_, err := vectors[i].Insert(addrs)
+		require.NoError(t, err)
+		engines[i], err = New(Config{Rank: i, Size: n, Params: p, Rails: rails[i : i+1], LocalRanks: n})
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(background, 5*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, e := range engines {
+			wg.Go(func() { _ = e.Close(ctx) })
+		}
+		wg.Wait()
+	})
+	return engines
+}
+
+// world opens the same context on every engine.
+func world(engines []*Engine) []*Context {
+	members := make([]int, len(engines))
+	for i := range members {
+		members[i] = i
+	}
+	cs := make([]*Context, len(engines))
+	for i, e := range engines {
+		cs[i] = e.OpenContext(0, members)
+	}
+	return cs
+}
+
+// ranks runs f on every rank of a job and fails if one does, or hangs.
+func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
+	t.Helper()
+	errs := make(chan error, len(cs))
+	for i, c := range cs {
+		go func() { // ends with f; the deadline below waits for it
+			if err := f(c, i); err != nil {
+				errs <- fmt.Errorf("rank %d: %w", i, err)
+				return
+			}
+			errs <- nil
+		}()
+	}
+	deadline := time.After(patienceOfTests)
+	for range cs {
+		select {
+		case err := <-errs:
+			require.NoError(t, err)
+		case <-deadline:
+			buf := make([]byte, 1<<20)
+			t.Fatalf("hang:\n%s", buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+// flavours are fabrics that make the engine take each of its paths.
+func flavours() map[string]func() (transport.Provider, map[string]string) {
+	return map[string]func() (transport.Provider, map[string]string){
+		"default": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
+		"rendezvous": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithEagerLimit(0)), nil
+		},
+		"messages only": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(4096), inproc.WithEagerLimit(512)), nil
+		},
+		"small window": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(), map[string]string{"engine.unexpected_limit": "16k"}
+		},
+		"no async": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(), map[string]string{"engine.async_progress": "false"}
+		},
+	}
+}
+
+func everyFlavour(t *testing.T, n int, f func(t *testing.T, engines []*Engine, cs []*Context)) {
+	for name, make := range flavours() {
+		t.Run(name, func(t *testing.T) {
+			p, set := make()
+			engines := openJob(t, n, p, set)
+			f(t, engines, world(engines))
+		})
+	}
+}
+
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + seed*13 + i>>8)
+	}
+	return b
+}
+
+func check(got, want []byte) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d bytes instead of %d", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Errorf("byte %d of %d is %d instead of %d", i, len(want), got[i], want[i])
+		}
+	}
+	return nil
+}
+
+func wantErr(err, want error) error {
+	if !errors.Is(err, want) {
+		return fmt.Errorf("error %v instead of %v", err, want)
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package engine
+
+import "github.com/weft-hpc/weft/internal/wire"
+
+// Matching follows MPI's rules (MPI 4.1, 3.5): a message matches the earliest
+// posted receive that accepts it, a receive the earliest message that it
+// accepts, and messages of one pair of ranks in one context do not overtake
+// each other.
+//
+// Both sides are hash tables over (context, source, tag) in which a wildcard
+// is a value like any other. A posted receive stands in the table once, under
+// its own key; an arriving message looks under the four keys that could accept
+// it and takes the one that was posted first. An unexpected message stands in
+// the table four times, so that a receive of any class finds its earliest
+// message in one look.
+//
+//	             source tag      posted: 1 entry      unexpected: 4 entries
+//	exact          s     t       (c, s, t)            (c, s, t)
+//	any source     *     t       (c, *, t)            (c, *, t)
+//	any tag        s     *       (c, s, *)            (c, s, *)
+//	any            *     *       (c, *, *)            (c, *, *)
+
+// wild is the source or tag of a key that accepts all of them.
+const wild = -1
+
+// classes of keys, as bits: 1 any source, 2 any tag.
+const classes = 4
+
+type matchKey struct {
+	context uint64
+	source  int32 // world rank
+	tag     int32
+}
+
+func (k matchKey) class() int {
+	c := 0
+	if k.source == wild {
+		c |= 1
+	}
+	if k.tag == wild {
+		c |= 2
+	}
+	return c
+}
+
+// of returns the key of class c that accepts a message with the exact key k.
+func (k matchKey) of(c int) matchKey {
+	if c&1 != 0 {
+		k.source = wild
+	}
+	if c&2 != 0 {
+		k.tag = wild
+	}
+	return k
+}
+
+func (k matchKey) hash() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio
+	h := k.context*odd ^ (uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)))
+	h *= odd
+	return h ^ h>>29
+}
+
+// node is an entry of a table. It lies within what it stands for.
+type node struct {
+	key        matchKey
+	seq        uint64
+	next, prev *node
+	req        *request    // a posted receive, or
+	msg        *unexpected // a message
+}
+
+// table is a hash table of nodes in which those of one key keep their order.
+type table struct {
+	buckets []struct{ head, tail *node }
+	n       int
+}
+
+const tableMin = 64
+
+func (t *table) push(n *node) {
+	if t.n >= 2*len(t.buckets) {
+		t.grow()
+	}
+	t.n++
+	t.link(n)
+}
+
+func (t *table) link(n *node) {
+	b := &t.buckets[n.key.hash()&uint64(len(t.buckets)-1)]
+	n.next, n.prev = nil, b.tail
+	if b.tail == nil {
+		b.head = n
+	} else {
+		b.tail.next = n
+	}
+	b.tail = n
+}
+
+func (t *table) grow() {
+	old := t.buckets
+	t.buckets = make([]struct{ head, tail *node }, max(tableMin, 2*len(old)))
+	for _, b := range old {
+		for n := b.head; n != nil; {
+			next := n.next
+			t.link(n)
+			n = next
+		}
+	}
+}
+
+func (t *table) remove(n *node) {
+	b := &t.buckets[n.key.hash()&uint64(len(t.buckets)-1)]
+	if n.prev == nil {
+		b.head = n.next
+	} else {
+		n.prev.next = n.next
+	}
+	if n.next == nil {
+		b.tail = n.prev
+	} else {
+		n.next.prev = n.prev
+	}
+	n.next, n.prev = nil, nil
+	t.n--
+}
+
+// first returns the earliest node with exactly this key.
+func (t *table) first(k matchKey) *node {
+	if t.n == 0 {
+		return nil
+	}
+	for n := t.buckets[k.hash()&uint64(len(t.buckets)-1)].head; n != nil; n = n.next {
+		if n.key == k {
+			return n
+		}
+	}
+	return nil
+}
+
+// each calls f for every node; f may remove the node it is given.
+func (t *table) each(f func(*node)) {
+	for i := range t.buckets {
+		for n := t.buckets[i].head; n != nil; {
+			next := n.next
+			f(n)
+			n = next
+		}
+	}
+}
+
+// postedQueue holds the receives that wait for a message.
+type postedQueue struct {
+	table
+	byClass [classes]int // how many of each, so that unused wildcards cost nothing
+	seq     uint64
+}
+
+func (q *postedQueue) post(r *request) {
+	q.seq++
+	r.node.seq = q.seq
+	q.byClass[r.node.key.class()]++
+	q.push(&r.node)
+}
+
+func (q *postedQueue) withdraw(r *request) {
+	q.byClass[r.node.key.class()]--
+	q.remove(&r.node)
+}
+
+// match takes out the receive that a message with key k belongs to, or nil.
+//
+// Hot path: no allocation, no system call.
+func (q *postedQueue) match(k matchKey) *request {
+	if q.n == 0 {
+		return nil
+	}
+	var best *node
+	for c := range classes {
+		if q.byClass[c] == 0 {
+			continue
+		}
+		if n := q.first(k.of(c)); n != nil && (best == nil || n.seq < best.seq) {
+			best = n
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	q.withdraw(best.req)
+	return best.req
+}
+
+// unexpected is a message that no receive was posted for.
+type unexpected struct {
+	nodes  [classes]node
+	header wire.Message
+	source int32
+	data   []byte   // of an eager message, in a buffer of the engine's
+	self   *request // a message to ourselves that still lies with its sender
+	cost   int      // credit that it holds
+	gen    uint32   // of the slot; a Message with another is stale
+	next   *unexpected
+}
+
+// unexpectedQueue holds the messages that wait for a receive.
+type unexpectedQueue struct {
+	table
+	free *unexpected
+}
+
+// get returns an unused entry.
+func (q *unexpectedQueue) get() *unexpected {
+	u := q.free
+	if u == nil {
+		u = &unexpected{}
+		for c := range classes {
+			u.nodes[c].msg = u
+		}
+		return u
+	}
+	q.free = u.next
+	u.next = nil
+	return u
+}
+
+func (q *unexpectedQueue) put(u *unexpected) {
+	u.gen++
+	u.data, u.self = nil, nil
+	u.next = q.free
+	q.free = u
+}
+
+func (q *unexpectedQueue) add(u *unexpected) {
+	exact := matchKey{u.header.Context, u.source, u.header.Tag}
+	for c := range classes {
+		u.nodes[c].key = exact.of(c)
+		q.push(&u.nodes[c])
+	}
+}
+
+func (q *unexpectedQueue) take(u *unexpected) {
+	for c := range classes {
+		q.remove(&u.nodes[c])
+	}
+}
+
+// find returns the earliest message that a receive with key k accepts, or nil.
+func (q *unexpectedQueue) find(k matchKey) *unexpected {
+	if n := q.first(k); n != nil {
+		return n.msg
+	}
+	return nil
+}

@@ -1,0 +1,413 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+var sizes = []int{0, 1, 7, 64, 511, 512, 513, 4000, 5000, 65536, 70000, 1 << 20}
+
+func TestSendRecvOfAllSizes(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			for i, n := range sizes {
+				for _, mode := range []Mode{Standard, Synchronous} {
+					if rank == 0 {
+						if err := c.Send(background, pattern(n, i), Env{Peer: 1, Tag: i, Mode: mode}); err != nil {
+							return err
+						}
+						continue
+					}
+					buf := make([]byte, n)
+					st, err := c.Recv(background, buf, Env{Peer: 0, Tag: i})
+					if err != nil {
+						return err
+					}
+					if st != (Status{Source: 0, Tag: i, Bytes: n}) {
+						return fmt.Errorf("status %+v for %d bytes", st, n)
+					}
+					if err := check(buf, pattern(n, i)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestMessagesDoNotOvertake(t *testing.T) {
+	const count = 3000
+	everyFlavour(t, 3, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			rng := rand.New(rand.NewPCG(1, uint64(rank)))
+			if rank > 0 {
+				for i := range count {
+					n := 8 + rng.IntN(1500)
+					b := make([]byte, n)
+					b[0], b[1], b[2] = byte(i), byte(i>>8), byte(rank)
+					if err := c.Send(background, b, Env{Peer: 0, Tag: i % 3}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			next := [3]int{}
+			buf := make([]byte, 2000)
+			for range 2 * count {
+				st, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: AnyTag})
+				if err != nil {
+					return err
+				}
+				i := int(buf[0]) | int(buf[1])<<8
+				if i != next[st.Source] || int(buf[2]) != st.Source || st.Tag != i%3 {
+					return fmt.Errorf("message %d of rank %d where %d is due: %+v", i, buf[2], next[st.Source], st)
+				}
+				next[st.Source]++
+			}
+			return nil
+		})
+	})
+}
+
+func TestUnexpectedMessagesFindTheirReceives(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		const count = 40
+		ranks(t, cs, func(c *Context, rank int) error {
+			if rank == 0 {
+				var rs []Request
+				for i := range count {
+					rs = append(rs, c.Isend(pattern(100*i, i), Env{Peer: 1, Tag: i}))
+				}
+				for _, r := range rs {
+					if _, err := r.Wait(background); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			for i := count - 1; i >= 0; i-- { // backwards: all but one are unexpected
+				buf := make([]byte, 100*i)
+				if _, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: i}); err != nil {
+					return err
+				}
+				if err := check(buf, pattern(100*i, i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestTruncationLosesNothingElse(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			for _, n := range []int{10, 600, 100000} {
+				if rank == 0 {
+					if err := c.Send(background, pattern(n, 1), Env{Peer: 1}); err != nil {
+						return err
+					}
+					if err := c.Send(background, pattern(n, 2), Env{Peer: 1}); err != nil {
+						return err
+					}
+					continue
+				}
+				buf := make([]byte, n)
+				st, err := c.Recv(background, buf[:n/2], Env{Peer: 0})
+				if err := wantErr(err, ErrTruncate); err != nil {
+					return err
+				}
+				if st.Bytes != n {
+					return fmt.Errorf("status says %d of %d bytes", st.Bytes, n)
+				}
+				if err := check(buf, append(pattern(n, 1)[:n/2], make([]byte, n-n/2)...)); err != nil {
+					return err
+				}
+				if _, err := c.Recv(background, buf, Env{Peer: 0}); err != nil {
+					return err
+				}
+				if err := check(buf, pattern(n, 2)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestSelfMessages(t *testing.T) {
+	everyFlavour(t, 1, func(t *testing.T, engines []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, _ int) error {
+			for i, n := range sizes {
+				s := c.Isend(pattern(n, i), Env{Peer: 0, Tag: i})
+				buf := make([]byte, n)
+				if _, err := c.Recv(background, buf, Env{Peer: AnySource, Tag: i}); err != nil {
+					return err
+				}
+				if _, err := s.Wait(background); err != nil {
+					return err
+				}
+				if err := check(buf, pattern(n, i)); err != nil {
+					return err
+				}
+				r := c.Irecv(buf, Env{Peer: 0, Tag: AnyTag})
+				if err := c.Send(background, pattern(n, i+1), Env{Peer: 0, Tag: i, Mode: Synchronous}); err != nil {
+					return err
+				}
+				if _, err := r.Wait(background); err != nil {
+					return err
+				}
+				if err := check(buf, pattern(n, i+1)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestFloodWithinCredits(t *testing.T) {
+	p := inproc.NewFabric()
+	engines := openJob(t, 2, p, map[string]string{"engine.unexpected_limit": "16k"})
+	cs := world(engines)
+	const count = 5000
+	ranks(t, cs, func(c *Context, rank int) error {
+		buf := make([]byte, 1000)
+		if rank == 0 {
+			var rs []Request
+			for i := range count {
+				rs = append(rs, c.Isend(pattern(1000, i), Env{Peer: 1, Tag: 1}))
+			}
+			if err := c.Send(background, nil, Env{Peer: 1, Tag: 2}); err != nil {
+				return err
+			}
+			for _, r := range rs {
+				if _, err := r.Wait(background); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for i := range count {
+			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: 1}); err != nil {
+				return err
+			}
+			if err := check(buf, pattern(1000, i)); err != nil {
+				return err
+			}
+			if held := engines[1].peers[0].held; held > 16<<10 {
+				return fmt.Errorf("%d bytes of unexpected messages in a window of 16 KiB", held)
+			}
+		}
+		_, err := c.Recv(background, nil, Env{Peer: 0, Tag: 2})
+		return err
+	})
+}
+
+func TestProbes(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			const n = 3000
+			if rank == 0 {
+				var rs [3]Request
+				for i := range rs {
+					rs[i] = c.Isend(pattern(n, i), Env{Peer: 1, Tag: i})
+				}
+				for _, r := range rs {
+					if _, err := r.Wait(background); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			st, err := c.Probe(background, Env{Peer: AnySource, Tag: 0})
+			if err != nil || st != (Status{Tag: 0, Bytes: n}) {
+				return fmt.Errorf("probe: %+v, %w", st, err)
+			}
+			m, st, err := c.Mprobe(background, Env{Peer: 0, Tag: AnyTag})
+			if err != nil || st != (Status{Tag: 0, Bytes: n}) {
+				return fmt.Errorf("mprobe: %+v, %w", st, err)
+			}
+			buf := make([]byte, n)
+			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: AnyTag}); err != nil { // passes the one taken out
+				return err
+			}
+			if err := check(buf, pattern(n, 1)); err != nil {
+				return err
+			}
+			if _, err := m.Recv(background, buf); err != nil {
+				return err
+			}
+			if err := check(buf, pattern(n, 0)); err != nil {
+				return err
+			}
+			if _, err := m.Recv(background, buf); err == nil {
+				return fmt.Errorf("a message was received twice")
+			}
+			for {
+				m, _, ok, err := c.Improbe(Env{Peer: 0, Tag: 2})
+				if err != nil {
+					return err
+				}
+				if ok {
+					if _, err := m.Recv(background, buf); err != nil {
+						return err
+					}
+					return check(buf, pattern(n, 2))
+				}
+			}
+		})
+	})
+}
+
+func TestCancelOfAReceive(t *testing.T) {
+	engines := openJob(t, 2, inproc.NewFabric(), nil)
+	cs := world(engines)
+	r := cs[0].Irecv(make([]byte, 8), Env{Peer: 1, Tag: 3})
+	require.NoError(t, r.Cancel())
+	st, err := r.Wait(background)
+	require.NoError(t, err)
+	require.True(t, st.Cancelled)
+	st, err = r.Wait(background) // stale
+	require.NoError(t, err)
+	require.Equal(t, Status{}, st)
+	require.Zero(t, engines[0].posted.n)
+}
+
+func TestContextsOfGoEndCalls(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
+		ctx, cancel := context.WithCancel(background)
+		ended := make(chan error, 4)
+		go func() { // each ends with ctx
+			_, err := cs[0].Recv(ctx, make([]byte, 8), Env{Peer: 1, Tag: 1})
+			ended <- err
+		}()
+		go func() { _, err := cs[0].Probe(ctx, Env{Peer: 1, Tag: 2}); ended <- err }()
+		go func() { ended <- cs[0].Send(ctx, make([]byte, 1<<20), Env{Peer: 1, Tag: 1, Mode: Synchronous}) }()
+		r := cs[0].Irecv(make([]byte, 8), Env{Peer: 1, Tag: 4})
+		go func() { _, err := r.Wait(ctx); ended <- err }()
+		cancel()
+		for range 4 {
+			require.ErrorIs(t, <-ended, context.Canceled)
+		}
+		// The request is still there.
+		require.NoError(t, cs[1].Send(background, make([]byte, 8), Env{Peer: 0, Tag: 4}))
+		_, err := r.Wait(background)
+		require.NoError(t, err)
+		if engines[0].kick == nil {
+			return // without asynchronous progress nobody moves the abandoned send
+		}
+		// And the abandoned send still arrives whole.
+		ranks(t, cs[1:], func(c *Context, _ int) error {
+			_, err := c.Recv(background, make([]byte, 1<<20), Env{Peer: 0, Tag: 1})
+			return err
+		})
+	})
+}
+
+func TestWaitAny(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			const n = 20
+			if rank == 0 {
+				for i := range n {
+					if err := c.Send(background, []byte{byte(i)}, Env{Peer: 1, Tag: (i * 7) % n}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			rs := make([]Request, n)
+			bufs := make([][1]byte, n)
+			for i := range rs {
+				rs[i] = c.Irecv(bufs[i][:], Env{Peer: 0, Tag: i})
+			}
+			at := func(i int) Request { return rs[i] }
+			for range n {
+				i, err := WaitAny(background, n, at)
+				if err != nil {
+					return err
+				}
+				if _, err := rs[i].Wait(background); err != nil {
+					return err
+				}
+				if int(bufs[i][0])*7%n != i {
+					return fmt.Errorf("request %d got message %d", i, bufs[i][0])
+				}
+				rs[i] = Request{}
+			}
+			if i, err := WaitAny(background, n, at); i != -1 || err != nil {
+				return fmt.Errorf("wait on nothing: %d, %w", i, err)
+			}
+			return nil
+		})
+	})
+}
+
+func TestManyGoroutinesPerRank(t *testing.T) {
+	everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			const threads, rounds = 8, 150
+			errs := make(chan error, threads)
+			for g := range threads {
+				go func() { // ends after its rounds
+					errs <- func() error {
+						next, prev := (rank+1)%3, (rank+2)%3
+						rng := rand.New(rand.NewPCG(7, uint64(g)))
+						for i := range rounds {
+							n := rng.IntN(2000)
+							s := c.Isend(pattern(n, g), Env{Peer: next, Tag: g})
+							buf := make([]byte, n)
+							if _, err := c.Recv(background, buf, Env{Peer: prev, Tag: g}); err != nil {
+								return err
+							}
+							if err := check(buf, pattern(n, g)); err != nil {
+								return fmt.Errorf("round %d: %w", i, err)
+							}
+							if _, err := s.Wait(background); err != nil {
+								return err
+							}
+						}
+						return nil
+					}()
+				}()
+			}
+			for range threads {
+				if err := <-errs; err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func TestTasks(t *testing.T) {
+	engines := openJob(t, 2, inproc.NewFabric(), nil)
+	cs := world(engines)
+	ranks(t, cs, func(c *Context, rank int) error {
+		var rs []Request
+		for i := range 50 { // more than are kept idle, each waits for its twin
+			rs = append(rs, c.e.Go(func() error {
+				if err := c.Send(background, []byte{1}, Env{Peer: 1 - rank, Tag: i}); err != nil {
+					return err
+				}
+				_, err := c.Recv(background, make([]byte, 1), Env{Peer: 1 - rank, Tag: i})
+				return err
+			}))
+		}
+		for i := len(rs) - 1; i >= 0; i-- {
+			if _, err := rs[i].Wait(background); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

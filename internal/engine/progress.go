@@ -1,0 +1,290 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// poll moves the transports on once, unless another goroutine is at it.
+func (e *Engine) poll() {
+	if e.leader == nil && !e.closed {
+		e.progress()
+	}
+}
+
+// progress reads every completion queue once, acts on what is there, and sends
+// what was stalled. It returns how much there was.
+//
+// Hot path: no allocation, no system call but the transports'.
+func (e *Engine) progress() int {
+	total := 0
+	for i := range e.rails {
+		n, err := e.rails[i].CQ.Read(e.entries[:])
+		for j := range n {
+			e.dispatch(&e.entries[j])
+		}
+		total += n
+		if err != nil {
+			e.fail(err)
+		}
+	}
+	if len(e.stalled) > 0 {
+		e.retry()
+	}
+	return total
+}
+
+// napTime bounds a sleep: an endpoint without room does not say when it has
+// some again.
+func (e *Engine) napTime() time.Duration {
+	for _, i := range e.stalled {
+		if e.peers[i].again {
+			return 100 * time.Microsecond
+		}
+	}
+	return -1
+}
+
+// fail ends everything: a transport is of no further use.
+func (e *Engine) fail(err error) {
+	if e.fatal != nil || e.closed {
+		return
+	}
+	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
+	e.failAll(func(r *request) bool { return !r.inflight }, e.fatal)
+	for i := range e.peers {
+		if i != e.rank && e.peers[i].err == nil {
+			e.peers[i].err = e.fatal
+		}
+	}
+}
+
+func (e *Engine) dispatch(c *transport.Completion) {
+	switch c.Kind {
+	case transport.RecvDone:
+		e.receive(int32(c.Peer), c.Msg)
+	case transport.OpDone:
+		r := c.Op.User.(*request)
+		r.inflight = false
+		e.opDone(r, c.Err)
+	case transport.PeerDown:
+		e.peerDown(int32(c.Peer), c.Err, false)
+	case transport.PeerLeft:
+		e.peerDown(int32(c.Peer), transport.ErrPeerLeft, true)
+	case transport.PeerNotice:
+		if e.notice != nil {
+			go e.notice(c.Err) // a user's function must not run under our lock; it ends by itself
+		}
+	}
+}
+
+// opDone goes on when the endpoint has done with a request's op.
+func (e *Engine) opDone(r *request, err error) {
+	switch {
+	case r.kind == kindRecv:
+		e.readDone(r, err)
+	case err != nil:
+		e.finish(r, e.peerError(r.peer, err))
+	case r.kind != kindControl && e.peers[r.peer].err != nil && r.header.Kind != wire.MsgEager && !r.replied:
+		e.complete(r, e.peers[r.peer].err) // its answer will not come
+	default:
+		e.sent(r)
+	}
+}
+
+// receive takes a message from a peer.
+//
+// Hot path: no allocation, no system call.
+func (e *Engine) receive(source int32, b []byte) {
+	var m wire.Message
+	data, err := m.Parse(b)
+	if err != nil {
+		e.breach(source, err)
+		return
+	}
+	p := &e.peers[source]
+	if p.err != nil {
+		return // it was given up; what it sends later counts no more
+	}
+	if p.recvSeq++; m.Seq != p.recvSeq {
+		e.breach(source, errSequence)
+		return
+	}
+	if p.credit += int(m.Credit); p.credit > e.window {
+		e.breach(source, errCredit)
+		return
+	}
+	switch m.Kind {
+	case wire.MsgEager, wire.MsgEagerSync:
+		e.arrive(source, &m, data, messageCost+len(data))
+	case wire.MsgRTS:
+		e.arrive(source, &m, nil, 0) // no credit; see send.go
+	case wire.MsgCTS, wire.MsgFin, wire.MsgAck:
+		err = e.reply(source, &m, data)
+	case wire.MsgData:
+		err = e.piece(source, &m, data)
+	case wire.MsgRevoke:
+		e.revoke(m.Context/2, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, data))
+	case wire.MsgCredit:
+	}
+	if err != nil {
+		e.breach(source, err)
+	}
+}
+
+// The ways in which a peer can break the protocol.
+var (
+	errSequence = errors.New("a message was lost or came twice")
+	errCredit   = errors.New("more credit returned than was taken")
+	errOverrun  = errors.New("sent beyond its credit")
+	errTag      = errors.New("a message with a negative tag")
+	errHandle   = errors.New("a message for a request that does not exist")
+	errOffset   = errors.New("data outside the request's buffer")
+)
+
+// arrive matches a user's message.
+func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) {
+	if m.Tag < 0 {
+		e.breach(source, errTag)
+		return
+	}
+	if r := e.posted.match(matchKey{m.Context, source, m.Tag}); r != nil {
+		e.owe(source, cost)
+		if m.Kind == wire.MsgRTS {
+			e.pull(r, source, m)
+		} else {
+			e.fill(r, source, m, data)
+		}
+		return
+	}
+	if len(e.revoked) > 0 {
+		if why := e.revoked[m.Context/2]; why != nil {
+			e.owe(source, cost)
+			e.refuse(source, m, nil, why)
+			return
+		}
+	}
+	p := &e.peers[source]
+	if p.held += cost; p.held > e.window {
+		e.breach(source, errOverrun)
+		return
+	}
+	u := e.unexpected.get()
+	u.header, u.source, u.cost = *m, source, cost
+	u.data = e.buffers.get(len(data))
+	copy(u.data, data)
+	e.addUnexpected(u)
+}
+
+// reply takes the receiver's answer to one of our sends.
+func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
+	r := e.slot(m.Handle)
+	if r == nil || r.kind != kindSend || r.peer != source || r.done || r.replied || r.phase != phaseSent {
+		return errHandle
+	}
+	switch m.Kind {
+	case wire.MsgCTS:
+		if r.header.Kind != wire.MsgRTS || r.inflight || m.Length > len(r.buf) {
+			return errHandle
+		}
+		r.phase = phasePumping
+		r.remote, r.total, r.offset = m.Key, m.Length, 0
+		e.pump(r)
+		return nil
+	case wire.MsgFin:
+		if r.header.Kind == wire.MsgEager {
+			return errHandle
+		}
+		r.err = finError(source, data)
+	case wire.MsgAck:
+		if r.header.Kind != wire.MsgEagerSync {
+			return errHandle
+		}
+	}
+	r.replied = true
+	if !r.inflight {
+		e.complete(r, r.err)
+	}
+	return nil
+}
+
+// piece takes a part of a rendezvous without RMA.
+func (e *Engine) piece(source int32, m *wire.Message, data []byte) error {
+	r := e.slot(m.Handle)
+	if r == nil || r.kind != kindRecv || r.phase != phaseFilling || r.peer != source || r.done {
+		return errHandle
+	}
+	if m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0 {
+		return errOffset
+	}
+	copy(r.buf[r.offset:], data)
+	if r.offset += len(data); r.offset == r.total {
+		e.complete(r, r.err)
+	}
+	return nil
+}
+
+// breach gives up a peer that broke the protocol.
+func (e *Engine) breach(peer int32, err error) {
+	e.peerDown(peer, fmt.Errorf("%w: %w", transport.ErrProtocol, err), false)
+}
+
+// peerError is the error of an operation with a peer that the transport failed.
+func (e *Engine) peerError(peer int32, err error) error {
+	if p := &e.peers[peer]; p.err != nil {
+		return p.err
+	}
+	if errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft) {
+		return fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err)
+	}
+	return fmt.Errorf("rank %d: %w", peer, err)
+}
+
+// peerDown ends everything that waits for a peer. Its messages that have come
+// whole may still be received.
+func (e *Engine) peerDown(peer int32, err error, left bool) {
+	p := &e.peers[peer]
+	if p.err != nil {
+		return
+	}
+	p.err = fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err)
+	p.left = left
+	if !left {
+		e.failures++
+	}
+	e.failAll(func(r *request) bool {
+		if r.inflight {
+			return false // the endpoint will say
+		}
+		if r.peer == wild { // a receive from any source
+			return r.phase == phasePosted && !left && r.ctx.has(peer)
+		}
+		return r.peer == peer
+	}, p.err)
+	var gone []*unexpected
+	e.unexpected.each(func(n *node) {
+		if u := n.msg; n.key.class() == 0 && u.source == peer && u.header.Kind == wire.MsgRTS {
+			gone = append(gone, u)
+		}
+	})
+	for _, u := range gone {
+		e.unexpected.take(u)
+		e.discard(u)
+	}
+	for _, w := range e.probes {
+		e.tell(w)
+	}
+}
+
+// has reports whether a world rank is a member.
+func (c *Context) has(world int32) bool {
+	if c.members == nil {
+		return true
+	}
+	_, ok := c.rankOf[world]
+	return ok
+}

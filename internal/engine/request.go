@@ -1,0 +1,367 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Status is what a receive or probe found.
+type Status struct {
+	Source    int // rank in the context's group
+	Tag       int
+	Bytes     int  // length of the whole message
+	Cancelled bool // the receive was cancelled before it matched
+}
+
+// Request names an operation under way. It is a value: a copy of one whose
+// operation has been waited for is harmless and answers "complete". The zero
+// Request is complete.
+type Request struct {
+	r   *request
+	gen uint32
+}
+
+type requestKind uint8
+
+const (
+	kindFree    requestKind = iota
+	kindSend                // a user's send
+	kindRecv                // a user's receive
+	kindControl             // a message of the engine's own; no Request names it
+	kindTask                // a function on a goroutine of its own
+)
+
+// phase is where a request stands. Arrows are taken under the engine's lock.
+//
+//	send:    queued ─► sent ─────────────────────► done     eager
+//	            └────► sent ─► (FIN or ACK) ─────► done     rendezvous, synchronous
+//	            └────► sent ─► CTS ─► pumping ───► done     rendezvous without RMA
+//	recv:    posted ─► done                                 eager
+//	            └────► reading ─► done                      rendezvous: our reads
+//	            └────► filling ─► done                      rendezvous: their data
+//	control: queued ─► sent ─► free
+type phase uint8
+
+const (
+	phaseIdle phase = iota
+	phaseQueued
+	phaseSent
+	phasePumping
+	phasePosted
+	phaseReading
+	phaseFilling
+)
+
+// request is a slot of the engine's table. All fields are guarded by Engine.mu.
+type request struct {
+	e     *Engine
+	index uint32
+	gen   uint32
+	kind  requestKind
+	phase phase
+
+	done       bool
+	inflight   bool // op is with the endpoint, and with it buf
+	background bool // counted in Engine.active: nobody may be polling for it
+	heavy      bool // counted in Engine.heavy: a rendezvous that wants progress
+	abandoned  bool // its blocking call has left; free it when it is done
+	replied    bool // send: FIN or ACK has come before op was done
+
+	err    error
+	status Status // Source is a rank of ctx's group
+
+	ctx    *Context
+	buf    []byte
+	peer   int32 // world rank; wild for a receive from any
+	tag    int32
+	sig    uint16
+	mode   Mode
+	offset int                    // bytes moved so far
+	total  int                    // bytes to be moved
+	remote uint64                 // the other side's request, or memory address
+	key    uint64                 // the other side's memory key
+	region transport.MemoryRegion // ours, of a rendezvous send
+
+	header wire.Message // of what is to be sent
+	node   node         // in the posted queue
+	op     transport.Op
+	waiter *waiter  // who is to be told
+	next   *request // free list, or a peer's queue
+}
+
+// handle is the request's name on the wire.
+func (r *request) handle() uint64 { return uint64(r.index)<<32 | uint64(r.gen) }
+
+// slot returns the request that a handle from the wire names, or nil.
+func (e *Engine) slot(handle uint64) *request {
+	i := handle >> 32
+	if i >= uint64(len(e.slots)) {
+		return nil
+	}
+	if r := e.slots[i]; r.gen == uint32(handle) && r.kind != kindFree {
+		return r
+	}
+	return nil
+}
+
+// take returns a fresh slot.
+//
+// Hot path: no allocation in steady state.
+func (e *Engine) take(kind requestKind) *request {
+	r := e.free
+	if r == nil {
+		r = &request{e: e, index: uint32(len(e.slots))}
+		r.node.req = r
+		r.op.User = r
+		e.slots = append(e.slots, r)
+	} else {
+		e.free = r.next
+		r.next = nil
+	}
+	r.kind = kind
+	return r
+}
+
+// release gives a slot back. Its op must not be in flight.
+func (e *Engine) release(r *request) {
+	r.gen++
+	r.kind, r.phase = kindFree, phaseIdle
+	r.done, r.abandoned, r.replied = false, false, false
+	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
+	r.status = Status{}
+	r.op.Data = nil
+	r.offset, r.total = 0, 0
+	r.next = e.free
+	e.free = r
+}
+
+// complete ends a request. What it was waited for by is told.
+func (e *Engine) complete(r *request, err error) {
+	if r.done {
+		return
+	}
+	if r.region != nil {
+		if cerr := r.region.Close(); err == nil {
+			err = cerr
+		}
+		r.region = nil
+	}
+	r.done = true
+	r.err = err
+	if r.background {
+		r.background = false
+		e.active--
+	}
+	if r.heavy {
+		r.heavy = false
+		e.heavy--
+	}
+	if r.abandoned {
+		e.release(r)
+		return
+	}
+	if r.waiter != nil {
+		e.tell(r.waiter)
+	}
+	e.tellWatchers()
+}
+
+// collect hands a completed request's outcome over and frees its slot.
+func (e *Engine) collect(r *request) (Status, error) {
+	st, err := r.status, r.err
+	e.release(r)
+	return st, err
+}
+
+// public makes the value that the user holds.
+func (e *Engine) public(r *request) Request {
+	if !r.done {
+		e.entrust(r)
+	}
+	return Request{r, r.gen}
+}
+
+// entrust leaves a request to asynchronous progress until somebody waits for it.
+func (e *Engine) entrust(r *request) {
+	r.background = true
+	e.active++
+	if len(r.buf) > e.eagerLimit {
+		r.heavy = true
+		e.heavy++
+	}
+	e.wantProgress()
+}
+
+// Completed returns a request that is complete with err.
+func (e *Engine) Completed(err error) Request {
+	if err == nil {
+		return Request{}
+	}
+	e.mu.lock()
+	defer e.mu.unlock()
+	r := e.take(kindTask)
+	e.complete(r, err)
+	return Request{r, r.gen}
+}
+
+// Done reports whether the operation has ended, without freeing it and without
+// moving anything on.
+func (q Request) Done() bool {
+	if q.r == nil {
+		return true
+	}
+	q.r.e.mu.lock()
+	defer q.r.e.mu.unlock()
+	return q.doneLocked()
+}
+
+func (q Request) doneLocked() bool { return q.r == nil || q.r.gen != q.gen || q.r.done }
+
+// Wait blocks until the operation has ended, and frees the request. If ctx ends
+// first its error is returned; the request and its buffer stay with the engine,
+// and Wait may be called again.
+func (q Request) Wait(ctx context.Context) (Status, error) {
+	if q.r == nil {
+		return Status{}, nil
+	}
+	e := q.r.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	return e.waitFor(ctx, q)
+}
+
+func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
+	r := q.r
+	for {
+		if r.gen != q.gen {
+			return Status{}, nil
+		}
+		if r.done {
+			return e.collect(r)
+		}
+		w := e.newWaiter()
+		w.passive = r.kind == kindTask
+		shared := r.waiter != nil // another goroutine waits for the same request
+		if shared {
+			e.watchers = append(e.watchers, w)
+		} else {
+			r.waiter = w
+		}
+		err := e.await(ctx, w)
+		if shared {
+			e.unwatch(w)
+		} else if r.gen == q.gen {
+			r.waiter = nil
+		}
+		e.freeWaiter(w)
+		if err != nil && !q.doneLocked() {
+			return Status{}, err
+		}
+	}
+}
+
+// Test moves the engine on once and says whether the operation has ended; if
+// so the request is freed.
+func (q Request) Test() (Status, bool, error) {
+	if q.r == nil {
+		return Status{}, true, nil
+	}
+	e := q.r.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	if !q.doneLocked() {
+		e.poll()
+	}
+	if q.r.gen != q.gen {
+		return Status{}, true, nil
+	}
+	if !q.r.done {
+		return Status{}, false, nil
+	}
+	st, err := e.collect(q.r)
+	return st, true, err
+}
+
+// Cancel withdraws a receive that has not matched a message yet; Wait then
+// reports Status.Cancelled. Anything else goes on as it would have, as MPI has
+// it (MPI 4.1, 3.8.4).
+func (q Request) Cancel() error {
+	if q.r == nil {
+		return nil
+	}
+	e := q.r.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	if r := q.r; !q.doneLocked() && r.phase == phasePosted {
+		e.posted.withdraw(r)
+		r.status.Cancelled = true
+		e.complete(r, nil)
+	}
+	return nil
+}
+
+// WaitAny blocks until one of the n requests that at returns has ended, and
+// returns its index without freeing it; -1 where none is under way or
+// complete: all are zero or stale. Among several it returns the first.
+func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
+	var e *Engine
+	for i := range n {
+		if q := at(i); q.r != nil {
+			e = q.r.e
+			break
+		}
+	}
+	if e == nil {
+		return -1, nil
+	}
+	e.mu.lock()
+	defer e.mu.unlock()
+	for polled := false; ; {
+		live := 0
+		for i := range n {
+			q := at(i)
+			if q.r == nil || q.r.gen != q.gen {
+				continue
+			}
+			if q.r.done {
+				return i, nil
+			}
+			live++
+		}
+		if live == 0 {
+			return -1, nil
+		}
+		if !polled {
+			e.poll()
+			polled = true
+			continue
+		}
+		w := e.newWaiter()
+		w.passive = true
+		for i := range n {
+			q := at(i)
+			if q.r == nil || q.r.gen != q.gen {
+				continue
+			}
+			w.passive = w.passive && q.r.kind == kindTask
+			if q.r.waiter != nil {
+				e.watchers = append(e.watchers, w)
+				continue
+			}
+			q.r.waiter = w
+		}
+		err := e.await(ctx, w)
+		for i := range n {
+			if q := at(i); q.r != nil && q.r.waiter == w {
+				q.r.waiter = nil
+			}
+		}
+		e.unwatch(w)
+		e.freeWaiter(w)
+		if err != nil {
+			return -1, err
+		}
+	}
+}
