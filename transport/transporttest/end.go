@@ -281,9 +281,7 @@ func testCloseInFlight(w *world) {
 		for i := range reqs { // nothing touches them any more
 			spoil(&reqs[i])
 		}
-		for i := range all[r.id].buf {
-			all[r.id].buf[i] = 0xEE
-		}
+		copy(all[r.id].buf, spoilt)
 		return nil
 	})
 }

@@ -34,6 +34,12 @@ var noise = func() []byte {
 
 const noiseOffsets = 1 << 20
 
+// What memory is overwritten with that must not be looked at, or touched, any more.
+var (
+	spoilt = bytes.Repeat([]byte{0xEE}, 5<<20)
+	zeros  = make([]byte, 5<<20)
+)
+
 // pattern is the content of n bytes (4 MiB at most) that go by a number.
 func pattern(from transport.Addr, seq uint64, n int) []byte {
 	off := (uint64(from)*7919 + seq*31) % noiseOffsets
@@ -175,12 +181,8 @@ func header(from transport.Addr, seq uint64) []byte {
 
 // spoil overwrites a request that has ended with all it points to: it is ours again.
 func spoil(q *request) {
-	for i := range q.op.Data {
-		q.op.Data[i] = 0xEE
-	}
-	for i := range q.op.Header {
-		q.op.Header[i] = 0xDD
-	}
+	copy(q.op.Data, spoilt)
+	copy(q.op.Header[:], spoilt)
 	q.op.Peer, q.op.HeaderLen, q.op.Data, q.op.User = -1, -1, nil, nil
 }
 

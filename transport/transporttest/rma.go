@@ -78,10 +78,15 @@ func (r *rank) access(post func(*request) error, p transport.Addr, key, addr uin
 	return r.finish(q, post)
 }
 
-func rmaSizes(a transport.Attr) []int {
+// rmaSizes are the sizes worth a try; the largest only in jobs of few ranks.
+func rmaSizes(a transport.Attr, ranks int) []int {
+	limit := a.MaxRMASize
+	if ranks > 4 {
+		limit = min(limit, 100_000)
+	}
 	var l []int
 	for _, n := range []int{0, 1, 3, 8, 255, 4096, 4097, 65_536, 1 << 20, 1<<20 + 3} {
-		if n <= a.MaxRMASize {
+		if n <= limit {
 			l = append(l, n)
 		}
 	}
@@ -96,7 +101,7 @@ func testRead(w *world) {
 			return err
 		}
 		dst := make([]byte, len(buf))
-		for i, n := range rmaSizes(r.attr) {
+		for i, n := range rmaSizes(r.attr, r.n) {
 			off := (i * 5) % 13
 			err := r.peers(func(p transport.Addr) error {
 				clear(dst)
@@ -106,7 +111,7 @@ func testRead(w *world) {
 				if err := sameAs(dst[:n], all[p].buf[off:off+n]); err != nil {
 					return fmt.Errorf("read of %d bytes from rank %d: %w", n, p, err)
 				}
-				return sameAs(dst[n:], make([]byte, len(dst)-n))
+				return sameAs(dst[n:], zeros[:len(dst)-n])
 			})
 			if err != nil {
 				return err
@@ -117,25 +122,22 @@ func testRead(w *world) {
 }
 
 func testWrite(w *world) {
-	const room = 1<<20 + 64
+	room := 1<<20 + 64
+	if len(w.ranks) > 4 {
+		room = 100_000 + 64
+	}
 	all := make([]shared, len(w.ranks))
 	w.each(func(r *rank) error {
 		// Every rank has a room of its own in every other's buffer.
 		if err := r.share(all, make([]byte, room*r.n), transport.RemoteWrite); err != nil {
 			return err
 		}
-		sizes := rmaSizes(r.attr)
-		if r.n > 4 {
-			sizes = slices.DeleteFunc(sizes, func(n int) bool { return n > 100_000 })
-		}
-		for i, n := range sizes {
+		for i, n := range rmaSizes(r.attr, r.n) {
 			off := (i * 5) % 13
 			err := r.peers(func(p transport.Addr) error {
 				src := slices.Clone(pattern(r.id, uint64(i), n))
 				err := r.access(r.write, p, all[p].key, all[p].at+uint64(room*int(r.id)+off), src)
-				for j := range src { // ours again
-					src[j] = 0xEE
-				}
+				copy(src, spoilt) // ours again
 				if err != nil {
 					return fmt.Errorf("write of %d bytes to rank %d: %w", n, p, err)
 				}
@@ -153,7 +155,7 @@ func testWrite(w *world) {
 					return fmt.Errorf("written by rank %d: %w", p, err)
 				}
 				clear(part[off : off+n])
-				if err := sameAs(part, make([]byte, room)); err != nil {
+				if err := sameAs(part, zeros[:room]); err != nil {
 					return fmt.Errorf("beside what rank %d wrote: %w", p, err)
 				}
 			}
@@ -246,7 +248,7 @@ func testWrites64(w *world) {
 			off := 0
 			for i := range many {
 				n := manySize(i)
-				want := make([]byte, n) // went to another rank
+				want := zeros[:n] // went to another rank
 				if (p+i)%r.n == int(r.id) {
 					want = pattern(transport.Addr(p), 2, total)[off : off+n]
 				}
@@ -354,7 +356,7 @@ func testRefused(w *world, want transport.Access) {
 				{"the other right", other[p].key, other[p].at, 8, transport.ErrAccess},
 				{"no right", local[p].key, local[p].at, 8, transport.ErrAccess},
 			} {
-				err := r.access(post, p, c.key, c.addr, slices.Repeat([]byte{0xEE}, c.n))
+				err := r.access(post, p, c.key, c.addr, slices.Clone(spoilt[:c.n]))
 				if !errors.Is(err, c.err) {
 					return fmt.Errorf("%s at rank %d: got %w, want %w", c.what, p, orNone(err), c.err)
 				}
@@ -409,7 +411,7 @@ type offer struct{ key, at uint64 }
 // access it. Once closed, the memory is overwritten at once: -race or the check
 // sees who touches it after that. An access succeeds whole or fails with ErrKey.
 func underClose(w *world, access transport.Access, use func(r *rank, o offer) error, closed func(buf []byte) error) {
-	const rounds = 40
+	const rounds = 25
 	size := min(1<<20, w.attr.MaxRMASize)
 	var current atomic.Pointer[offer]
 	var over atomic.Bool
@@ -452,9 +454,7 @@ func underClose(w *world, access transport.Access, use func(r *rank, o offer) er
 			if err := mr.Close(); err != nil {
 				return err
 			}
-			for j := range buf {
-				buf[j] = 0xFF
-			}
+			copy(buf, spoilt)
 			if err := use(r, o); err != nil { // no more: by a stale key
 				return err
 			}
@@ -490,7 +490,6 @@ func testCloseUnderWrites(w *world) {
 	// Each writer has a part of its own, so that only Close is in question.
 	part := size / len(w.ranks)
 	src := slices.Repeat([]byte{0xAA}, part)
-	untouched := slices.Repeat([]byte{0xFF}, size)
 	underClose(w, transport.RemoteWrite, func(r *rank, o offer) error {
 		err := r.access(r.write, 0, o.key, o.at+uint64(part*int(r.id)), src)
 		if err != nil && !errors.Is(err, transport.ErrKey) {
@@ -498,7 +497,7 @@ func testCloseUnderWrites(w *world) {
 		}
 		return nil
 	}, func(buf []byte) error {
-		if err := sameAs(buf, untouched); err != nil {
+		if err := sameAs(buf, spoilt[:size]); err != nil {
 			return fmt.Errorf("written after Close: %w", err)
 		}
 		return nil
