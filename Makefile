@@ -26,6 +26,7 @@ vet:
 	$(GO) vet $(PKGS)
 
 lint: bin/golangci-lint
+	bin/golangci-lint config verify
 	bin/golangci-lint run $(PKGS)
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
