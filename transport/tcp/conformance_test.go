@@ -1,0 +1,12 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }))
+}

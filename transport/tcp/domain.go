@@ -1,0 +1,165 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// eagerLimit is the largest message worth copying twice to save a round trip.
+const eagerLimit = 64 << 10
+
+// domain is the whole of the transport: what the user serialises. Only links
+// and the sleeping part are shared with other goroutines.
+type domain struct {
+	self    transport.Addr
+	address transport.Address
+	av      *addressVector
+	cq      *completionQueue
+	ep      *endpoint
+	mrs     regions
+	links   *links
+	closed  bool
+	left    bool // Shutdown has begun
+	drop    bool // messages are not delivered any more
+
+	conns []*conn // by rank; nil until first use
+	live  []*conn // polled
+	outq  []*conn // with output, or lately so
+	loop  selfQueue
+
+	round   uint // counts calls of progress
+	anyMore bool // a connection may have more set
+	events  [64]unix.EpollEvent
+
+	out    []transport.Completion // the user's, during Read
+	pend   []transport.Completion // what found no place there, from pendAt
+	pendAt int
+
+	streams *stream // free ones
+	gather  gather
+	frame   wire.TCPFrame // being parsed
+	scratch [wire.TCPHeaderSize + transport.HeaderSize + copyLimit]byte
+
+	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
+	// takes each before it closes the descriptors.
+	epfd, evfd int
+	signaled   atomic.Bool
+	down       atomic.Bool
+	sleepMu    sync.Mutex
+	sigMu      sync.Mutex
+}
+
+func (d *domain) Attr() transport.Attr {
+	return transport.Attr{
+		Provider:  name,
+		Name:      string(d.address),
+		Threading: transport.ThreadDomain,
+		Progress:  transport.ProgressManual,
+		Caps: transport.CapRead | transport.CapWrite | transport.CapWaitFD | transport.CapPeerDown |
+			transport.CapSymmetric,
+		MaxMsgSize:  wire.TCPMaxMsg,
+		EagerLimit:  eagerLimit,
+		MaxRMASize:  1<<63 - 1,
+		MRKeySize:   8,
+		LatencyNs:   5000,
+		BytesPerSec: 4e9,
+	}
+}
+
+func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
+	if d.closed {
+		return nil, fmt.Errorf("tcp: open completion queue: %w", transport.ErrClosed)
+	}
+	if d.cq != nil {
+		return nil, errors.New("tcp: a domain has one completion queue")
+	}
+	d.cq = &completionQueue{d}
+	return d.cq, nil
+}
+
+func (d *domain) OpenAV() (transport.AddressVector, error) {
+	if d.closed {
+		return nil, fmt.Errorf("tcp: open address vector: %w", transport.ErrClosed)
+	}
+	return &addressVector{}, nil
+}
+
+func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	if d.closed {
+		return nil, fmt.Errorf("tcp: open endpoint: %w", transport.ErrClosed)
+	}
+	v, okAV := av.(*addressVector)
+	q, okCQ := cq.(*completionQueue)
+	if !okAV || !okCQ || q.d != d {
+		return nil, errors.New("tcp: open endpoint: address vector and completion queue are not of this domain")
+	}
+	if d.ep != nil {
+		return nil, errors.New("tcp: a domain has one endpoint")
+	}
+	d.av = v
+	d.ep = &endpoint{d}
+	return d.ep, nil
+}
+
+// Close drops every connection: peers that were not told by Shutdown take this
+// process for dead.
+func (d *domain) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	d.links.close()
+	for _, c := range d.conns {
+		if c != nil {
+			c.closeFD()
+			c.state = connGone
+			c.err = transport.ErrClosed
+		}
+	}
+	d.outq = nil
+	d.down.Store(true)
+	d.wake()
+	d.sleepMu.Lock()
+	d.sigMu.Lock()
+	d.closePoll()
+	d.sigMu.Unlock()
+	d.sleepMu.Unlock()
+	return nil
+}
+
+// full says whether no completion may be given to the user directly.
+func (d *domain) full() bool {
+	return len(d.out) == cap(d.out) || len(d.pend) > 0
+}
+
+// emit reports c now or, without room, at a later Read.
+func (d *domain) emit(c transport.Completion) {
+	if d.full() {
+		d.pend = append(d.pend, c)
+	} else {
+		d.out = append(d.out, c)
+	}
+}
+
+func (d *domain) opDone(op *transport.Op, err error) {
+	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
+}
+
+// drain gives the user what is pending.
+func (d *domain) drain() {
+	for len(d.out) < cap(d.out) && d.pendAt < len(d.pend) {
+		d.out = append(d.out, d.pend[d.pendAt])
+		d.pend[d.pendAt] = transport.Completion{}
+		d.pendAt++
+	}
+	if d.pendAt == len(d.pend) {
+		d.pend, d.pendAt = d.pend[:0], 0
+	}
+}

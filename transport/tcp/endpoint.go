@@ -1,0 +1,113 @@
+package tcp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// copyLimit is up to how much data a copy behind the headers is cheaper than
+// gathering.
+const copyLimit = 1024
+
+type endpoint struct{ d *domain }
+
+func (e *endpoint) Address() transport.Address { return e.d.address }
+
+// check answers what is wrong with an operation before it begins.
+func (d *domain) check(op *transport.Op) error {
+	switch {
+	case d.closed, d.left:
+		return transport.ErrClosed
+	case uint(op.Peer) >= uint(len(d.conns)), int(op.Peer) >= d.av.Len() && op.Peer != d.self:
+		return transport.ErrAddress
+	case uint(op.HeaderLen) > transport.HeaderSize:
+		return transport.ErrTooLarge
+	}
+	return nil
+}
+
+// Send writes the message if the socket takes it at once, else queues it.
+//
+// Hot path: no allocation, one system call.
+func (e *endpoint) Send(op *transport.Op) (bool, error) {
+	d := e.d
+	if err := d.check(op); err != nil {
+		return false, err
+	}
+	size := op.HeaderLen + len(op.Data)
+	if size > wire.TCPMaxMsg {
+		return false, transport.ErrTooLarge
+	}
+	if op.Peer == d.self {
+		return d.loop.send(op)
+	}
+	c := d.peer(op.Peer)
+	op.Scratch = 0
+	if c.state != connUp || c.hasOutput() {
+		if err := c.use(); err != nil {
+			return false, err
+		}
+		c.msgs.push(op)
+		return false, nil
+	}
+	if c.wrErr != nil {
+		return false, c.err
+	}
+	n, err := d.write(c.fd, op, size)
+	switch {
+	case err == errAgain: //nolint:errorlint // the very value, on the hot path
+	case err != nil:
+		c.writeFailed(err)
+		return false, c.err
+	case n == wire.TCPHeaderSize+size:
+		return true, nil
+	case n > 0:
+		op.Scratch, c.mid = uint64(n), fromMsgs
+	}
+	c.msgs.push(op)
+	c.wantOutput()
+	return false, nil
+}
+
+// write writes what the socket takes of a message.
+func (d *domain) write(fd int, op *transport.Op, size int) (int, error) {
+	h := wire.TCPHeaderSize + op.HeaderLen
+	wire.PutTCPMsg(d.scratch[:], size)
+	copy(d.scratch[wire.TCPHeaderSize:], op.Header[:op.HeaderLen])
+	if len(op.Data) <= copyLimit {
+		copy(d.scratch[h:], op.Data)
+		return send(fd, d.scratch[:h+len(op.Data)])
+	}
+	iov := d.gather.iov[:2]
+	iov[0].Base = &d.scratch[0]
+	iov[0].SetLen(h)
+	iov[1].Base = &op.Data[0]
+	iov[1].SetLen(len(op.Data))
+	n, err := sendv(fd, &d.gather.msg, iov, h+len(op.Data))
+	iov[1] = unix.Iovec{}
+	return n, err
+}
+
+// Read asks the peer for the bytes; they go from its memory to op.Data.
+func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
+
+// Write sends the bytes, from op.Data to the peer's memory.
+func (e *endpoint) Write(op *transport.Op) error { return e.rma(op, false) }
+
+func (e *endpoint) rma(op *transport.Op, read bool) error {
+	d := e.d
+	if err := d.check(op); err != nil {
+		return err
+	}
+	if op.Peer == d.self {
+		d.selfRMA(op, read)
+		return nil
+	}
+	c := d.peer(op.Peer)
+	if c.wrErr != nil {
+		return c.err
+	}
+	return c.post(op, read)
+}

@@ -1,0 +1,118 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// A key names a slot and the registration that is in it:
+//
+//	63            32 31      20 19        0
+//	┌───────────────┬──────────┬───────────┐
+//	│ random        │generation│ slot      │
+//	└───────────────┴──────────┴───────────┘
+const (
+	slotBits       = 20
+	generationBits = 12
+	maxRegions     = 1 << slotBits
+)
+
+// region is registered memory. Regions are reused after their Close.
+type region struct {
+	d      *domain
+	slot   uint32
+	gen    uint32
+	key    uint64
+	buf    []byte
+	access transport.Access
+	open   bool
+	uses   int // streams and landings that refer to buf
+	next   *region
+}
+
+// regions is the table that keys lead to.
+type regions struct {
+	slots []*region
+	free  *region
+	rnd   [512]byte
+	left  int // unused bytes at the end of rnd
+}
+
+func (t *regions) random() uint32 {
+	if t.left < 4 {
+		_, _ = rand.Read(t.rnd[:]) // never fails
+		t.left = len(t.rnd)
+	}
+	b := t.rnd[len(t.rnd)-t.left:][:4]
+	v := binary.LittleEndian.Uint32(b)
+	clear(b)
+	t.left -= 4
+	return v
+}
+
+// RegisterMemory is a table entry; pages need no preparation.
+func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	if d.closed {
+		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
+	}
+	t := &d.mrs
+	r := t.free
+	switch {
+	case r != nil:
+		t.free, r.next = r.next, nil
+	case len(t.slots) == maxRegions:
+		return nil, errors.New("tcp: register memory: table of regions is full")
+	default:
+		r = &region{d: d, slot: uint32(len(t.slots))}
+		t.slots = append(t.slots, r)
+	}
+	r.gen = (r.gen + 1) % (1 << generationBits)
+	r.key = uint64(t.random())<<32 | uint64(r.gen)<<slotBits | uint64(r.slot)
+	r.buf, r.access, r.open = buf, access, true
+	return r, nil
+}
+
+func (r *region) Key() uint64  { return r.key }
+func (r *region) Base() uint64 { return 0 }
+
+// Close withdraws the region. A reply that is under way is filled up with
+// zeros and then declared failed, so that the connection survives. The region
+// must not be used, nor closed again, after it: it may be somebody else's.
+func (r *region) Close() error {
+	if !r.open {
+		return nil
+	}
+	if r.uses > 0 {
+		for _, c := range r.d.live {
+			c.dropRegion(r)
+		}
+	}
+	r.open, r.buf, r.key = false, nil, 0
+	r.next, r.d.mrs.free = r.d.mrs.free, r
+	return nil
+}
+
+// find returns the n bytes at addr of the region named by key, if peers may
+// do so with them.
+func (t *regions) find(key, addr, n uint64, want transport.Access) (*region, []byte, wire.TCPStatus) {
+	slot := key & (maxRegions - 1)
+	if slot >= uint64(len(t.slots)) {
+		return nil, nil, wire.TCPKey
+	}
+	r := t.slots[slot]
+	if !r.open || r.key != key {
+		return nil, nil, wire.TCPKey
+	}
+	if r.access&want != want {
+		return nil, nil, wire.TCPAccess
+	}
+	if size := uint64(len(r.buf)); addr > size || n > size-addr {
+		return nil, nil, wire.TCPBounds
+	}
+	return r, r.buf[addr : addr+n], wire.TCPOK
+}

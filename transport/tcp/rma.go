@@ -1,0 +1,260 @@
+package tcp
+
+import (
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// window is how many reads, and chunks of writes, may await their answer per
+// connection. It bounds what a target remembers, so a target never has to stop
+// reading requests, which could end in two peers waiting for each other.
+const window = 256
+
+// maxAnswers is what a correct peer can make us have waiting in ctl.
+const maxAnswers = window * (wire.TCPReadSize + 2*wire.TCPAckSize + wire.TCPMaxHeader)
+
+// slot is an operation of ours under way. Its name on the wire is the slot's
+// index and generation.
+type slot struct {
+	op      *transport.Op
+	gen     uint64
+	read    bool
+	done    int // bytes of a read that have come
+	unacked int // chunks of a write
+	sent    bool
+	status  wire.TCPStatus
+}
+
+// rma is the state of reads and writes of one connection, made for the first.
+type rma struct {
+	slots   [window]slot
+	free    [window]uint8
+	nfree   int
+	tokens  int // requests that may still be sent
+	reads   int // reads under way: bulk data is coming
+	serving int // reads of the peer being answered
+}
+
+func (c *conn) needRMA() *rma {
+	if c.rma == nil {
+		c.rma = &rma{nfree: window, tokens: window}
+		for i := range c.rma.free {
+			c.rma.free[i] = uint8(i)
+		}
+	}
+	return c.rma
+}
+
+// post takes a read or write; op.Scratch is 1 for a read.
+func (c *conn) post(op *transport.Op, read bool) error {
+	if err := c.use(); err != nil {
+		return err
+	}
+	op.Scratch = 0
+	if read {
+		op.Scratch = 1
+	}
+	c.rmaWait.push(op)
+	if c.state == connUp {
+		idle := !c.hasOutput()
+		c.startRMA()
+		if idle && c.hasOutput() {
+			c.push()
+		}
+	}
+	return nil
+}
+
+// startRMA starts what waits, as far as the window goes.
+func (c *conn) startRMA() {
+	for c.rmaWait.head != nil {
+		r := c.needRMA()
+		if r.nfree == 0 || r.tokens == 0 {
+			return
+		}
+		op := c.rmaWait.pop()
+		r.nfree--
+		i := r.free[r.nfree]
+		s := &r.slots[i]
+		*s = slot{op: op, gen: s.gen + 1, read: op.Scratch == 1}
+		id := s.gen<<8 | uint64(i)
+		op.ID = id
+		if s.read {
+			r.tokens--
+			r.reads++
+			c.control(wire.TCPFrame{Type: wire.TCPRead, ID: id, Key: op.RemoteKey, Addr: op.RemoteAddr, Total: uint64(len(op.Data))})
+			continue
+		}
+		st := c.d.newStream()
+		st.write, st.slot, st.id = true, uint32(i), id
+		st.key, st.addr, st.total, st.src = op.RemoteKey, op.RemoteAddr, len(op.Data), op.Data
+		c.writes.push(st)
+		c.wantOutput()
+	}
+}
+
+// ours finds the operation that an answer is for.
+func (c *conn) ours(id uint64, read bool) (uint32, *slot) {
+	if c.rma == nil {
+		return 0, nil
+	}
+	i := uint32(id % window)
+	s := &c.rma.slots[i]
+	if s.op == nil || s.gen != id>>8 || s.read != read {
+		return 0, nil
+	}
+	return i, s
+}
+
+// endSlot completes the operation of a slot and starts another.
+func (c *conn) endSlot(i uint32, s *slot) {
+	op := s.op
+	s.op = nil
+	r := c.rma
+	r.free[r.nfree] = uint8(i)
+	r.nfree++
+	if s.read {
+		r.tokens++
+		r.reads--
+	}
+	var err error
+	if s.status != wire.TCPOK {
+		what := "write"
+		if s.read {
+			what = "read"
+		}
+		err = c.d.peerError(what, c.rank, statusErr(s.status))
+	}
+	c.d.opDone(op, err)
+	c.startRMA()
+	if c.hasOutput() {
+		c.wantOutput()
+	}
+}
+
+// onData takes the header of a reply's frame.
+func (c *conn) onData(f *wire.TCPFrame) error {
+	i, s := c.ours(f.ID, true)
+	if s == nil {
+		return violated("reply to no read")
+	}
+	if f.Status != wire.TCPOK {
+		s.status = f.Status
+		c.endSlot(i, s)
+		return nil
+	}
+	left := len(s.op.Data) - s.done
+	if int(f.Length) > left || f.Length == 0 && left > 0 {
+		return violated("reply of %d bytes where %d are missing", f.Length, left)
+	}
+	c.in.kind, c.in.slot = landData, i
+	c.in.dst = s.op.Data[s.done : s.done+int(f.Length)]
+	s.done += int(f.Length)
+	return nil
+}
+
+// onRead takes a peer's request.
+func (c *conn) onRead(f *wire.TCPFrame) error {
+	r := c.needRMA()
+	if r.serving >= window || len(c.ctl)-c.ctlOff > maxAnswers {
+		return violated("more than %d reads at once", window)
+	}
+	reg, src, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteRead)
+	if status != wire.TCPOK {
+		c.control(wire.TCPFrame{Type: wire.TCPData, ID: f.ID, Status: status})
+		return nil
+	}
+	s := c.d.newStream()
+	s.id, s.src, s.region = f.ID, src, reg
+	reg.uses++
+	r.serving++
+	c.replies.push(s)
+	c.wantOutput()
+	return nil
+}
+
+// onWrite takes the header of a frame of a peer's write.
+func (c *conn) onWrite(f *wire.TCPFrame) error {
+	if len(c.ctl)-c.ctlOff > maxAnswers {
+		return violated("more than %d writes at once", window)
+	}
+	reg, dst, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteWrite)
+	c.in.id, c.in.ack, c.in.status = f.ID, true, status
+	if status != wire.TCPOK {
+		c.in.kind, c.in.skip = landSkip, int(f.Length)
+		return nil
+	}
+	reg.uses++
+	c.in.kind, c.in.region = landWrite, reg
+	c.in.dst = dst[f.Offset : f.Offset+uint64(f.Length)]
+	return nil
+}
+
+// onAck takes the answer to a frame of a write.
+func (c *conn) onAck(f *wire.TCPFrame) error {
+	i, s := c.ours(f.ID, false)
+	if s == nil || s.unacked == 0 {
+		return violated("ack of no write")
+	}
+	s.unacked--
+	c.rma.tokens++
+	if f.Status != wire.TCPOK {
+		s.status = f.Status
+	}
+	if s.sent && s.unacked == 0 {
+		c.endSlot(i, s)
+	} else if c.startRMA(); c.hasOutput() {
+		c.wantOutput()
+	}
+	return nil
+}
+
+// landed ends the frame whose bytes have all come.
+func (c *conn) landed() {
+	kind := c.in.kind
+	c.settle()
+	switch kind {
+	case landData:
+		s := &c.rma.slots[c.in.slot]
+		if s.done == len(s.op.Data) {
+			c.endSlot(c.in.slot, s)
+		}
+	case landWrite, landSkip:
+		if c.in.ack {
+			c.control(wire.TCPFrame{Type: wire.TCPAck, ID: c.in.id, Status: c.in.status})
+		}
+	}
+}
+
+// dropRegion makes sure that nothing of the connection refers to r.
+func (c *conn) dropRegion(r *region) {
+	if c.in.region == r {
+		n := len(c.in.dst)
+		c.settle()
+		c.in.kind, c.in.skip, c.in.status = landSkip, n, wire.TCPKey
+	}
+	refuse := func(s *stream) {
+		c.control(wire.TCPFrame{Type: wire.TCPData, ID: s.id, Status: wire.TCPKey})
+		c.endReply(s)
+	}
+	if s := c.cur; s != nil && s.region == r {
+		if s.ready && s.hoff > 0 {
+			s.zeros, s.failed = len(s.chunk), wire.TCPKey
+			s.chunk, s.src, s.region = nil, nil, nil
+			r.uses--
+		} else {
+			c.cur = nil
+			refuse(s)
+		}
+	}
+	var keep streamQueue
+	for c.replies.head != nil {
+		s := c.replies.pop()
+		if s.region == r {
+			refuse(s)
+		} else {
+			keep.push(s)
+		}
+	}
+	c.replies = keep
+}
