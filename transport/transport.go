@@ -214,7 +214,7 @@ type Endpoint interface {
 	// follows; ErrAgain asks to Read the queue and try again.
 	Send(op *Op) (done bool, err error)
 	// Shutdown tells connected peers that this endpoint leaves, and returns
-	// when all that was sent is with them, they have left too, or ctx is done.
+	// when all that was sent is with them, or they have ended, or ctx is done.
 	// Until then the caller must keep away from the domain; peers' messages
 	// are dropped.
 	Shutdown(ctx context.Context) error
