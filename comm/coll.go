@@ -1,0 +1,251 @@
+package comm
+
+import (
+	"fmt"
+	"math"
+	"runtime/debug"
+
+	"github.com/weft-hpc/weft/internal/coll"
+)
+
+// Every collective is made of three steps, which its blocking and its
+// nonblocking form share: a function of the collective's name in small letters
+// checks the arguments and puts them into a link, as bytes; then run performs
+// the collective in the caller's goroutine, or spawn in another.
+
+// plan is a collective's checked arguments. Lengths, counts and displacements
+// are bytes.
+type plan struct {
+	what       coll.Kind
+	send, recv []byte
+	op         coll.Op
+	opID       int
+	root       int
+	elem       int // bytes of an element
+
+	sendCounts, sendDispls []int // by rank; scratch memory
+	recvCounts, recvDispls []int
+}
+
+// The signatures of collectives that this package makes of others.
+const (
+	kindDup coll.Kind = iota + 1000
+	kindFree
+	kindFinalize
+	kindSplit
+	kindCreate
+	kindCreateGroup
+)
+
+// open starts a collective over slices of T.
+func open[T any](c *Comm, name string, send, recv []T) (l *link, sb, rb []byte, err error) {
+	if l, err = c.begin(name); err != nil {
+		return nil, nil, nil, err
+	}
+	info := infoOf[T]()
+	if info.err != nil {
+		return nil, nil, nil, l.end(info.err)
+	}
+	l.elem = info.size
+	return l, bytesView(send), bytesView(recv), nil
+}
+
+// ready says that the arguments are good; count is bytes.
+func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
+	l.what, l.root = what, root
+	l.sign(what, root, count)
+	return l, nil
+}
+
+// sign sets what all ranks must agree on.
+func (l *link) sign(what coll.Kind, root, count int) {
+	l.env.Sig = coll.Signature(what, root, count, l.elem, l.opID)
+}
+
+// refuse ends a collective whose arguments are wrong.
+func (l *link) refuse(err error) (*link, error) { return nil, l.end(err) }
+
+// run does a collective in the caller's goroutine.
+func run(l *link, err error) error {
+	if err != nil {
+		return err
+	}
+	return l.run()
+}
+
+// spawn does a collective in another goroutine.
+func spawn(l *link, err error) Request {
+	if err != nil {
+		return refused(err)
+	}
+	c := l.c // the link is the goroutine's from here on
+	return Request{r: l.s.job.eng.Go(l.task), c: c, op: opCollective}
+}
+
+func (l *link) run() error { return l.end(l.perform()) }
+
+// perform runs the algorithm. A panic in an operation of the program's becomes
+// an error.
+func (l *link) perform() (err error) {
+	if l.opID == opOfProgram {
+		defer catch(&err)
+	}
+	cfg := l.s.job.coll
+	switch l.what {
+	case coll.KindBarrier:
+		return coll.Barrier(l, cfg)
+	case coll.KindBcast:
+		return coll.Bcast(l, cfg, l.recv, l.root)
+	case coll.KindReduce:
+		return coll.Reduce(l, cfg, l.send, l.recv, l.op, l.root)
+	case coll.KindAllreduce:
+		return coll.Allreduce(l, cfg, l.send, l.recv, l.op)
+	case coll.KindGather:
+		return coll.Gather(l, cfg, l.send, l.recv, l.root)
+	case coll.KindGatherv:
+		return coll.Gatherv(l, cfg, l.send, l.recv, l.recvCounts, l.recvDispls, l.root)
+	case coll.KindScatter:
+		return coll.Scatter(l, cfg, l.send, l.recv, l.root)
+	case coll.KindScatterv:
+		return coll.Scatterv(l, cfg, l.send, l.sendCounts, l.sendDispls, l.recv, l.root)
+	case coll.KindAllgather:
+		return coll.Allgather(l, cfg, l.send, l.recv)
+	case coll.KindAllgatherv:
+		return coll.Allgatherv(l, cfg, l.send, l.recv, l.recvCounts, l.recvDispls)
+	case coll.KindAlltoall:
+		return coll.Alltoall(l, cfg, l.send, l.recv)
+	case coll.KindAlltoallv:
+		return coll.Alltoallv(l, cfg, l.send, l.sendCounts, l.sendDispls, l.recv, l.recvCounts, l.recvDispls)
+	case coll.KindReduceScatterBlock:
+		return coll.ReduceScatterBlock(l, cfg, l.send, l.recv, l.op)
+	case coll.KindReduceScatter:
+		return coll.ReduceScatter(l, cfg, l.send, l.recv, l.recvCounts, l.op)
+	case coll.KindScan:
+		return coll.Scan(l, cfg, l.send, l.recv, l.op)
+	case coll.KindExscan:
+		return coll.Exscan(l, cfg, l.send, l.recv, l.op)
+	}
+	return fmt.Errorf("%w: collective %d", ErrNotSupported, l.what)
+}
+
+// opPanic carries a panic of a program's operation through the algorithm.
+type opPanic struct {
+	value any
+	stack []byte
+}
+
+// Error tells the panic with its stack.
+func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
+
+func catch(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case *opPanic:
+		*err = fmt.Errorf("%w: %w", ErrOp, p)
+	default:
+		panic(p)
+	}
+}
+
+// shield calls f and makes an opPanic of a panic in it.
+func shield(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			panic(&opPanic{value: p, stack: debug.Stack()})
+		}
+	}()
+	f()
+}
+
+func (l *link) checkRoot(root int) error {
+	if uint(root) >= uint(l.Size()) {
+		return fmt.Errorf("%w: root %d in a communicator of %d", ErrRank, root, l.Size())
+	}
+	return nil
+}
+
+// checkPair checks slices that are equally long, and the same or apart.
+func (l *link) checkPair(send, recv []byte) error {
+	if len(send) != len(recv) {
+		return l.wrongLength("recv", recv, len(send))
+	}
+	if overlap(send, recv) && !sameStart(send, recv) {
+		return ErrBuffer
+	}
+	return nil
+}
+
+// checkBlocks checks a slice of equal blocks, one per rank.
+func (l *link) checkBlocks(name string, all []byte) error {
+	if size := max(l.elem, 1); len(all)/size%l.Size() != 0 {
+		return fmt.Errorf("%w: %s has %d elements, which is no multiple of %d ranks", ErrCount, name, len(all)/size, l.Size())
+	}
+	return nil
+}
+
+// ownPart checks a slice that is the rank's own part, all[at:at+n], of a slice
+// of all parts: it is n long and is that part itself, or all of all, which
+// stands for it, or lies apart. The part is returned in bytes.
+func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
+	own := all[at : at+n]
+	if sameStart(part, all) && len(part) == len(all) {
+		return own, nil
+	}
+	if len(part) != n {
+		return nil, l.wrongLength(name, part, n)
+	}
+	if overlap(part, all) && !sameStart(part, own) {
+		return nil, ErrBuffer
+	}
+	return part, nil
+}
+
+// layout checks the counts and displacements of parts of buf, one per rank, in
+// elements, and returns them in bytes, in scratch memory. Without displs the
+// parts fill buf.
+func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []int, err error) {
+	n, size := l.Size(), l.elem
+	have := math.MaxInt // elements; any number of no size fits
+	if size > 0 {
+		have = len(buf) / size
+	}
+	if len(counts) != n {
+		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d ranks", ErrCount, len(counts), name, n)
+	}
+	if displs != nil && len(displs) != n {
+		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d ranks", ErrCount, len(displs), name, n)
+	}
+	words := elemsView[int](l.Scratch(2 * n * sizeOf[int]()))
+	cb, db = words[:n:n], words[n:]
+	next := 0
+	for i, c := range counts {
+		at := next
+		if displs != nil {
+			at = displs[i]
+		}
+		if c < 0 || at < 0 || c > have || at > have-c {
+			return nil, nil, fmt.Errorf("%w: the part of rank %d, %d elements from %d on, is not within %s of %d", ErrCount, i, c, at, name, have)
+		}
+		cb[i], db[i] = c*size, at*size
+		next = at + c
+	}
+	if displs == nil && next != have && size > 0 {
+		return nil, nil, fmt.Errorf("%w: %s has %d elements, and the counts add up to %d", ErrCount, name, have, next)
+	}
+	return cb, db, nil
+}
+
+func (l *link) wrongLength(name string, have []byte, want int) error {
+	return l.wrongCount(name, len(have), want)
+}
+
+// wrongCount takes bytes and tells elements.
+func (l *link) wrongCount(name string, have, want int) error {
+	size := max(l.elem, 1)
+	return fmt.Errorf("%w: %s has %d elements, not %d", ErrCount, name, have/size, want/size)
+}
+
+// countError tells of a message whose length is not the expected one, in bytes.
+func countError(have, want int) error {
+	return fmt.Errorf("%w: a rank sent %d bytes, and %d were expected", ErrCount, have, want)
+}

@@ -1,0 +1,213 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Comm is a communicator: a group of processes, of which the caller is one,
+// and a space of messages of their own (MPI 4.1 §7). All its methods, and all
+// functions that take it, may run at once in any number of goroutines; but the
+// collective ones of one communicator must start in the same order on all its
+// ranks, so at most one goroutine at a time should start them.
+//
+// A nil *Comm, one that was freed, and every communicator after Finalize give
+// ErrClosed.
+type Comm struct {
+	s   *state
+	ctx context.Context
+}
+
+// state is what all copies of a communicator made by WithContext share.
+//
+// Messages of the program and messages of collectives travel in two contexts
+// of the engine: 2·id and 2·id+1. An id is the world rank of the
+// communicator's rank 0 and a number that this process counts up, so it is
+// unique in the job without anybody being asked.
+type state struct {
+	job   *job
+	id    uint64
+	rank  int
+	group Group
+
+	p2p  *engine.Context
+	coll *engine.Context
+
+	seq    atomic.Uint32 // collectives started
+	closed atomic.Bool
+
+	linkMu sync.Mutex
+	links  []*link // free; guarded by linkMu
+
+	bsendMu sync.Mutex
+	bsends  []engine.Request // of Bsend, perhaps under way; guarded by bsendMu
+}
+
+// The ids of the communicators that Init makes.
+const (
+	worldID = 0
+	finalID = 1<<63 - 1 // of job.final
+)
+
+// newState opens a communicator whose ranks are group's, in which the caller
+// has the given rank.
+func (j *job) newState(id uint64, group Group, rank int) *state {
+	s := &state{job: j, id: id, rank: rank, group: group}
+	s.p2p = j.eng.OpenContext(2*id, group.ranks)
+	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
+	return s
+}
+
+// newID returns an id for a communicator of which this process is rank 0.
+func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID.Add(1)) }
+
+// live returns the state of a communicator that can be used.
+func (c *Comm) live() (*state, error) {
+	if c == nil || c.s == nil || c.s.closed.Load() || c.s.job.closed.Load() {
+		return nil, ErrClosed
+	}
+	return c.s, nil
+}
+
+// name is what errors call the communicator.
+func (c *Comm) name() string {
+	switch {
+	case c == nil || c.s == nil:
+		return ""
+	case c.s.id == worldID || c.s.id == finalID:
+		return "world"
+	}
+	return fmt.Sprintf("comm %d.%d", c.s.id>>32, uint32(c.s.id))
+}
+
+// Rank is the calling process's rank, from 0 to Size()-1; Undefined for a nil
+// communicator (MPI_Comm_rank). It is local.
+func (c *Comm) Rank() int {
+	if c == nil || c.s == nil {
+		return Undefined
+	}
+	return c.s.rank
+}
+
+// Size is the number of ranks; 0 for a nil communicator (MPI_Comm_size). It is
+// local.
+func (c *Comm) Size() int {
+	if c == nil || c.s == nil {
+		return 0
+	}
+	return len(c.s.group.ranks)
+}
+
+// Group is the communicator's group (MPI_Comm_group); empty for a nil
+// communicator. It is local.
+func (c *Comm) Group() Group {
+	if c == nil || c.s == nil {
+		return Group{}
+	}
+	return c.s.group
+}
+
+// Context is the context whose end ends the blocking calls on c: what Init or
+// WithContext was given.
+func (c *Comm) Context() context.Context {
+	if c == nil || c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
+}
+
+// WithContext returns a shallow copy of c whose blocking calls end when ctx
+// does, with ctx's error. It is the same communicator in all else: messages,
+// collectives and Free are common to both.
+//
+// A point-to-point call that is cut short leaves its buffer with the engine
+// until the transfer is over. A collective that is cut short cannot be
+// completed by the other ranks and revokes the communicator.
+func (c *Comm) WithContext(ctx context.Context) *Comm {
+	if c == nil {
+		return nil
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	return &Comm{s: c.s, ctx: ctx}
+}
+
+// Dup makes a communicator of the same processes with a message space of its
+// own, and the context of c (MPI_Comm_dup). It is collective over c and
+// blocks. Libraries dup the communicator that they are handed, so that their
+// messages cannot meet the program's. Errors: as all collectives.
+func (c *Comm) Dup() (*Comm, error) {
+	l, err := c.begin("Dup")
+	if err != nil {
+		return nil, err
+	}
+	s := l.s
+	buf := l.Scratch(8)
+	if s.rank == 0 {
+		putUint64(buf, s.job.newID())
+	}
+	l.what, l.recv = coll.KindBcast, buf
+	l.sign(kindDup, 0, 0)
+	err = l.perform()
+	id := getUint64(buf)
+	if err := l.end(err); err != nil {
+		return nil, err
+	}
+	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+}
+
+// Free gives the communicator up (MPI_Comm_free). It is collective over c and
+// blocks until every rank has called it, so that no message is left behind;
+// calls on c that are under way must have ended. A communicator that was
+// revoked, or that has lost a process, is given up at once. The world is given
+// up by Finalize: Free of it is ErrArg. A second Free is ErrClosed.
+func (c *Comm) Free() error {
+	s, err := c.live()
+	if err != nil {
+		return c.fail("Free", noRank, noRank, err)
+	}
+	if s.id == worldID {
+		return c.fail("Free", noRank, noRank, fmt.Errorf("%w: the world is freed by Finalize", ErrArg))
+	}
+	if err := s.flushBsends(c.ctx); err != nil && isContext(err) {
+		return c.fail("Free", noRank, noRank, err)
+	}
+	if s.coll.Err() == nil {
+		err = run(barrier(c, "Free", kindFree))
+		if errors.Is(err, ErrRevoked) {
+			err = nil
+		}
+	}
+	if !s.closed.CompareAndSwap(false, true) {
+		return c.fail("Free", noRank, noRank, ErrClosed)
+	}
+	s.p2p.Close()
+	s.coll.Close()
+	return err
+}
+
+// Revoke ends the communicator on all its ranks: every call on it that is
+// under way and every later one, here and elsewhere, fails with ErrRevoked.
+// Only Free may still be called. It is local, does not block, and may be
+// called by any number of ranks (ULFM, MPIX_Comm_revoke).
+//
+// A collective that fails revokes its communicator by itself, with the cause.
+func (c *Comm) Revoke() error {
+	s, err := c.live()
+	if err != nil {
+		return c.fail("Revoke", noRank, noRank, err)
+	}
+	s.revoke(fmt.Errorf("rank %d called Revoke", s.rank))
+	return nil
+}
+
+func (s *state) revoke(cause error) {
+	s.coll.Revoke(cause) // and with it p2p: they are the contexts of one communicator
+}

@@ -1,0 +1,31 @@
+// Package comm is message passing in the manner of MPI: communicators, point-
+// to-point messages and collectives over slices of any type without pointers.
+//
+//	comm.Main(func(c *comm.Comm) error {
+//		sum := make([]float64, 1)
+//		if err := comm.Allreduce(c, []float64{float64(c.Rank())}, sum, comm.Sum); err != nil {
+//			return err
+//		}
+//		fmt.Println(c.Rank(), "of", c.Size(), "sum", sum[0])
+//		return nil
+//	})
+//
+// Names and meanings are MPI's; sections of the MPI 4.1 standard are named
+// where something comes from there. The functions are typed skins: they check
+// arguments, turn slices into bytes, and call the engine or a collective's
+// algorithm.
+//
+//	your slices ─► check, view as bytes ─► engine.Context       Send, Recv, …
+//	                                   └─► link ─► coll.Allreduce ─► engine.Context
+//
+// # Errors
+//
+// Wrong arguments, dead peers and revoked communicators are errors of type
+// *Error, found out by errors.Is with the variables of this package. Nothing
+// that a program passes in makes this package panic.
+//
+// An error in a collective revokes its communicator, so that no rank waits for
+// one that has given up: the rank that failed gets its own error, the others
+// ErrRevoked with that error's text. That is so for wrong arguments too, even
+// where all ranks pass the same wrong ones, since no rank knows that.
+package comm

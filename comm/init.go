@@ -1,0 +1,223 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/comm/internal/setup"
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Option changes how Init starts.
+type Option func(*setup.Setup)
+
+// WithSetup starts as s says. It is for this module's own tests and tools:
+// nobody else can name its argument.
+func WithSetup(s setup.Setup) Option { return func(to *setup.Setup) { *to = s } }
+
+// job is this process's part in a job.
+type job struct {
+	world  *bootstrap.World
+	eng    *engine.Engine
+	exit   func(code int, reason string)
+	nextID atomic.Uint32 // numbers communicators of which this process is rank 0
+	closed atomic.Bool   // finalized
+	coll   *coll.Config
+	final  *state // the world for Finalize alone: nobody revokes it
+	first  *state // the world, whose buffered sends Finalize waits for
+}
+
+// finalizeTimeout bounds how long Finalize waits for what is still being sent.
+const finalizeTimeout = 30 * time.Second
+
+// started is the process's own world, which only one Init may take.
+var started struct {
+	sync.Mutex
+	world *bootstrap.World // guarded; nil until the first Init
+	busy  bool             // guarded; an Init that was not finalized
+}
+
+// Init starts weft in this process and returns the world: the communicator of
+// all processes of the job (MPI_Init, MPI_COMM_WORLD). It blocks until every
+// process has called it, or ctx ends. A process that was started by no
+// launcher is a world of one, and opens no socket. ctx becomes the context of
+// the world, and of what is made from it: when it ends, blocking calls do.
+//
+// A process calls Init once (ErrInit); a world of one may Init again after
+// Finalize. Most programs call Main instead.
+func Init(ctx context.Context, opts ...Option) (*Comm, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	var s setup.Setup
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	own := s.World == nil
+	if own {
+		w, err := claimWorld(ctx)
+		if err != nil {
+			return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: err}
+		}
+		s.World = w
+	}
+	c, err := start(ctx, &s)
+	if err != nil {
+		if own {
+			yieldWorld()
+		}
+		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: fmt.Errorf("rank %d: %w", s.World.Rank, err)}
+	}
+	return c, nil
+}
+
+func claimWorld(ctx context.Context) (*bootstrap.World, error) {
+	started.Lock()
+	defer started.Unlock()
+	if started.busy || started.world != nil && started.world.Launcher != "none" {
+		return nil, ErrInit
+	}
+	if started.world == nil {
+		w, err := bootstrap.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		started.world = w
+	}
+	started.busy = true
+	return started.world, nil
+}
+
+func yieldWorld() {
+	started.Lock()
+	started.busy = false
+	started.Unlock()
+}
+
+// start makes this process's job and its world.
+func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
+	w := s.World
+	rails, err := wireUp(ctx, w, s.Providers)
+	if err != nil {
+		return nil, err
+	}
+	local := 0
+	for _, n := range w.Nodes {
+		if n == w.Nodes[w.Rank] {
+			local++
+		}
+	}
+	j := &job{world: w, exit: s.Exit}
+	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
+		closeRails(rails)
+		return nil, err
+	}
+	j.eng, err = engine.New(engine.Config{
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, LocalRanks: local, Notice: noticer(w.Rank),
+	})
+	if err != nil {
+		closeRails(rails)
+		return nil, err
+	}
+	if s.Engine != nil {
+		s.Engine(j.eng)
+	}
+	all := Group{ranks: make([]int, w.Size), self: w.Rank + 1}
+	for i := range all.ranks {
+		all.ranks[i] = i
+	}
+	j.first = j.newState(worldID, all, w.Rank)
+	j.final = j.newState(finalID, all, w.Rank)
+	if w.Rank == 0 && verbose() {
+		sayTransports(w, rails)
+	}
+	return &Comm{s: j.first, ctx: ctx}, nil
+}
+
+// noticer tells the first oddity of a process on stderr: strangers at a
+// listening port are worth a line, and no more than one.
+func noticer(rank int) func(error) {
+	var once sync.Once
+	return func(err error) {
+		once.Do(func() { fmt.Fprintf(os.Stderr, "weft: rank %d: %v (told once)\n", rank, err) })
+	}
+}
+
+// verbose says whether WEFT_VERBOSE asks for a line about the transports.
+func verbose() bool {
+	v, _ := strconv.ParseBool(os.Getenv("WEFT_VERBOSE"))
+	return v
+}
+
+// Finalize ends weft in this process (MPI_Finalize). It blocks until every
+// process of the job has called it, delivers what was sent, and closes all
+// communicators; c may be any of them. An error, such as that of a process
+// that has died, does not keep it from closing. A second Finalize is ErrClosed.
+//
+// It must not run beside other calls.
+func (c *Comm) Finalize() error {
+	if _, err := c.live(); err != nil {
+		if c == nil || c.s == nil || c.s.job.closed.Load() {
+			return c.fail("Finalize", noRank, noRank, ErrClosed)
+		}
+	}
+	j := c.s.job
+	world := &Comm{s: j.final, ctx: c.ctx}
+	errs := []error{
+		c.fail("Finalize", noRank, noRank, j.first.flushBsends(c.ctx)),
+		run(barrier(world, "Finalize", kindFinalize)),
+	}
+	if !j.closed.CompareAndSwap(false, true) {
+		return c.fail("Finalize", noRank, noRank, ErrClosed)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
+	defer cancel()
+	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),
+		c.fail("Finalize", noRank, noRank, j.world.KVS.Finalize()))
+	started.Lock()
+	if j.world == started.world {
+		started.busy = false
+	}
+	started.Unlock()
+	return errors.Join(errs...)
+}
+
+// Abort ends the whole job at once, with an exit code of 1 to 255 (others are
+// taken as 1), and does not return (MPI_Abort). It runs no deferred calls. A
+// nil communicator ends this process.
+func (c *Comm) Abort(code int) {
+	c.abort(code, fmt.Sprintf("rank %d called Abort(%d)", c.worldRank(), code))
+}
+
+func (c *Comm) abort(code int, reason string) {
+	if code < 1 || code > 255 {
+		code = 1
+	}
+	if c != nil && c.s != nil {
+		j := c.s.job
+		_ = j.world.KVS.Abort(code, reason) // whether or not the launcher hears it, this process ends
+		if j.exit != nil {
+			j.exit(code, reason)
+			return
+		}
+	}
+	os.Exit(code)
+}
+
+// worldRank is the process's rank in the world.
+func (c *Comm) worldRank() int {
+	if c == nil || c.s == nil {
+		return 0
+	}
+	return c.s.job.world.Rank
+}

@@ -1,0 +1,229 @@
+package comm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// link is one running collective: the coll.Link that its algorithm works
+// with. Links are kept with their communicator and used again, and with them
+// their scratch memory, so that a collective allocates nothing in steady state.
+//
+//	Allreduce ─► begin ─► check arguments ─► coll.Allreduce(link) ─► end
+//	               │                                                 │
+//	           take a number                               on error: revoke
+//
+// All messages of a collective bear its number as their tag, so that those of
+// two collectives that run at once do not meet, and the collective's
+// signature, so that ranks that call different collectives find out.
+type link struct {
+	s    *state
+	c    *Comm
+	ctx  context.Context
+	name string // of the call
+	env  engine.Env
+
+	plan
+	task func() error // perform and end, for the nonblocking forms
+
+	reqs    []transfer // by ticket
+	scratch [][]byte   // each as large as was ever asked for in its turn
+	used    int        // of scratch
+	tainted bool       // a transfer may still use the buffers
+}
+
+// transfer is an Isend or Irecv of a collective.
+type transfer struct {
+	r    engine.Request
+	want int // bytes that a receive must get; -1 for a send
+}
+
+var _ coll.Link = (*link)(nil)
+
+// seqMask keeps the numbers of collectives below those of CreateGroup.
+const (
+	seqMask  = 1<<30 - 1
+	groupTag = 1 << 30
+)
+
+// begin starts a collective: it takes its number. What was taken must be
+// given back by end, also where the arguments turn out to be wrong.
+//
+// Hot path: no allocation in steady state.
+func (c *Comm) begin(name string) (*link, error) {
+	s, err := c.live()
+	if err != nil {
+		return nil, c.fail(name, noRank, noRank, err)
+	}
+	return s.take(c, name, int(s.seq.Add(1)&seqMask)), nil
+}
+
+func (s *state) take(c *Comm, name string, tag int) *link {
+	var l *link
+	s.linkMu.Lock()
+	if n := len(s.links); n > 0 {
+		l = s.links[n-1]
+		s.links = s.links[:n-1]
+	}
+	s.linkMu.Unlock()
+	if l == nil {
+		l = &link{s: s}
+		l.task = func() error { return l.run() }
+	}
+	l.c, l.ctx, l.name = c, c.ctx, name
+	l.env = engine.Env{Tag: tag}
+	return l
+}
+
+// end finishes a collective with the error that it came to. An error here is
+// an error everywhere: the communicator is revoked with the cause, for the
+// other ranks may wait for what this one will never send.
+func (l *link) end(err error) error {
+	if err == nil && len(l.reqs) > 0 {
+		err = l.WaitAll()
+	}
+	if err != nil {
+		err = l.broken(err)
+	}
+	l.release()
+	return err
+}
+
+// broken revokes the communicator for err, gets the buffers back and returns
+// what the call returns.
+func (l *link) broken(err error) error {
+	named := l.c.fail(l.name, noRank, noRank, err)
+	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
+		l.s.revoke(named)
+	}
+	l.ctx = context.Background() // revoked: nothing here waits for long
+	if werr := l.WaitAll(); isContext(werr) || isContext(err) {
+		l.tainted = true
+	}
+	return named
+}
+
+func (l *link) release() {
+	s := l.s
+	if l.tainted {
+		return // a transfer that was cut short may still use the buffers
+	}
+	l.used = 0
+	l.c, l.ctx = nil, nil
+	l.plan = plan{}
+	l.reqs = l.reqs[:0]
+	s.linkMu.Lock()
+	s.links = append(s.links, l)
+	s.linkMu.Unlock()
+}
+
+// Rank is coll.Link's.
+func (l *link) Rank() int { return l.s.rank }
+
+// Size is coll.Link's.
+func (l *link) Size() int { return len(l.s.group.ranks) }
+
+func (l *link) to(peer int) engine.Env {
+	env := l.env
+	env.Peer = peer
+	return env
+}
+
+// Send is coll.Link's.
+func (l *link) Send(buf []byte, dest int) error {
+	return l.s.coll.Send(l.ctx, buf, l.to(dest))
+}
+
+// Recv is coll.Link's.
+func (l *link) Recv(buf []byte, source int) error {
+	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
+	return exact(st, len(buf), err)
+}
+
+// Sendrecv is coll.Link's.
+func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
+	r := l.s.coll.Irecv(recv, l.to(source))
+	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
+	if serr != nil {
+		l.reqs = append(l.reqs, transfer{r, len(recv)}) // for broken to end
+		return serr
+	}
+	st, err := r.Wait(l.ctx)
+	return exact(st, len(recv), err)
+}
+
+// Isend is coll.Link's.
+func (l *link) Isend(buf []byte, dest int) coll.Ticket {
+	return l.ticket(l.s.coll.Isend(buf, l.to(dest)), -1)
+}
+
+// Irecv is coll.Link's.
+func (l *link) Irecv(buf []byte, source int) coll.Ticket {
+	return l.ticket(l.s.coll.Irecv(buf, l.to(source)), len(buf))
+}
+
+func (l *link) ticket(r engine.Request, want int) coll.Ticket {
+	l.reqs = append(l.reqs, transfer{r, want})
+	return coll.Ticket(len(l.reqs) - 1)
+}
+
+// Wait is coll.Link's.
+func (l *link) Wait(t coll.Ticket) error {
+	x := &l.reqs[t]
+	st, err := x.r.Wait(l.ctx)
+	if x.want >= 0 {
+		err = exact(st, x.want, err)
+	}
+	if err == nil {
+		*x = transfer{want: -1}
+	}
+	return err
+}
+
+// WaitAll is coll.Link's.
+func (l *link) WaitAll() error {
+	var first error
+	for i := range l.reqs {
+		if err := l.Wait(coll.Ticket(i)); err != nil && first == nil {
+			first = err
+		}
+	}
+	if first == nil || !isContext(first) {
+		clear(l.reqs)
+		l.reqs = l.reqs[:0]
+	}
+	return first
+}
+
+// Scratch is coll.Link's.
+func (l *link) Scratch(n int) []byte {
+	if l.used == len(l.scratch) {
+		l.scratch = append(l.scratch, nil)
+	}
+	b := l.scratch[l.used]
+	if len(b) < n {
+		b = alignedBytes(n)
+		l.scratch[l.used] = b
+	}
+	l.used++
+	return b[:n:n]
+}
+
+// exact makes an error of a message of another length than the algorithm
+// expects: the ranks' counts disagree. A longer one is ErrTruncate already.
+func exact(st engine.Status, want int, err error) error {
+	switch {
+	case errors.Is(err, engine.ErrTruncate):
+		return countError(st.Bytes, want)
+	case err == nil && st.Bytes != want:
+		return countError(st.Bytes, want)
+	}
+	return err
+}
+
+func putUint64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }
+func getUint64(b []byte) uint64    { return binary.LittleEndian.Uint64(b) }

@@ -1,0 +1,8 @@
+package comm
+
+import "github.com/weft-hpc/weft/transport"
+
+// providers are the transports that a program can use, by the names that
+// transport.use knows. Which of them it uses, and in what order, is said there
+// and never here.
+var providers = map[string]func() transport.Provider{}

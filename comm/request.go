@@ -1,0 +1,319 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// callName names a call that ends in an Error, one byte in each Request.
+type callName uint8
+
+const (
+	opNone callName = iota
+	opSend
+	opSsend
+	opRsend
+	opSendrecv
+	opSendrecvReplace
+	opIsend
+	opIssend
+	opIrecv
+	opImrecv
+	opCollective // the error says its name itself
+)
+
+var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait"}
+
+func (o callName) String() string { return callNames[o] }
+
+// Request names an operation under way: a send, a receive or a collective
+// (MPI 4.1 §3.7). It is a value; copies are the same request. A copy of one
+// that has been waited for is harmless and answers that it is complete, as the
+// zero Request does. What was wrong with the arguments of the call that
+// started it is told by Wait or Test.
+//
+// The buffers of the operation belong to it until Wait or Test has said that
+// it is complete. Every request must be waited for or tested to its end.
+type Request struct {
+	r     engine.Request
+	c     *Comm
+	early *early // complete from the start
+	size  int    // of a receive's elements
+	peer  int32
+	tag   int32
+	op    callName
+}
+
+// early is the outcome of a request that never was under way.
+type early struct {
+	st  Status
+	err error
+}
+
+var fromNobody = &early{st: nobody}
+
+// refused is a request whose arguments were wrong.
+func refused(err error) Request { return Request{early: &early{err: err}} }
+
+// Isend is Send that returns at once; buf belongs to the request until it is
+// complete, and must not be written to (MPI_Isend, MPI 4.1 §3.7).
+//
+// Hot path: no allocation.
+func Isend[T any](c *Comm, buf []T, dest, tag int) Request {
+	b, err := view(buf)
+	if err != nil {
+		return refused(c.fail("Isend", dest, tag, err))
+	}
+	return c.isend(opIsend, b, dest, tag, engine.Standard)
+}
+
+// Issend is Isend that is complete only when the receive has been matched
+// (MPI_Issend, MPI 4.1 §3.7).
+func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
+	b, err := view(buf)
+	if err != nil {
+		return refused(c.fail("Issend", dest, tag, err))
+	}
+	return c.isend(opIssend, b, dest, tag, engine.Synchronous)
+}
+
+// Irecv is Recv that returns at once; buf belongs to the request until it is
+// complete. Receives match in the order in which they were started
+// (MPI_Irecv, MPI 4.1 §3.7).
+//
+// Hot path: no allocation.
+func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
+	b, err := view(buf)
+	if err != nil {
+		return refused(c.fail("Irecv", source, tag, err))
+	}
+	s, err := c.checkRecv(source, tag)
+	if err != nil {
+		return refused(c.fail("Irecv", source, tag, err))
+	}
+	if source == ProcNull {
+		return Request{early: fromNobody}
+	}
+	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag})
+	return Request{r: r, c: c, size: sizeOf[T](), peer: int32(source), tag: int32(tag), op: opIrecv}
+}
+
+func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Request {
+	s, err := c.checkSend(dest, tag)
+	if err != nil {
+		return refused(c.fail(op.String(), dest, tag, err))
+	}
+	if dest == ProcNull {
+		return Request{}
+	}
+	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Mode: mode})
+	return Request{r: r, c: c, peer: int32(dest), tag: int32(tag), op: op}
+}
+
+// Wait blocks until the operation is complete (MPI_Wait). The status is a
+// receive's; that of sends and collectives says nothing. Errors: those of the
+// blocking call of the same kind. Where the communicator's context ends first
+// its error is returned: the operation goes on, it keeps its buffers, and Wait
+// may be called again.
+//
+// Hot path: no allocation.
+func (r Request) Wait() (Status, error) {
+	if r.early != nil {
+		return r.early.st, r.early.err
+	}
+	if r.c == nil {
+		return Status{}, nil
+	}
+	ctx := r.c.ctx
+	if r.op == opCollective {
+		ctx = context.Background() // it watches the communicator's context itself
+	}
+	st, err := r.r.Wait(ctx)
+	return r.outcome(st, err)
+}
+
+// Test says whether the operation is complete, without blocking (MPI_Test). If
+// it is, the request is done with, as after Wait.
+func (r Request) Test() (Status, bool, error) {
+	if r.early != nil {
+		return r.early.st, true, r.early.err
+	}
+	if r.c == nil {
+		return Status{}, true, nil
+	}
+	est, done, err := r.r.Test()
+	if !done {
+		return Status{}, false, nil
+	}
+	st, err := r.outcome(est, err)
+	return st, true, err
+}
+
+// Cancel withdraws a receive that has matched no message yet: Wait, which must
+// still be called, then reports Status.Cancelled. A receive that has matched,
+// a send and a collective go on as if it had not been called (MPI_Cancel). It
+// is local and does not block.
+func (r Request) Cancel() error {
+	if r.early != nil || r.c == nil {
+		return nil
+	}
+	if err := r.r.Cancel(); err != nil {
+		return r.c.fail("Cancel", int(r.peer), int(r.tag), err)
+	}
+	return nil
+}
+
+// outcome makes of the engine's outcome what Wait returns.
+func (r Request) outcome(est engine.Status, err error) (Status, error) {
+	var st Status
+	if r.op == opIrecv || r.op == opImrecv {
+		st, err = status(est, r.size, err)
+	}
+	if err == nil {
+		return st, nil
+	}
+	if isContext(err) && r.op != opCollective && !r.r.Done() {
+		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
+	}
+	return st, r.c.fail(r.op.String(), int(r.peer), int(r.tag), err)
+}
+
+// pending says that the request is neither zero nor complete from the start.
+func (r Request) pending() bool { return r.early == nil && r.c != nil }
+
+// WaitAll blocks until all requests are complete, also where some fail, and
+// makes them zero (MPI_Waitall). It returns the error of the first that
+// failed, in the order of rs. Where a context ends first, the requests that
+// are not complete stay as they are, and WaitAll may be called again.
+func WaitAll(rs []Request) error {
+	var first error
+	for i := range rs {
+		_, err := rs[i].Wait()
+		if err != nil && first == nil {
+			first = err
+		}
+		if err == nil || !isContext(err) || rs[i].complete() {
+			rs[i] = Request{}
+		}
+	}
+	return first
+}
+
+// complete says whether nothing of the request is under way.
+func (r Request) complete() bool { return !r.pending() || r.r.Done() }
+
+// WaitAny blocks until one of the requests is complete, makes it zero and
+// returns its index, status and error (MPI_Waitany). The index is -1 where all
+// are zero, or where a context ended first. All requests must be of one
+// process; the context is that of the first.
+func WaitAny(rs []Request) (int, Status, error) {
+	var first *Request
+	for i := range rs {
+		if rs[i].early != nil {
+			return take(rs, i)
+		}
+		if first == nil && rs[i].c != nil {
+			first = &rs[i]
+		}
+	}
+	if first == nil {
+		return -1, Status{}, nil
+	}
+	i, err := engine.WaitAny(first.c.ctx, len(rs), func(i int) engine.Request { return rs[i].r })
+	if err != nil {
+		return -1, Status{}, first.c.fail("WaitAny", noRank, noRank, err)
+	}
+	if i < 0 { // all are copies of requests that were waited for
+		clear(rs)
+		return -1, Status{}, nil
+	}
+	return take(rs, i)
+}
+
+// take waits for a request that is complete and makes it zero.
+func take(rs []Request, i int) (int, Status, error) {
+	st, err := rs[i].Wait()
+	rs[i] = Request{}
+	return i, st, err
+}
+
+// TestAny is WaitAny that does not block (MPI_Testany). It says false where
+// requests are under way and none of them is complete.
+func TestAny(rs []Request) (int, Status, bool, error) {
+	active := false
+	for i := range rs {
+		if rs[i].early == nil && rs[i].c == nil {
+			continue
+		}
+		active = true
+		if st, done, err := rs[i].Test(); done {
+			rs[i] = Request{}
+			return i, st, true, err
+		}
+	}
+	return -1, Status{}, !active, nil
+}
+
+// TestAll says whether all requests are complete, without blocking
+// (MPI_Testall). If so it makes them zero and returns the error of the first
+// that failed; if not they all stay as they are.
+func TestAll(rs []Request) (bool, error) {
+	polled := false
+	for i := range rs {
+		if rs[i].complete() {
+			continue
+		}
+		if !polled && rs[i].poll() {
+			polled = true
+			if rs[i].complete() {
+				continue
+			}
+		}
+		return false, nil
+	}
+	return true, WaitAll(rs)
+}
+
+// poll moves the engine on without ending the request.
+func (r Request) poll() bool {
+	_, _, _ = r.c.s.p2p.Iprobe(engine.Env{Peer: r.c.s.rank, Tag: 0})
+	return true
+}
+
+// Completion is one request's end, as WaitSome and TestSome tell it.
+type Completion struct {
+	Index  int // in the slice of requests
+	Status Status
+	Err    error
+}
+
+// WaitSome blocks until at least one of the requests is complete, makes all
+// that are zero, and appends what became of them to done (MPI_Waitsome). It
+// appends nothing where all were zero. The error is a context's that ended
+// first; those of the operations are in the completions.
+func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
+	before := len(done)
+	if done = TestSome(rs, done); len(done) > before {
+		return done, nil
+	}
+	i, st, err := WaitAny(rs)
+	if i < 0 {
+		return done, err
+	}
+	done = append(done, Completion{Index: i, Status: st, Err: err})
+	return TestSome(rs, done), nil
+}
+
+// TestSome is WaitSome that does not block (MPI_Testsome).
+func TestSome(rs []Request, done []Completion) []Completion {
+	for i := range rs {
+		if rs[i].early == nil && rs[i].c == nil || !rs[i].complete() {
+			continue
+		}
+		_, st, err := take(rs, i)
+		done = append(done, Completion{Index: i, Status: st, Err: err})
+	}
+	return done
+}

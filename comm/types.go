@@ -1,0 +1,161 @@
+package comm
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/coll"
+)
+
+// Constants that stand for a rank, a tag or a colour.
+const (
+	AnySource = -1     // Recv and Probe: whoever sends (MPI_ANY_SOURCE)
+	AnyTag    = -1     // Recv and Probe: whatever tag (MPI_ANY_TAG)
+	ProcNull  = -2     // a peer that is nobody: transfers end at once and move nothing (MPI_PROC_NULL)
+	Undefined = -32766 // Split: in no new communicator; Translate: not in the group (MPI_UNDEFINED)
+
+	// MaxTag is the largest tag (MPI_TAG_UB).
+	MaxTag = 1<<31 - 1
+)
+
+// Status says what was received (MPI_Status).
+type Status struct {
+	Source int // rank in the communicator
+	Tag    int
+	Count  int // elements of the receive's type in the message; 0 for types of size 0
+
+	// Cancelled says that the receive was ended by Request.Cancel and that
+	// nothing was received (MPI_Test_cancelled).
+	Cancelled bool
+}
+
+// typeInfo is what is known of an element type.
+type typeInfo struct {
+	size int
+	elem coll.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
+	err  error     // why it cannot be sent
+}
+
+// types holds a *typeInfo for each reflect.Type seen: looking a type up
+// allocates nothing, since a reflect.Type is a pointer.
+var types sync.Map
+
+var (
+	infoInt     = &typeInfo{elem: coll.TypeInt, size: sizeOf[int]()}
+	infoInt32   = &typeInfo{elem: coll.TypeInt32, size: 4}
+	infoInt64   = &typeInfo{elem: coll.TypeInt64, size: 8}
+	infoUint8   = &typeInfo{elem: coll.TypeUint8, size: 1}
+	infoUint64  = &typeInfo{elem: coll.TypeUint64, size: 8}
+	infoFloat32 = &typeInfo{elem: coll.TypeFloat32, size: 4}
+	infoFloat64 = &typeInfo{elem: coll.TypeFloat64, size: 8}
+)
+
+// elemTypes says what built-in operations call the types that they know.
+var elemTypes = map[reflect.Kind]coll.Type{
+	reflect.Int8: coll.TypeInt8, reflect.Int16: coll.TypeInt16, reflect.Int32: coll.TypeInt32,
+	reflect.Int64: coll.TypeInt64, reflect.Int: coll.TypeInt,
+	reflect.Uint8: coll.TypeUint8, reflect.Uint16: coll.TypeUint16, reflect.Uint32: coll.TypeUint32,
+	reflect.Uint64: coll.TypeUint64, reflect.Uint: coll.TypeUint, reflect.Uintptr: coll.TypeUintptr,
+	reflect.Float32: coll.TypeFloat32, reflect.Float64: coll.TypeFloat64,
+	reflect.Complex64: coll.TypeComplex64, reflect.Complex128: coll.TypeComplex128,
+	reflect.Bool: coll.TypeBool,
+}
+
+// infoOf returns what is known of T. The common types do not need the map.
+//
+// Hot path: no allocation once a type was seen.
+func infoOf[T any]() *typeInfo {
+	switch any((*T)(nil)).(type) {
+	case *byte:
+		return infoUint8
+	case *float64:
+		return infoFloat64
+	case *int:
+		return infoInt
+	case *float32:
+		return infoFloat32
+	case *int32:
+		return infoInt32
+	case *int64:
+		return infoInt64
+	case *uint64:
+		return infoUint64
+	}
+	t := reflect.TypeFor[T]()
+	if info, ok := types.Load(t); ok {
+		return info.(*typeInfo)
+	}
+	return learnType(t)
+}
+
+func learnType(t reflect.Type) *typeInfo {
+	info := &typeInfo{size: int(t.Size()), elem: -1}
+	kind := t.Kind()
+	if at, what := findPointer(t, t.String()); what != "" {
+		info.err = fmt.Errorf("%w: %s holds pointers: %s is a %s", ErrType, t, at, what)
+	} else if isLoc(t) {
+		kind = t.Field(0).Type.Kind()
+	}
+	if e, ok := elemTypes[kind]; ok {
+		info.elem = e
+	}
+	got, _ := types.LoadOrStore(t, info)
+	return got.(*typeInfo)
+}
+
+// isLoc says whether t is a Loc.
+func isLoc(t reflect.Type) bool {
+	return t.PkgPath() == reflect.TypeFor[Comm]().PkgPath() && strings.HasPrefix(t.Name(), "Loc[")
+}
+
+// findPointer looks for the first part of t that holds a pointer; it returns
+// where that is and what it is, or nothing.
+func findPointer(t reflect.Type, path string) (at, what string) {
+	switch t.Kind() {
+	case reflect.Bool,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
+		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return "", ""
+	case reflect.Array:
+		if t.Len() == 0 {
+			return "", ""
+		}
+		return findPointer(t.Elem(), path+"[0]")
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if at, what := findPointer(f.Type, path+"."+f.Name); what != "" {
+				return at, what
+			}
+		}
+		return "", ""
+	}
+	return path, t.Kind().String()
+}
+
+// view returns buf as bytes, or why its type cannot be sent.
+//
+// Hot path: no allocation once a type was seen.
+func view[T any](buf []T) ([]byte, error) {
+	if err := infoOf[T]().err; err != nil {
+		return nil, err
+	}
+	return bytesView(buf), nil
+}
+
+// elems returns how many elements of size bytes a message of n bytes holds.
+func elems(n, size int) (int, error) {
+	if size <= 1 {
+		if size == 0 {
+			return 0, nil
+		}
+		return n, nil
+	}
+	if n%size != 0 {
+		return n / size, fmt.Errorf("%w: a message of %d bytes is no whole number of elements of %d bytes", ErrCount, n, size)
+	}
+	return n / size, nil
+}
