@@ -1,0 +1,75 @@
+package commtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// kvs is the key-value space of ranks that share a process.
+type kvs struct {
+	n int
+
+	mu     sync.Mutex
+	values map[string]string // guarded by mu
+	in     int               // guarded by mu; ranks in the fence
+	open   chan struct{}     // guarded by mu; closed when the fence opens
+	closed bool              // guarded by mu
+	gone   chan struct{}     // closed when the job has failed
+}
+
+var errJobFailed = errors.New("the job has failed")
+
+func newKVS(n int) *kvs {
+	return &kvs{n: n, values: make(map[string]string), open: make(chan struct{}), gone: make(chan struct{})}
+}
+
+func (k *kvs) Put(key, value string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.values[key] = value
+	return nil
+}
+
+func (k *kvs) Get(key string) (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v, ok := k.values[key]
+	if !ok {
+		return "", fmt.Errorf("no key %q", key)
+	}
+	return v, nil
+}
+
+func (k *kvs) Fence(ctx context.Context) error {
+	k.mu.Lock()
+	open := k.open
+	if k.in++; k.in == k.n {
+		k.in, k.open = 0, make(chan struct{})
+		close(open)
+	}
+	k.mu.Unlock()
+	select {
+	case <-open:
+		return nil
+	case <-k.gone:
+		return errJobFailed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (k *kvs) Finalize() error { return nil }
+
+func (k *kvs) Abort(int, string) error { return nil }
+
+// close ends all fences.
+func (k *kvs) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.closed {
+		k.closed = true
+		close(k.gone)
+	}
+}
