@@ -79,7 +79,7 @@ func testAddressVector(w *world) {
 		require.EqualValues(t, 2*n, first)
 
 		for _, p := range []transport.Addr{-1, transport.Addr(n), 1 << 40} {
-			_, err := r.ep.Send(&transport.Op{Peer: p})
+			err := r.again(func() error { _, err := r.ep.Send(&transport.Op{Peer: p}); return err })
 			require.ErrorIs(t, err, transport.ErrAddress)
 		}
 		if !w.attr.Caps.Has(transport.CapSymmetric) {

@@ -1,0 +1,88 @@
+package fault
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// domain is a domain of the provider below with faults.
+type domain struct {
+	transport.Domain
+	dice   *dice
+	asleep *dice // Wait's, which runs beside anything
+	closed atomic.Bool
+}
+
+// sharedDomain is one with memory that ranks share.
+type sharedDomain struct {
+	*domain
+	transport.SharedMemoryDomain
+}
+
+// OpenCQ opens the queue.
+func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
+	cq, err := d.Domain.OpenCQ()
+	if err != nil {
+		return nil, err
+	}
+	return &queue{CompletionQueue: cq, dom: d, heldOf: make(map[transport.Addr]int), dueOf: make(map[transport.Addr]uint64)}, nil
+}
+
+// OpenEndpoint opens the endpoint.
+func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	q, ok := cq.(*queue)
+	if !ok || q.dom != d {
+		return nil, errors.New("fault: open endpoint: the completion queue is not this domain's")
+	}
+	ep, err := d.Domain.OpenEndpoint(av, q.CompletionQueue)
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{Endpoint: ep, dom: d}
+	rma, isRMA := ep.(transport.RMAEndpoint)
+	at, isAtomic := ep.(transport.AtomicEndpoint)
+	switch {
+	case isRMA && isAtomic:
+		return &struct {
+			*endpoint
+			*rmaPart
+			*atomicPart
+		}{e, &rmaPart{rma, d}, &atomicPart{at, d}}, nil
+	case isRMA:
+		return &struct {
+			*endpoint
+			*rmaPart
+		}{e, &rmaPart{rma, d}}, nil
+	case isAtomic:
+		return &struct {
+			*endpoint
+			*atomicPart
+		}{e, &atomicPart{at, d}}, nil
+	}
+	return e, nil
+}
+
+// Close closes the domain; from then on it has no faults.
+func (d *domain) Close() error {
+	d.closed.Store(true)
+	return d.Domain.Close()
+}
+
+// before does what may befall any operation before it is posted.
+func (d *domain) before(op *transport.Op) error {
+	if d.closed.Load() {
+		return nil // the provider says so
+	}
+	if d.dice.dies() {
+		if err := d.Close(); err != nil {
+			return err
+		}
+		return transport.ErrClosed
+	}
+	if d.dice.hitPeer(d.dice.plan.Again, op.Peer) {
+		return transport.ErrAgain
+	}
+	return nil
+}

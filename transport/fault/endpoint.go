@@ -1,0 +1,60 @@
+package fault
+
+import "github.com/weft-hpc/weft/transport"
+
+type endpoint struct {
+	transport.Endpoint
+	dom *domain
+}
+
+// Send sends, or not.
+func (e *endpoint) Send(op *transport.Op) (bool, error) {
+	if err := e.dom.before(op); err != nil {
+		return false, err
+	}
+	if e.dom.dice.hitPeer(e.dom.dice.plan.Drop, op.Peer) {
+		return true, nil
+	}
+	return e.Endpoint.Send(op)
+}
+
+// rmaPart is an endpoint's one-sided transfers.
+type rmaPart struct {
+	rma transport.RMAEndpoint
+	dom *domain
+}
+
+// Read posts a read.
+func (e *rmaPart) Read(op *transport.Op) error {
+	if err := e.dom.before(op); err != nil {
+		return err
+	}
+	return e.rma.Read(op)
+}
+
+// Write posts a write.
+func (e *rmaPart) Write(op *transport.Op) error {
+	if err := e.dom.before(op); err != nil {
+		return err
+	}
+	return e.rma.Write(op)
+}
+
+// atomicPart is an endpoint's atomics.
+type atomicPart struct {
+	atomic transport.AtomicEndpoint
+	dom    *domain
+}
+
+// AtomicValid asks the provider.
+func (e *atomicPart) AtomicValid(op transport.AtomicOp, t transport.Datatype) (int, bool) {
+	return e.atomic.AtomicValid(op, t)
+}
+
+// Atomic posts an atomic.
+func (e *atomicPart) Atomic(op *transport.Op) error {
+	if err := e.dom.before(op); err != nil {
+		return err
+	}
+	return e.atomic.Atomic(op)
+}

@@ -1,0 +1,156 @@
+package fault
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// entry is a completion that is held back.
+type entry struct {
+	transport.Completion        // Msg is a copy
+	due                  uint64 // the Read that gives it
+}
+
+// queue is the provider's queue with faults. What is held keeps its order per
+// peer: nothing overtakes what its sender sent before.
+type queue struct {
+	transport.CompletionQueue
+	dom *domain
+
+	mu     sync.Mutex // for domains that are ThreadSafe
+	reads  uint64
+	held   []entry                   // in the order in which they came; never due before an earlier one of the same peer
+	heldOf map[transport.Addr]int    // how many of held are a peer's, but for OpDone
+	dueOf  map[transport.Addr]uint64 // of the last of them
+	free   [][]byte
+	lent   [][]byte // copies that the last Read gave
+}
+
+// Read gives what the provider's Read gives, with faults.
+func (q *queue) Read(c []transport.Completion) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.reads++
+	q.free = append(q.free, q.lent...)
+	q.lent = q.lent[:0]
+	if len(c) > 1 && q.dom.dice.hit(q.dom.dice.plan.ShortRead) {
+		c = c[:1]
+	}
+	n := q.giveDueLocked(c)
+	fresh := c[n:]
+	got, err := q.CompletionQueue.Read(fresh) // even without room, for progress and to hear of its end
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range fresh[:got] {
+		if q.passLocked(&e) {
+			c[n] = e
+			n++
+		}
+	}
+	return n, nil
+}
+
+// giveDueLocked gives the held entries whose time has come.
+func (q *queue) giveDueLocked(c []transport.Completion) int {
+	n, kept := 0, 0
+	for i := range q.held {
+		e := &q.held[i]
+		if n == len(c) || e.due > q.reads {
+			q.held[kept] = *e
+			kept++
+			continue
+		}
+		c[n] = e.Completion
+		n++
+		if e.Msg != nil {
+			q.lent = append(q.lent, e.Msg)
+		}
+		if e.Kind != transport.OpDone {
+			q.heldOf[e.Peer]--
+		}
+	}
+	clear(q.held[kept:])
+	q.held = q.held[:kept]
+	return n
+}
+
+// passLocked does to a completion what the plan says; true: it is given now.
+func (q *queue) passLocked(e *transport.Completion) bool {
+	dice, plan := q.dom.dice, &q.dom.dice.plan
+	late := dice.hitPeer(plan.Delay, e.Peer)
+	switch e.Kind {
+	case transport.OpDone:
+		if late {
+			q.held = append(q.held, entry{*e, q.reads + uint64(dice.number(plan.DelayMax))})
+		}
+		return !late
+	case transport.PeerNotice:
+		return true
+	case transport.RecvDone:
+		if len(e.Msg) > 0 && dice.hitPeer(plan.Corrupt, e.Peer) {
+			e.Msg = q.copyLocked(e.Msg)
+			q.lent = append(q.lent, e.Msg)
+			for range dice.number(3) {
+				bit := dice.number(8*len(e.Msg)) - 1
+				e.Msg[bit/8] ^= 1 << (bit % 8)
+			}
+		}
+	}
+	twice := e.Kind == transport.RecvDone && dice.hitPeer(plan.Duplicate, e.Peer)
+	if !late && q.heldOf[e.Peer] == 0 {
+		if twice {
+			q.holdLocked(e, q.reads+1)
+		}
+		return true
+	}
+	due := q.reads + 1
+	if late {
+		due = q.reads + uint64(dice.number(plan.DelayMax))
+	}
+	q.holdLocked(e, due)
+	if twice {
+		q.holdLocked(e, due)
+	}
+	return false
+}
+
+// holdLocked puts a copy of what a peer sent behind what is held of it.
+func (q *queue) holdLocked(e *transport.Completion, due uint64) {
+	if q.heldOf[e.Peer] > 0 {
+		due = max(due, q.dueOf[e.Peer])
+	}
+	q.heldOf[e.Peer]++
+	q.dueOf[e.Peer] = due
+	h := entry{*e, due}
+	if e.Kind == transport.RecvDone {
+		h.Msg = q.copyLocked(e.Msg)
+	}
+	q.held = append(q.held, h)
+}
+
+func (q *queue) copyLocked(msg []byte) []byte {
+	var buf []byte
+	if n := len(q.free); n > 0 {
+		buf = q.free[n-1]
+		q.free = q.free[:n-1]
+	}
+	return append(buf[:0], msg...)
+}
+
+// Arm answers false while something is held, for only Reads bring its time.
+func (q *queue) Arm() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.held) == 0 && q.CompletionQueue.Arm()
+}
+
+// Wait waits, or not.
+func (q *queue) Wait(timeout time.Duration) error {
+	if q.dom.asleep.hit(q.dom.asleep.plan.EarlyWait) {
+		timeout = 0
+	}
+	return q.CompletionQueue.Wait(timeout)
+}
