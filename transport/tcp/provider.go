@@ -24,7 +24,8 @@ func New() transport.Provider { return provider{} }
 func (provider) Name() string { return name }
 
 // Open makes the process reachable: from now on peers may connect. The
-// listener of cfg is duplicated and stays its owner's, who may close it.
+// listener of cfg is duplicated and stays its owner's, who may close it; the
+// socket is of no further use after the domain's Close.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("tcp: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)

@@ -1,0 +1,66 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// BenchmarkPingPong is the contract's latency between two processes, both
+// spinning: what bench/c/tcp_pingpong.c measures for a bare socket. It reports
+// the median of batches, one way.
+func BenchmarkPingPong(b *testing.B) {
+	for _, size := range []int{8, 1 << 10, 8 << 10, 64 << 10} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			n, _ := twoProcesses(b, "echo")
+			runtime.LockOSThread() // and never unlocked: the thread ends with the benchmark
+			pin(0)
+			op := &transport.Op{Peer: 1, HeaderLen: 8, Data: make([]byte, size-8)}
+			round := func() {
+				done, err := n.ep.Send(op)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for got := false; !got || !done; {
+					k, err := n.cq.Read(n.comp)
+					if err != nil {
+						b.Fatal(err)
+					}
+					for i := range k {
+						got = got || n.comp[i].Kind == transport.RecvDone
+						done = done || n.comp[i].Kind == transport.OpDone
+					}
+				}
+			}
+			for range 1000 {
+				round()
+			}
+			const batch = 500
+			var us []float64
+			start := time.Now()
+			for i := range b.N {
+				round()
+				if i%batch == batch-1 {
+					us = append(us, float64(time.Since(start).Nanoseconds())/batch/2/1e3)
+					start = time.Now()
+				}
+			}
+			if len(us) > 0 {
+				slices.Sort(us)
+				b.ReportMetric(us[len(us)/2], "median-µs")
+				b.ReportMetric(us[0], "min-µs")
+			}
+			b.StopTimer()
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			require.NoError(b, n.ep.Shutdown(ctx))
+		})
+	}
+}

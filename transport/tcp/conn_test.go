@@ -1,0 +1,474 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// wired is rank 0 of 2 with a connection whose other end the test holds.
+func wired(t testing.TB) (*node, int) {
+	t.Helper()
+	n, err := newNode(config(0, 2))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
+	_, err = n.dom.av.Insert([]transport.Address{"127.0.0.1:1", "127.0.0.1:2"})
+	require.NoError(t, err)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	c := n.dom.peer(1)
+	c.state, c.fd, c.live = connUp, fds[0], 0
+	c.buf = make([]byte, bufSize)
+	n.dom.live = append(n.dom.live, c)
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: 1}
+	require.NoError(t, unix.EpollCtl(n.dom.epfd, unix.EPOLL_CTL_ADD, fds[0], &ev))
+	t.Cleanup(func() { _ = unix.Close(fds[1]) })
+	return n, fds[1]
+}
+
+// frame is a whole frame with its bytes.
+func frame(f wire.TCPFrame, payload ...byte) []byte {
+	f.Length = uint32(len(payload))
+	b := make([]byte, wire.TCPMaxHeader)
+	return append(b[:f.Put(b)], payload...)
+}
+
+// TestViolations has a peer send what no correct peer sends.
+func TestViolations(t *testing.T) {
+	huge := frame(wire.TCPFrame{Type: wire.TCPMsg})
+	huge[4], huge[5], huge[6], huge[7] = 0xff, 0xff, 0xff, 0xff
+	for name, b := range map[string][]byte{
+		"noise":          {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"huge message":   huge,
+		"reply to none":  frame(wire.TCPFrame{Type: wire.TCPData, ID: 1}, 1),
+		"ack of none":    frame(wire.TCPFrame{Type: wire.TCPAck, ID: 1}),
+		"ack far beyond": frame(wire.TCPFrame{Type: wire.TCPAck, ID: 1<<64 - 1}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, fd := wired(t)
+			_, err := send(fd, b)
+			require.NoError(t, err)
+			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+			require.ErrorIs(t, c.Err, transport.ErrProtocol)
+			_, err = n.ep.Send(&transport.Op{Peer: 1})
+			require.ErrorIs(t, err, transport.ErrProtocol)
+		})
+	}
+}
+
+// TestHugeRead has a peer ask for 2^63 bytes and more.
+func TestHugeRead(t *testing.T) {
+	n, fd := wired(t)
+	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		key, addr, total uint64
+		want             wire.TCPStatus
+	}{
+		{mr.Key(), 0, 1 << 63, wire.TCPBounds},
+		{mr.Key(), 1, 1<<64 - 1, wire.TCPBounds},
+		{mr.Key(), 1<<64 - 1, 2, wire.TCPBounds},
+		{mr.Key(), 101, 0, wire.TCPBounds},
+		{mr.Key() + 1<<40, 0, 1, wire.TCPKey},
+		{1<<20 - 1, 0, 1, wire.TCPKey},
+		{mr.Key(), 100, 0, wire.TCPOK},
+	} {
+		_, err := send(fd, frame(wire.TCPFrame{Type: wire.TCPRead, ID: 7, Key: c.key, Addr: c.addr, Total: c.total}))
+		require.NoError(t, err)
+		b := readSome(t, n, fd, wire.TCPDataSize)
+		var f wire.TCPFrame
+		_, err = f.Parse(b)
+		require.NoError(t, err)
+		require.Equal(t, wire.TCPFrame{Type: wire.TCPData, ID: 7, Status: c.want}, f, "%+v", c)
+	}
+}
+
+// readSome reads count bytes from fd, with n moving.
+func readSome(t testing.TB, n *node, fd, count int) []byte {
+	t.Helper()
+	b := make([]byte, count)
+	for at, end := 0, time.Now().Add(patience); at < count; {
+		require.True(t, time.Now().Before(end), "%d of %d bytes came", at, count)
+		n.read(t)
+		k, err := recv(fd, b[at:])
+		if err != errAgain { //nolint:errorlint // the very value
+			require.NoError(t, err)
+			require.NotZero(t, k)
+		}
+		at += k
+	}
+	return b
+}
+
+// TestRegionClosedMidRead withdraws memory while it streams out.
+func TestRegionClosedMidRead(t *testing.T) {
+	n, fd := wired(t)
+	mem := bytes.Repeat([]byte{7}, 8<<20)
+	mr, err := n.dom.RegisterMemory(mem, transport.RemoteRead)
+	require.NoError(t, err)
+	for id := range uint64(3) {
+		_, err = send(fd, frame(wire.TCPFrame{Type: wire.TCPRead, ID: id, Key: mr.Key(), Total: uint64(len(mem))}))
+		require.NoError(t, err)
+	}
+	first := readSome(t, n, fd, 100) // the first chunk is under way
+	require.NoError(t, mr.Close())
+	for i := range mem {
+		mem[i] = 0xEE
+	}
+	require.Zero(t, mr.(*region).uses)
+	failed := map[uint64]bool{}
+	b := first
+	for len(failed) < 3 {
+		for len(b) < wire.TCPDataSize {
+			b = append(b, readSome(t, n, fd, 1)...)
+		}
+		var f wire.TCPFrame
+		k, err := f.Parse(b)
+		require.NoError(t, err)
+		if miss := k + int(f.Length) - len(b); miss > 0 {
+			b = append(b, readSome(t, n, fd, miss)...)
+		}
+		if f.Status != wire.TCPOK {
+			require.Equal(t, wire.TCPKey, f.Status)
+			failed[f.ID] = true
+		} else if i := bytes.LastIndexByte(b[k:k+int(f.Length)], 7); i >= 0 {
+			// What the kernel had taken before; nothing but zeros after.
+			require.NotContains(t, b[k:k+i], byte(0xEE))
+			require.Equal(t, make([]byte, int(f.Length)-i-1), b[k+i+1:k+int(f.Length)])
+		}
+		require.NotContains(t, b[k:k+int(f.Length)], byte(0xEE))
+		b = b[k+int(f.Length):]
+	}
+	require.Zero(t, n.dom.peer(1).rma.serving)
+}
+
+// TestRegionClosedMidWrite withdraws memory while a peer fills it.
+func TestRegionClosedMidWrite(t *testing.T) {
+	n, fd := wired(t)
+	mem := make([]byte, 1000)
+	mr, err := n.dom.RegisterMemory(mem, transport.RemoteWrite)
+	require.NoError(t, err)
+	b := frame(wire.TCPFrame{Type: wire.TCPWrite, ID: 5, Key: mr.Key(), Total: 1000}, bytes.Repeat([]byte{9}, 1000)...)
+	b[4], b[5] = 1000&255, 1000>>8
+	_, err = send(fd, b[:500])
+	require.NoError(t, err)
+	n.read(t)
+	require.Equal(t, 1, mr.(*region).uses)
+	require.NoError(t, mr.Close())
+	clear(mem)
+	_, err = send(fd, append(b[500:], frame(wire.TCPFrame{Type: wire.TCPMsg}, 1, 2)...))
+	require.NoError(t, err)
+	c := await(t, []*node{n}, n, kind(transport.RecvDone))
+	require.Equal(t, []byte{1, 2}, c.Msg)
+	var f wire.TCPFrame
+	_, err = f.Parse(readSome(t, n, fd, wire.TCPAckSize))
+	require.NoError(t, err)
+	require.Equal(t, wire.TCPFrame{Type: wire.TCPAck, ID: 5, Status: wire.TCPKey}, f)
+	require.Equal(t, make([]byte, 1000), mem)
+}
+
+// TestSmallBuffers forces partial writes everywhere: messages, reads and writes
+// both ways through sockets that take a few kilobytes.
+func TestSmallBuffers(t *testing.T) {
+	all := nodes(t, 2)
+	connected(t, all, 0, 1)
+	type side struct {
+		mem, in []byte
+		mr      transport.MemoryRegion
+		ops     []*transport.Op
+		sent    [][]byte
+		got     int
+		done    int
+	}
+	var s [2]side
+	rng := rand.New(rand.NewPCG(1, 2))
+	fill := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	for i, n := range all {
+		c := n.dom.peer(transport.Addr(1 - i))
+		require.NoError(t, unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
+		require.NoError(t, unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10))
+		s[i].mem, s[i].in = fill(1<<20), make([]byte, 1<<20)
+		var err error
+		s[i].mr, err = n.dom.RegisterMemory(s[i].mem, transport.RemoteRead)
+		require.NoError(t, err)
+	}
+	var target [2]transport.MemoryRegion
+	for i, n := range all {
+		var err error
+		target[i], err = n.dom.RegisterMemory(s[i].in, transport.RemoteWrite)
+		require.NoError(t, err)
+	}
+	var reads [2]*transport.Op
+	for i, n := range all {
+		p := transport.Addr(1 - i)
+		reads[i] = &transport.Op{Peer: p, RemoteKey: s[p].mr.Key(), Data: make([]byte, 1<<20)}
+		require.NoError(t, n.ep.Read(reads[i]))
+		require.NoError(t, n.ep.Write(&transport.Op{Peer: p, RemoteKey: target[p].Key(), Data: s[i].mem}))
+		s[i].done -= 2
+		for range 60 {
+			op := &transport.Op{Peer: p, HeaderLen: rng.IntN(65), Data: fill(rng.IntN(20_000))}
+			copy(op.Header[:], fill(64))
+			s[i].sent = append(s[i].sent, append(op.Header[:op.HeaderLen:op.HeaderLen], op.Data...))
+			done, err := n.ep.Send(op)
+			require.NoError(t, err)
+			if !done {
+				s[i].done--
+			}
+		}
+	}
+	for end := time.Now().Add(patience); s[0].done < 0 || s[1].done < 0 || s[0].got < 60 || s[1].got < 60; {
+		require.True(t, time.Now().Before(end))
+		for i, n := range all {
+			for _, c := range n.read(t) {
+				switch c.Kind {
+				case transport.OpDone:
+					require.NoError(t, c.Err)
+					s[i].done++
+				case transport.RecvDone:
+					require.True(t, bytes.Equal(s[1-i].sent[s[i].got], c.Msg), "message %d", s[i].got)
+					s[i].got++
+				default:
+					t.Fatalf("kind %d: %v", c.Kind, c.Err)
+				}
+			}
+		}
+	}
+	for i := range s {
+		require.True(t, bytes.Equal(s[1-i].mem, reads[i].Data))
+		require.True(t, bytes.Equal(s[1-i].mem, s[i].in))
+	}
+}
+
+// TestManyReads posts more reads and writes than the window takes.
+func TestManyReads(t *testing.T) {
+	all := nodes(t, 2)
+	mem := make([]byte, 4*window)
+	mr, err := all[1].dom.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+	require.NoError(t, err)
+	for i := range 4 * window {
+		op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(i), Data: []byte{byte(i)}}
+		require.NoError(t, all[0].ep.Write(op)) // the first before there is a connection
+	}
+	count := 0
+	all4 := func(c *transport.Completion) bool {
+		require.Equal(t, transport.OpDone, c.Kind)
+		require.NoError(t, c.Err)
+		count++
+		return count == 4*window
+	}
+	await(t, all, all[0], all4)
+	got := make([]byte, 4*window)
+	count = 0
+	for i := range got {
+		require.NoError(t, all[0].ep.Read(&transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: uint64(i), Data: got[i : i+1]}))
+	}
+	await(t, all, all[0], all4)
+	require.Equal(t, mem, got)
+	require.Equal(t, byte(5), got[5])
+}
+
+// TestHugeTransfer reads and writes more than 2 GiB; the memory behind it is
+// one page after the other of zeros, but for marks.
+func TestHugeTransfer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves 2 GiB twice")
+	}
+	const size = 1<<31 + 12345
+	all := nodes(t, 2)
+	src, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Skipf("no address space: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Munmap(src)) }()
+	src[0], src[1<<31-1], src[1<<31], src[size-1] = 1, 2, 3, 4
+	mr, err := all[1].dom.RegisterMemory(src, transport.RemoteRead)
+	require.NoError(t, err)
+	dst, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Skipf("no address space: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Munmap(dst)) }()
+	op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}
+	require.NoError(t, all[0].ep.Read(op))
+	c := await(t, all, all[0], kind(transport.OpDone))
+	require.NoError(t, c.Err)
+	require.Equal(t, []byte{1, 2, 3, 4}, []byte{dst[0], dst[1<<31-1], dst[1<<31], dst[size-1]})
+}
+
+// TestKilled kills the process of a peer that is being read from.
+func TestKilled(t *testing.T) {
+	n, cmd := twoProcesses(t, "hang")
+	all := []*node{n}
+	m := await(t, all, n, kind(transport.RecvDone))
+	var key uint64
+	for i := range 8 {
+		key |= uint64(m.Msg[i]) << (8 * i)
+	}
+	op := &transport.Op{Peer: 1, RemoteKey: key, Data: make([]byte, 1<<20)}
+	require.NoError(t, n.ep.Read(op)) // the peer no longer moves
+	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
+	start := time.Now()
+	c := await(t, all, n, kind(transport.OpDone))
+	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+	require.Less(t, time.Since(start), 2*time.Second)
+	_, err := n.ep.Send(&transport.Op{Peer: 1})
+	require.ErrorIs(t, err, transport.ErrPeerDown)
+	require.ErrorIs(t, n.ep.Read(op), transport.ErrPeerDown)
+}
+
+// TestIdle has a process sleep with a connection open.
+func TestIdle(t *testing.T) {
+	all := nodes(t, 2)
+	connected(t, all, 0, 1)
+	for !all[0].cq.Arm() {
+		all[0].read(t)
+	}
+	cpu := func() time.Duration {
+		var u unix.Rusage
+		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	runtime.GC()
+	before := cpu()
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
+		require.NoError(t, all[0].cq.Wait(time.Until(end)))
+	}
+	require.Less(t, cpu()-before, 20*time.Millisecond)
+}
+
+// TestShutdownLimit has a peer that never reads.
+func TestShutdownLimit(t *testing.T) {
+	all := nodes(t, 2)
+	connected(t, all, 0, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, all[0].ep.Shutdown(ctx), context.DeadlineExceeded)
+	_, err := all[0].ep.Send(&transport.Op{Peer: 1})
+	require.ErrorIs(t, err, transport.ErrClosed)
+	await(t, all[1:], all[1], kind(transport.PeerLeft))
+}
+
+// TestAllocations counts those of a round of everything.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	all := nodes(t, 2)
+	connected(t, all, 0, 1)
+	mem := make([]byte, 1<<20)
+	ops := [...]*transport.Op{
+		{Peer: 1, HeaderLen: 64, Data: make([]byte, 8)}, {Peer: 1, HeaderLen: 8, Data: make([]byte, 64<<10)},
+		{Peer: 1, Data: make([]byte, 1<<20)}, {Peer: 1, Data: make([]byte, 100)}, {Peer: 0, Data: make([]byte, 100)},
+	}
+	round := func() {
+		mr, err := all[1].dom.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 0
+		for i, op := range ops {
+			op.RemoteKey = mr.Key()
+			done := false
+			switch i {
+			case 2:
+				err = all[0].ep.Read(op)
+			case 3:
+				err = all[0].ep.Write(op)
+			default:
+				want++
+				done, err = all[0].ep.Send(op)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !done {
+				want++
+			}
+		}
+		for want > 0 {
+			for _, n := range all {
+				k, err := n.cq.Read(n.comp)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want -= k
+			}
+		}
+		if err := mr.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round()
+	require.Zero(t, testing.AllocsPerRun(200, round))
+}
+
+// FuzzConnection feeds a connection with frames and noise, cut anywhere.
+func FuzzConnection(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"), uint8(3))
+	var all []byte
+	for _, fr := range []wire.TCPFrame{
+		{Type: wire.TCPMsg}, {Type: wire.TCPRead, ID: 1, Total: 10}, {Type: wire.TCPWrite, ID: 2, Total: 0}, {Type: wire.TCPMsg},
+		{Type: wire.TCPData, ID: 1 << 8}, {Type: wire.TCPAck, ID: 2<<8 | 254}, {Type: wire.TCPBye},
+	} {
+		b := frame(fr)
+		f.Add(b, uint8(7))
+		all = append(all, b...)
+	}
+	f.Add(all, uint8(1))
+	f.Add(all, uint8(200))
+	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
+		n, fd := wired(t)
+		mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead|transport.RemoteWrite)
+		require.NoError(t, err)
+		ops := 0
+		for i := range 4 {
+			op := &transport.Op{Peer: 1, Data: make([]byte, 10*i)}
+			if i%2 == 0 {
+				err = n.ep.Read(op)
+			} else {
+				err = n.ep.Write(op)
+			}
+			require.NoError(t, err)
+			ops++
+		}
+		take := func() {
+			for _, c := range n.read(t) {
+				if c.Kind == transport.OpDone {
+					ops--
+				}
+			}
+		}
+		for len(b) > 0 {
+			k := min(len(b), int(cut)+1)
+			if _, err := send(fd, b[:k]); err != nil {
+				break
+			}
+			b = b[k:]
+			take()
+		}
+		require.NoError(t, mr.Close())
+		require.NoError(t, unix.Shutdown(fd, unix.SHUT_RDWR))
+		for range 100 {
+			take()
+		}
+		require.Zero(t, ops, "operations without an end")
+		require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
+	})
+}
