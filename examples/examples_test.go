@@ -1,0 +1,222 @@
+// Package examples_test runs the programs of this folder as users do: with gorun.
+package examples_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// bin holds gorun and the examples.
+var bin string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "weft-examples-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	bin = dir
+	build := exec.Command("go", "build", "-o", dir, "./cmd/gorun", "./examples/...")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// gorun runs a job in the top folder of the project.
+func gorun(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "gorun"), args...)
+	cmd.Dir = ".."
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		require.True(t, errors.As(err, &exit), "gorun %q: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// example runs an example that must succeed and returns what it prints.
+func example(t *testing.T, ranks int, name string, args ...string) string {
+	t.Helper()
+	all := append([]string{"-timeout", "1m", "-np", strconv.Itoa(ranks), filepath.Join(bin, name)}, args...)
+	code, out, errs := gorun(t, all...)
+	require.Zero(t, code, "gorun %q\n%s%s", all, out, errs)
+	return out
+}
+
+func TestExamples(t *testing.T) {
+	for _, e := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"allreduce", "-n", "1000", "-reps", "2"}, `^allreduce of 1000 doubles over %d ranks: correct, [0-9.]+ us, [0-9.]+ MB/s\n$`},
+		{[]string{"allreduce", "-n", "0"}, `^allreduce of 0 doubles over %d ranks: correct`},
+		{[]string{"allreduce", "-n", "300001", "-reps", "1"}, `over %d ranks: correct`},
+		{[]string{"pi", "-n", "100000"}, `^pi is about 3\.14159265.*, %d ranks, `},
+		{[]string{"pi", "-n", "1"}, `^pi is about 3\.2`},
+		{[]string{"ring", "-rounds", "50"}, `^\d+ hops over %d ranks: correct, [0-9.]+ us per hop\n$`},
+		{[]string{"heat2d", "-nx", "37", "-ny", "23", "-steps", "20"}, `^37 x 23 cells, 20 steps on .*: equal to the serial solution`},
+		{[]string{"heat2d", "-nx", "2", "-ny", "5", "-steps", "3"}, `equal to the serial solution`},
+		{[]string{"heat2d", "-nx", "500", "-ny", "4", "-steps", "3"}, `equal to the serial solution`},
+	} {
+		for ranks := 1; ranks <= 4; ranks++ {
+			t.Run(fmt.Sprintf("%s/%d", strings.Join(e.args, " "), ranks), func(t *testing.T) {
+				want := e.want
+				if strings.Contains(want, "%d") {
+					want = fmt.Sprintf(want, ranks)
+				}
+				require.Regexp(t, want, example(t, ranks, e.args[0], e.args[1:]...))
+			})
+		}
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	for _, args := range [][]string{
+		{"allreduce", "-n", "-1"}, {"allreduce", "-n", "many"}, {"allreduce", "data.csv"},
+		{"pi", "-n", "0"}, {"ring", "-rounds", "0"}, {"heat2d", "-nx", "0"},
+	} {
+		code, out, errs := gorun(t, append([]string{"-np", "2", filepath.Join(bin, args[0])}, args[1:]...)...)
+		require.Equal(t, 2, code, "%q: %s", args, errs)
+		require.Empty(t, out)
+	}
+	code, _, errs := gorun(t, "-np", "3", filepath.Join(bin, "heat2d"), "-nx", "2", "-ny", "2")
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "cannot be shared out to 3 ranks")
+}
+
+// TestConfigs runs the job files as they stand.
+func TestConfigs(t *testing.T) {
+	files, err := filepath.Glob("../configs/*.toml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			code, out, errs := gorun(t, "-config", filepath.Join("configs", filepath.Base(file)))
+			require.Zero(t, code, errs)
+			require.Contains(t, out, "over 4 ranks: correct")
+		})
+	}
+}
+
+// write makes a file of the test.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "data.csv")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// table is rows of every kind that the example can read.
+func table(rows int) string {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var b strings.Builder
+	b.WriteString("name,value,\"wide, quoted\",sparse,huge\r\n")
+	for i := range rows {
+		fmt.Fprintf(&b, `"n, ""%s""",%v,"%v"`, strings.Repeat("x", i%50), rng.NormFloat64(),
+			math.Ldexp(rng.NormFloat64(), rng.IntN(600)-300))
+		switch i % 7 {
+		case 0:
+			b.WriteString(",,-0\n")
+		case 1:
+			b.WriteString("\n") // a short row
+		case 2:
+			b.WriteString(", NaN , 1e308 \r\n\n") // and an empty line, which is no row
+		case 3:
+			b.WriteString(",n/a,1e999\n")
+		default:
+			fmt.Fprintf(&b, ",%d,%v\n", rng.IntN(1000), rng.Float64()*1e-300)
+		}
+		if i%97 == 0 {
+			fmt.Fprintf(&b, "%s,1,2,3,4\n", strings.Repeat("long ", 2000))
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func TestFile(t *testing.T) {
+	file := write(t, table(2000))
+	alone := example(t, 1, "allreduce", "-file", file)
+	require.Regexp(t, `(?m)^column +count +mean +stddev +min +max +missing +not numeric$`, alone)
+	require.Regexp(t, `(?m)^value +2021 `, alone)
+	require.Regexp(t, `(?m)^wide, quoted +2021 `, alone)
+	require.Regexp(t, `(?m)^2021 rows$`, alone)
+	require.Contains(t, alone, `without a number: "name"`)
+	for _, ranks := range []int{2, 3, 5} {
+		require.Equal(t, alone, example(t, ranks, "allreduce", "-file", file), "%d ranks", ranks)
+	}
+}
+
+func TestSmallFiles(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		args       []string
+		want       string
+	}{
+		{"header", "x\n1\n2\n3\n", nil, "x       3      2     1       1    3    0        0\n3 rows\n"},
+		{"no header", "1\n2", nil, "1       2      1.5   0.7071067811865476  1    2    0        0\n2 rows\n"},
+		{"header said", "1\n2", []string{"-header", "yes"}, "1       1      2     -       2    2    0        0\n1 rows\n"},
+		{"header denied", "x\n2", []string{"-header", "no"}, "1       1      2     -       2    2    0        1\n2 rows\n"},
+		{"cancel", "x\n1e100\n1\n-1e100\n", nil, "x       3      0.3333333333333333  1e+100  -1e+100  1e+100  0        0\n3 rows\n"},
+		{"mark", "\ufeff\"x\"\n5\n", nil, "x       1      5     -       5    5    0        0\n1 rows\n"},
+		{"names only", "x,y\n", nil, "0 rows\nwithout a number: \"x\" (0 cells, 0 missing), \"y\" (0 cells, 0 missing)\n"},
+		{"columns", "x,y,z\n1,2,3\n", []string{"-columns", "z, x"}, "z       1      3     -       3    3    0        0\nx       1      1     -       1    1    0        0\n1 rows\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			args := append([]string{"-file", write(t, test.text)}, test.args...)
+			alone := example(t, 1, "allreduce", args...)
+			require.True(t, strings.HasSuffix(alone, test.want), "%s\nnot\n%s", alone, test.want)
+			for _, ranks := range []int{2, 3, 5} {
+				require.Equal(t, alone, example(t, ranks, "allreduce", args...), "%d ranks", ranks)
+			}
+		})
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	rows := strings.Repeat("1,2\n", 1000)
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"missing", []string{"-file", "/no/such/file.csv"}, "open /no/such/file.csv: no such file or directory"},
+		{"directory", []string{"-file", t.TempDir()}, "is no regular file"},
+		{"empty", []string{"-file", write(t, "")}, "the file holds no row"},
+		{"column", []string{"-file", write(t, "x,y\n1,2\n"), "-columns", "w"}, `no column "w" among ["x" "y"]`},
+		{"wide", []string{"-file", write(t, rows+"1,2,3\n")}, "row at byte 4000 has 3 cells, and the first row 2"},
+		{"open quote", []string{"-file", write(t, rows+"\"1,2\n"+rows)}, "quote"},
+		{"line break", []string{"-file", write(t, rows+"1,\"a\nb\"\n"+rows)}, "line break"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, ranks := range []int{1, 2, 3} {
+				code, out, errs := gorun(t, append([]string{"-timeout", "1m", "-np", strconv.Itoa(ranks), filepath.Join(bin, "allreduce")}, test.args...)...)
+				require.Equal(t, 1, code, errs)
+				require.Empty(t, out)
+				require.Contains(t, errs, test.want)
+			}
+		})
+	}
+}

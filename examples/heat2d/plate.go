@@ -1,0 +1,86 @@
+package main
+
+import "github.com/weft-hpc/weft/comm"
+
+// plate is a block of cells with a halo one cell wide. The whole plate is one
+// of these too, so that the serial solution comes from the same code.
+type plate struct {
+	w, h      int       // without the halo
+	now, next []float64 // (w+2)·(h+2) cells, line by line
+
+	in, out [4][]float64 // the sides, as they are sent: left, right, lower, upper
+}
+
+// newPlate makes the cells x0 … x1-1, y0 … y1-1 of the plate at its start.
+func newPlate(x0, x1, y0, y1 int) *plate {
+	p := &plate{w: x1 - x0, h: y1 - y0}
+	p.now = make([]float64, (p.w+2)*(p.h+2))
+	p.next = make([]float64, len(p.now))
+	for side := range p.in {
+		n := p.h
+		if side >= 2 {
+			n = p.w
+		}
+		p.in[side], p.out[side] = make([]float64, n), make([]float64, n)
+	}
+	for y := range p.h {
+		for x := range p.w {
+			p.now[p.index(x, y)] = float64((31*(x0+x) + 17*(y0+y)) % 97)
+		}
+	}
+	return p
+}
+
+func (p *plate) index(x, y int) int      { return (y+1)*(p.w+2) + x + 1 }
+func (p *plate) at(x, y int) float64     { return p.now[p.index(x, y)] }
+func (p *plate) line(y, w int) []float64 { return p.now[p.index(0, y):][:w] }
+
+// step is one of Jacobi's: all new values come from old ones.
+func (p *plate) step() {
+	const k = 0.2
+	stride := p.w + 2
+	for y := range p.h {
+		for i := p.index(0, y); i < p.index(p.w, y); i++ {
+			u := p.now[i]
+			p.next[i] = u + k*(p.now[i-1]+p.now[i+1]+p.now[i-stride]+p.now[i+stride]-4*u)
+		}
+	}
+	p.now, p.next = p.next, p.now
+}
+
+// pack copies the outermost cells into out.
+func (p *plate) pack() {
+	for y := range p.h {
+		p.out[0][y], p.out[1][y] = p.at(0, y), p.at(p.w-1, y)
+	}
+	copy(p.out[2], p.line(0, p.w))
+	copy(p.out[3], p.line(p.h-1, p.w))
+}
+
+// unpack copies what came from the peers into the halo; walls stay as they are.
+func (p *plate) unpack(peers [4]int) {
+	for side, peer := range peers {
+		if peer == comm.ProcNull {
+			continue
+		}
+		switch side {
+		case 0, 1:
+			for y, u := range p.in[side] {
+				p.now[p.index(side*(p.w+1)-1, y)] = u
+			}
+		case 2:
+			copy(p.line(-1, p.w), p.in[side])
+		case 3:
+			copy(p.line(p.h, p.w), p.in[side])
+		}
+	}
+}
+
+// cells is the block without its halo, line by line.
+func (p *plate) cells() []float64 {
+	all := make([]float64, 0, p.w*p.h)
+	for y := range p.h {
+		all = append(all, p.line(y, p.w)...)
+	}
+	return all
+}

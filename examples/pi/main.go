@@ -1,0 +1,52 @@
+// Pi integrates 4/(1+x²) from 0 to 1 with the midpoint rule, whose terms the
+// ranks share out, and adds the parts up with Reduce.
+//
+//	gorun -np 4 ./examples/pi -n 100000000
+//
+// It ends with an error where the result is further from π than the rule
+// explains.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+func main() {
+	n := flag.Int("n", 10_000_000, "`intervals`")
+	flag.Parse()
+	if flag.NArg() > 0 || *n < 1 {
+		fmt.Fprintln(os.Stderr, "pi: expected -n of 1 or more and nothing else; -h lists the flags")
+		os.Exit(2)
+	}
+	comm.Main(func(c *comm.Comm) error { return integrate(c, *n) })
+}
+
+func integrate(c *comm.Comm, n int) error {
+	start := time.Now()
+	width := 1 / float64(n)
+	part := []float64{0}
+	for i := c.Rank(); i < n; i += c.Size() {
+		x := (float64(i) + 0.5) * width
+		part[0] += 4 / (1 + x*x)
+	}
+	part[0] *= width
+	if err := comm.Reduce(c, part, part, comm.Sum, 0); err != nil {
+		return err
+	}
+	if c.Rank() != 0 {
+		return nil
+	}
+	fmt.Printf("pi is about %.15f, off by %.1e: %d intervals, %d ranks, %v\n",
+		part[0], part[0]-math.Pi, n, c.Size(), time.Since(start).Round(time.Microsecond))
+	// The rule's own error is width²/12; the rest is rounding.
+	if off := math.Abs(part[0] - math.Pi); !(off <= 1.1*width*width/12+1e-10) {
+		return fmt.Errorf("%v is not π: off by %v", part[0], off)
+	}
+	return nil
+}

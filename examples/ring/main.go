@@ -1,0 +1,83 @@
+// Ring passes a token from rank to rank, round and round, with Send and Recv.
+//
+//	gorun -np 4 ./examples/ring -rounds 1000
+//
+// Each rank checks the token and adds to it; rank 0 checks the sum at the end
+// and prints how long a hop took.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// token is a message. Any type without pointers can be sent.
+type token struct {
+	Hops int64
+	Sum  int64 // of the ranks that it passed
+}
+
+const tag = 7
+
+func main() {
+	rounds := flag.Int("rounds", 1000, "`times` that the token goes round")
+	flag.Parse()
+	if flag.NArg() > 0 || *rounds < 1 {
+		fmt.Fprintln(os.Stderr, "ring: expected -rounds of 1 or more and nothing else; -h lists the flags")
+		os.Exit(2)
+	}
+	comm.Main(func(c *comm.Comm) error { return pass(c, *rounds) })
+}
+
+func pass(c *comm.Comm, rounds int) error {
+	rank, size := c.Rank(), c.Size()
+	left, right := (rank+size-1)%size, (rank+1)%size
+	out, in := make([]token, 1), make([]token, 1)
+	if err := comm.Barrier(c); err != nil {
+		return err
+	}
+	start := time.Now()
+	for round := range rounds {
+		// Rank 0 starts each round and receives at its end; with one rank it
+		// sends to itself, which a Send may not be able to finish alone.
+		var sent comm.Request
+		if rank == 0 {
+			out[0] = in[0]
+			out[0].Hops++
+			sent = comm.Isend(c, out, right, tag)
+		}
+		if _, err := comm.Recv(c, in, left, tag); err != nil {
+			return err
+		}
+		if _, err := sent.Wait(); err != nil {
+			return err
+		}
+		hops := int64(round*size + rank)
+		if rank == 0 {
+			hops += int64(size)
+		}
+		if in[0].Hops != hops {
+			return fmt.Errorf("round %d: the token has made %d hops, not %d", round, in[0].Hops, hops)
+		}
+		in[0].Sum += int64(rank)
+		if rank != 0 {
+			out[0] = token{Hops: in[0].Hops + 1, Sum: in[0].Sum}
+			if err := comm.Send(c, out, right, tag); err != nil {
+				return err
+			}
+		}
+	}
+	if rank != 0 {
+		return nil
+	}
+	took, hops := time.Since(start), rounds*size
+	if want := int64(rounds) * int64(size*(size-1)/2); in[0].Sum != want {
+		return fmt.Errorf("the token says %d, not %d", in[0].Sum, want)
+	}
+	fmt.Printf("%d hops over %d ranks: correct, %.2f us per hop\n", hops, size, float64(took.Nanoseconds())/1e3/float64(hops))
+	return nil
+}
