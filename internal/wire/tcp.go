@@ -111,6 +111,7 @@ func (f *TCPFrame) Put(b []byte) int {
 		if f.Type == TCPWrite {
 			le.PutUint64(b[40:], f.Offset)
 		}
+	case TCPMsg, TCPBye:
 	}
 	return tcpFixed(f.Type)
 }
@@ -140,6 +141,7 @@ func (f *TCPFrame) Parse(b []byte) (int, error) {
 		limit = TCPMaxMsg
 	case TCPData, TCPWrite:
 		limit = TCPMaxChunk
+	case TCPRead, TCPAck, TCPBye:
 	}
 	answer := f.Type == TCPData || f.Type == TCPAck
 	if f.Status != TCPOK && (!answer || f.Status >= tcpStatusEnd) {
@@ -165,6 +167,7 @@ func (f *TCPFrame) Parse(b []byte) (int, error) {
 				return 0, fmt.Errorf("%w: write of %d at %d of %d bytes", ErrTCPFrame, f.Length, f.Offset, f.Total)
 			}
 		}
+	case TCPMsg, TCPBye:
 	}
 	return size, nil
 }

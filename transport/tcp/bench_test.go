@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"slices"
@@ -12,6 +13,42 @@ import (
 
 	"github.com/weft-hpc/weft/transport"
 )
+
+// BenchmarkRMA reads from, or writes to, the memory of another process.
+func BenchmarkRMA(b *testing.B) {
+	for _, what := range []string{"read", "write"} {
+		for _, size := range []int{8, 64 << 10, 1 << 20, 4 << 20} {
+			b.Run(fmt.Sprint(what, "/", size), func(b *testing.B) {
+				n, _ := twoProcesses(b, "serve")
+				runtime.LockOSThread() // and never unlocked: the thread ends with the benchmark
+				pin(0)
+				m := await(b, []*node{n}, n, kind(transport.RecvDone))
+				op := &transport.Op{Peer: 1, RemoteKey: binary.LittleEndian.Uint64(m.Msg), Data: make([]byte, size)}
+				b.SetBytes(int64(size))
+				post := n.ep.Read
+				if what == "write" {
+					post = n.ep.Write
+				}
+				b.ResetTimer()
+				for range b.N {
+					if err := post(op); err != nil {
+						b.Fatal(err)
+					}
+					for got := 0; got == 0; {
+						var err error
+						if got, err = n.cq.Read(n.comp); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				b.StopTimer()
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				require.NoError(b, n.ep.Shutdown(ctx))
+			})
+		}
+	}
+}
 
 // BenchmarkPingPong is the contract's latency between two processes, both
 // spinning: what bench/c/tcp_pingpong.c measures for a bare socket. It reports

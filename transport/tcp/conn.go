@@ -135,6 +135,7 @@ func (c *conn) use() error {
 		c.d.links.connect(c.rank, addr)
 	case connLeft, connGone:
 		return c.err
+	case connWaiting, connUp:
 	}
 	return nil
 }

@@ -186,7 +186,6 @@ func TestSmallBuffers(t *testing.T) {
 	type side struct {
 		mem, in []byte
 		mr      transport.MemoryRegion
-		ops     []*transport.Op
 		sent    [][]byte
 		got     int
 		done    int

@@ -48,6 +48,7 @@ func statusErr(s wire.TCPStatus) error {
 		return transport.ErrBounds
 	case wire.TCPAccess:
 		return transport.ErrAccess
+	case wire.TCPKey:
 	}
 	return transport.ErrKey
 }

@@ -145,6 +145,7 @@ func (c *conn) parse() bool {
 			}
 			c.landed()
 			continue
+		case landNone:
 		}
 		if len(b) < wire.TCPHeaderSize {
 			c.need = wire.TCPHeaderSize - len(b)
@@ -201,6 +202,7 @@ func (c *conn) take(f *wire.TCPFrame) error {
 	case wire.TCPBye:
 		c.leave()
 		return nil
+	case wire.TCPMsg: // parse has taken all that are valid
 	}
 	return violated("frame of type %d", f.Type)
 }

@@ -296,6 +296,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 				return handoff{rank: rank, fd: -1, left: true}
 			case wire.TCPDead:
 				return handoff{rank: rank, fd: -1, err: errRefused}
+			case wire.TCPBusy:
 			}
 			select { // busy: its connection is on its way
 			case <-l.other:

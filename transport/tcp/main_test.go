@@ -178,8 +178,8 @@ func child(what string) error {
 	case "echo":
 		pin(1)
 		return n.echo()
-	case "hang": // says hello with the key of a region, and is never heard of again
-		mr, err := n.dom.RegisterMemory(make([]byte, 1<<20), transport.RemoteRead)
+	case "hang", "serve": // says hello with the key of a region; "hang" is never heard of again
+		mr, err := n.dom.RegisterMemory(make([]byte, 4<<20), transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
 			return err
 		}
@@ -194,6 +194,10 @@ func child(what string) error {
 			if _, err := n.cq.Read(n.comp); err != nil {
 				return err
 			}
+		}
+		if what == "serve" {
+			pin(1)
+			return n.echo()
 		}
 		select {} // until it is killed
 	}
@@ -235,6 +239,7 @@ func (n *node) echo() error {
 				return n.dom.Close()
 			case transport.PeerDown:
 				return c.Err
+			case transport.OpDone, transport.PeerNotice:
 			}
 		}
 	}

@@ -287,6 +287,7 @@ func (c *conn) written(g *gather, n int) {
 			}
 		case fromStream:
 			whole = c.streamed(k)
+		case fromNone:
 		}
 		if !whole {
 			c.mid = g.plan[i].from

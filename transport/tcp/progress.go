@@ -173,7 +173,7 @@ func (d *domain) wait(timeout time.Duration) error {
 		}
 		var ev [8]unix.EpollEvent
 		n, err := unix.EpollWait(d.epfd, ev[:], ms)
-		if err == unix.EINTR { //nolint:errorlint // errno
+		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {

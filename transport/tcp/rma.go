@@ -223,6 +223,7 @@ func (c *conn) landed() {
 		if c.in.ack {
 			c.control(wire.TCPFrame{Type: wire.TCPAck, ID: c.in.id, Status: c.in.status})
 		}
+	case landNone:
 	}
 }
 

@@ -76,6 +76,7 @@ func (c *conn) finish() bool {
 		return false
 	case connWaiting:
 		return false
+	case connNew, connGone:
 	}
 	return true
 }
