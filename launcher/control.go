@@ -286,7 +286,9 @@ func (r *run) controlError(i int, err error) {
 func (r *run) closeControl(i int) {
 	rk := &r.ranks[i]
 	if rk.ctl >= 0 {
-		_ = unix.Close(rk.ctl) // leaves the epoll too
+		// Closing would not do: a rank that is being forked has a copy.
+		_ = unix.EpollCtl(r.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil)
+		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil
 	}
 }

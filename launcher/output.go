@@ -296,7 +296,9 @@ func (o *output) hold(k *sink, s int) {
 func (o *output) end(s int) {
 	st := &o.streams[s]
 	if st.fd >= 0 {
-		_ = unix.Close(st.fd) // leaves the epoll too
+		// Closing would not do: a rank that is being forked has a copy.
+		_ = unix.EpollCtl(o.ep, unix.EPOLL_CTL_DEL, st.fd, nil)
+		_ = unix.Close(st.fd)
 		st.fd = -1
 	}
 	o.piece(o.sinks[s%2], s)
