@@ -471,3 +471,26 @@ func FuzzConnection(f *testing.F) {
 		require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
 	})
 }
+
+// TestShutdownAlone has one of two leave: it hears nothing bad of the other.
+func TestShutdownAlone(t *testing.T) {
+	all := nodes(t, 2)
+	connected(t, all, 0, 1)
+	left := make(chan error)
+	go func() { left <- all[0].ep.Shutdown(context.Background()) }() // ends with the peer's answer; received from below
+	await(t, all[1:], all[1], kind(transport.PeerLeft))
+	require.NoError(t, <-left)
+	for range 10 {
+		require.Empty(t, all[0].read(t))
+	}
+	_, err := all[1].ep.Send(&transport.Op{Peer: 0})
+	require.ErrorIs(t, err, transport.ErrPeerLeft)
+
+	late := nodes(t, 2) // the first contact comes when the peer is leaving already
+	late[0].dom.links.leaving.Store(true)
+	op := &transport.Op{Peer: 0}
+	_, err = late[1].ep.Send(op)
+	require.NoError(t, err)
+	c := await(t, late, late[1], kind(transport.OpDone))
+	require.ErrorIs(t, c.Err, transport.ErrPeerLeft)
+}

@@ -105,9 +105,14 @@ func (c *conn) recvInto(budget int) (n, asked int, err error) {
 // ended notes the end of the stream; cause is nil for one in good order.
 func (c *conn) ended(cause error) {
 	switch {
-	case c.state == connLeft:
-		c.closeFD() // the peer, which waits for it, has no more for us
+	case c.state == connLeft, c.bye && cause == nil:
+		// One side has said goodbye and the other has taken all of it.
+		c.closeFD()
 		c.state = connGone
+		if c.err == nil {
+			c.err = transport.ErrClosed
+		}
+		c.endOps()
 	case c.wrErr != nil:
 		c.fail("send", c.wrErr)
 	case cause != nil:
@@ -190,6 +195,10 @@ func (c *conn) parse() bool {
 
 // take handles a frame other than a message; its bytes are still to come.
 func (c *conn) take(f *wire.TCPFrame) error {
+	if c.bye && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // nobody hears our answer
+		c.in.kind, c.in.skip, c.in.ack = landSkip, int(f.Length), false
+		return nil
+	}
 	switch f.Type {
 	case wire.TCPRead:
 		return c.onRead(f)

@@ -68,12 +68,13 @@ type links struct {
 	leaving  atomic.Bool
 	waiting  atomic.Bool // handed is not empty
 
-	mu      sync.Mutex // guards what follows
-	peers   map[transport.Addr]*link
-	pending map[net.Conn]struct{} // in the handshake as responder
-	handed  []handoff
-	noticed bool
-	closed  bool
+	mu       sync.Mutex // guards what follows
+	peers    map[transport.Addr]*link
+	pending  map[net.Conn]struct{} // in the handshake as responder
+	handed   []handoff
+	admitted int // welcomed and not handed over yet
+	noticed  bool
+	closed   bool
 }
 
 func newLinks(id identity, l *net.TCPListener, signal func()) *links {
@@ -123,7 +124,7 @@ func (k *links) handLocked(h handoff) {
 	k.signal()
 }
 
-// idle says whether no connection is being made.
+// idle says whether no connection is being made or waits to be taken.
 func (k *links) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,7 +133,7 @@ func (k *links) idle() bool {
 			return false
 		}
 	}
-	return len(k.handed) == 0
+	return len(k.handed) == 0 && k.admitted == 0
 }
 
 // gone refuses the peer from now on.
@@ -215,6 +216,7 @@ func (k *links) respond(c *net.TCPConn) {
 		h.fd, h.err = detach(c)
 	}
 	k.mu.Lock()
+	k.admitted--
 	k.handLocked(h)
 	k.mu.Unlock()
 }
@@ -230,11 +232,13 @@ func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	switch {
 	case l == nil:
 		k.peers[rank] = &link{state: linkUp}
+		k.admitted++
 		return wire.TCPWelcome
 	case l.state == linkGone:
 		return wire.TCPDead
 	case l.state == linkConnecting && rank < transport.Addr(k.id.rank):
 		l.state = linkUp
+		k.admitted++
 		close(l.other)
 		l.cancel()
 		return wire.TCPWelcome
@@ -298,8 +302,10 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 				return handoff{rank: rank, fd: -1, err: errRefused}
 			case wire.TCPBusy:
 			}
-			select { // busy: its connection is on its way
+			select { // its connection is on its way; if not, the next verdict tells
 			case <-l.other:
+			case <-time.After(500 * time.Millisecond):
+				continue
 			case <-ctx.Done():
 			}
 			return handoff{rank: rank, fd: -1, err: errNoOther}
