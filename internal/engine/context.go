@@ -119,15 +119,21 @@ func (c *Context) Revoke(cause error) {
 const maxCause = 1024
 
 // revoke marks a communicator and ends what waits on it. Transfers that have
-// begun are let run: the buffers are in use.
+// begun are let run: the buffers are in use. A send that waits for its receiver
+// ends at once, for that one may never come to look at it.
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return
 	}
 	e.revoked[comm] = err
+	for _, r := range e.slots {
+		if r.kind == kindSend && r.ctx.id/2 == comm && !r.done && !r.inflight && r.awaitsReply() {
+			e.linger(r, err)
+		}
+	}
 	e.failAll(func(r *request) bool {
 		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight &&
-			(r.phase == phasePosted || r.phase == phaseQueued && r.kind == kindSend)
+			(r.phase == phasePosted || r.phase == phaseFilling || r.phase == phaseQueued && r.kind == kindSend)
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
 	for _, w := range e.probes {
@@ -172,7 +178,7 @@ func (c *Context) Probe(ctx context.Context, env Env) (Status, error) {
 
 // Iprobe does not block; ok says whether there is such a message.
 func (c *Context) Iprobe(env Env) (st Status, ok bool, err error) {
-	u, st, err := c.probe(nil, env, false, false)
+	u, st, err := c.probe(context.Background(), env, false, false)
 	return st, u != nil, err
 }
 
@@ -185,7 +191,7 @@ func (c *Context) Mprobe(ctx context.Context, env Env) (Message, Status, error) 
 
 // Improbe is Mprobe without blocking.
 func (c *Context) Improbe(env Env) (m Message, st Status, ok bool, err error) {
-	u, st, err := c.probe(nil, env, false, true)
+	u, st, err := c.probe(context.Background(), env, false, true)
 	return c.message(u), st, u != nil, err
 }
 

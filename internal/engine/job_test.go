@@ -111,6 +111,13 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 		"messages only": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(4096), inproc.WithEagerLimit(512)), nil
 		},
+		"like verbs": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal), inproc.WithInjectSize(0),
+				inproc.WithMaxRMASize(30000), inproc.WithRMADelay(2), inproc.WithEagerLimit(1024)), nil
+		},
+		"no room": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithBacklog(1), inproc.WithInjectSize(100)), nil
+		},
 		"small window": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(), map[string]string{"engine.unexpected_limit": "16k"}
 		},

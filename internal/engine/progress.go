@@ -89,7 +89,7 @@ func (e *Engine) opDone(r *request, err error) {
 		e.readDone(r, err)
 	case err != nil:
 		e.finish(r, e.peerError(r.peer, err))
-	case r.kind != kindControl && e.peers[r.peer].err != nil && r.header.Kind != wire.MsgEager && !r.replied:
+	case r.kind != kindControl && e.peers[r.peer].err != nil && r.awaitsReply():
 		e.complete(r, e.peers[r.peer].err) // its answer will not come
 	default:
 		e.sent(r)
@@ -182,9 +182,17 @@ func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) {
 
 // reply takes the receiver's answer to one of our sends.
 func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
-	r := e.slot(m.Handle)
-	if r == nil || r.kind != kindSend || r.peer != source || r.done || r.replied || r.phase != phaseSent {
+	r, err := e.slot(m.Handle)
+	if r == nil {
+		return err
+	}
+	if r.kind != kindSend || r.peer != source || !r.awaitsReply() {
 		return errHandle
+	}
+	if r.lingering {
+		r.replied = true
+		e.settle(r)
+		return nil
 	}
 	switch m.Kind {
 	case wire.MsgCTS:
@@ -214,8 +222,11 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 
 // piece takes a part of a rendezvous without RMA.
 func (e *Engine) piece(source int32, m *wire.Message, data []byte) error {
-	r := e.slot(m.Handle)
-	if r == nil || r.kind != kindRecv || r.phase != phaseFilling || r.peer != source || r.done {
+	r, err := e.slot(m.Handle)
+	if r == nil {
+		return err
+	}
+	if r.kind != kindRecv || r.phase != phaseFilling || r.peer != source {
 		return errHandle
 	}
 	if m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0 {

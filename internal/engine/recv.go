@@ -174,6 +174,16 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message) {
 		r.phase = phaseFilling
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
 	default:
+		if p.rail.attr.MRMode&transport.MRLocal != 0 {
+			mr, err := p.rail.Domain.RegisterMemory(r.buf[:r.total], transport.Local)
+			if err != nil {
+				err = fmt.Errorf("register %d bytes: %w", r.total, err)
+				e.sendFin(source, m.Handle, err)
+				e.complete(r, err)
+				return
+			}
+			r.region = mr
+		}
 		r.phase = phaseReading
 		if p.control.head != nil || !e.read(r) {
 			p.control.push(r)
@@ -188,6 +198,7 @@ func (e *Engine) read(r *request) bool {
 	n := min(r.total-r.offset, p.rail.attr.MaxRMASize)
 	r.op.Peer = transport.Addr(r.peer)
 	r.op.Data = r.buf[r.offset : r.offset+n]
+	r.op.Region = r.region
 	r.op.RemoteKey = r.key
 	r.op.RemoteAddr = r.remote + uint64(r.offset)
 	err := p.rail.rma.Read(&r.op)

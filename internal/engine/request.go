@@ -68,6 +68,7 @@ type request struct {
 	heavy      bool // counted in Engine.heavy: a rendezvous that wants progress
 	abandoned  bool // its blocking call has left; free it when it is done
 	replied    bool // send: FIN or ACK has come before op was done
+	lingering  bool // send: done for the user, but its receiver has not answered and may read buf
 
 	err    error
 	status Status // Source is a rank of ctx's group
@@ -82,7 +83,7 @@ type request struct {
 	total  int                    // bytes to be moved
 	remote uint64                 // the other side's request, or memory address
 	key    uint64                 // the other side's memory key
-	region transport.MemoryRegion // ours, of a rendezvous send
+	region transport.MemoryRegion // of buf: what a rendezvous sender lets be read, or an MRLocal fabric reads into
 
 	header wire.Message // of what is to be sent
 	node   node         // in the posted queue
@@ -94,16 +95,18 @@ type request struct {
 // handle is the request's name on the wire.
 func (r *request) handle() uint64 { return uint64(r.index)<<32 | uint64(r.gen) }
 
-// slot returns the request that a handle from the wire names, or nil.
-func (e *Engine) slot(handle uint64) *request {
+// slot returns the request that a handle from the wire names; nil without an
+// error for one that was given up here, which the peer could not know yet.
+func (e *Engine) slot(handle uint64) (*request, error) {
 	i := handle >> 32
 	if i >= uint64(len(e.slots)) {
-		return nil
+		return nil, errHandle
 	}
-	if r := e.slots[i]; r.gen == uint32(handle) && r.kind != kindFree {
-		return r
+	r := e.slots[i]
+	if r.gen != uint32(handle) || r.done && !r.lingering {
+		return nil, nil
 	}
-	return nil
+	return r, nil
 }
 
 // take returns a fresh slot.
@@ -131,7 +134,7 @@ func (e *Engine) release(r *request) {
 	r.done, r.abandoned, r.replied = false, false, false
 	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
 	r.status = Status{}
-	r.op.Data = nil
+	r.op.Data, r.op.Region = nil, nil
 	r.offset, r.total = 0, 0
 	r.next = e.free
 	e.free = r
@@ -142,12 +145,39 @@ func (e *Engine) complete(r *request, err error) {
 	if r.done {
 		return
 	}
-	if r.region != nil {
-		if cerr := r.region.Close(); err == nil {
-			err = cerr
-		}
-		r.region = nil
+	if cerr := r.closeRegion(); err == nil {
+		err = cerr
 	}
+	e.conclude(r, err)
+}
+
+// linger ends a send for its user while its receiver may still answer, and
+// read the buffer until then; settle does the rest when it has.
+func (e *Engine) linger(r *request, err error) {
+	r.lingering = true
+	e.conclude(r, err)
+}
+
+// settle ends what linger left.
+func (e *Engine) settle(r *request) {
+	_ = r.closeRegion() // nobody is left to tell
+	r.lingering = false
+	if r.abandoned {
+		e.release(r)
+	}
+}
+
+func (r *request) closeRegion() error {
+	if r.region == nil {
+		return nil
+	}
+	err := r.region.Close()
+	r.region = nil
+	return err
+}
+
+// conclude marks a request as done and tells who waits for it.
+func (e *Engine) conclude(r *request, err error) {
 	r.done = true
 	r.err = err
 	if r.background {
@@ -159,7 +189,7 @@ func (e *Engine) complete(r *request, err error) {
 		e.heavy--
 	}
 	if r.abandoned {
-		e.release(r)
+		e.leave(r)
 		return
 	}
 	if r.waiter != nil {
@@ -171,8 +201,18 @@ func (e *Engine) complete(r *request, err error) {
 // collect hands a completed request's outcome over and frees its slot.
 func (e *Engine) collect(r *request) (Status, error) {
 	st, err := r.status, r.err
-	e.release(r)
+	e.leave(r)
 	return st, err
+}
+
+// leave frees a slot that its user has no more need of, now or, where it
+// lingers, when that is over.
+func (e *Engine) leave(r *request) {
+	if r.lingering {
+		r.abandoned = true
+		return
+	}
+	e.release(r)
 }
 
 // public makes the value that the user holds.

@@ -180,9 +180,16 @@ func (e *Engine) sent(r *request) {
 		e.finish(r, nil)
 	case r.phase == phasePumping:
 		e.pump(r)
-	case r.header.Kind == wire.MsgEager || r.replied:
+	case !r.awaitsReply():
 		e.complete(r, r.err)
+	case len(e.revoked) > 0 && e.revoked[r.ctx.id/2] != nil:
+		e.linger(r, e.revoked[r.ctx.id/2])
 	}
+}
+
+// awaitsReply reports whether a message has left that the receiver answers.
+func (r *request) awaitsReply() bool {
+	return r.phase == phaseSent && r.header.Kind != wire.MsgEager && !r.replied
 }
 
 // pump sends the data of a rendezvous without RMA, piece by piece, until the

@@ -173,17 +173,11 @@ func (e *Engine) park(ctx context.Context, w *waiter) {
 	w.parked = true
 	e.followers = append(e.followers, w)
 	e.mu.unlock()
-	if done := ctx.Done(); done == nil {
-		<-w.sema
+	select {
+	case <-w.sema:
 		e.mu.lock()
 		return
-	} else {
-		select {
-		case <-w.sema:
-			e.mu.lock()
-			return
-		case <-done:
-		}
+	case <-ctx.Done():
 	}
 	e.mu.lock()
 	if !w.parked { // woken meanwhile
