@@ -1,8 +1,13 @@
 package comm
 
-import "github.com/weft-hpc/weft/transport"
+import (
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
 
 // providers are the transports that a program can use, by the names that
 // transport.use knows. Which of them it uses, and in what order, is said there
 // and never here.
-var providers = map[string]func() transport.Provider{}
+var providers = map[string]func() transport.Provider{
+	"tcp": func() transport.Provider { return tcp.New() },
+}
