@@ -167,7 +167,8 @@ func (c *Comm) Dup() (*Comm, error) {
 // blocks until every rank has called it, so that no message is left behind;
 // calls on c that are under way must have ended. A communicator that was
 // revoked, or that has lost a process, is given up at once. The world is given
-// up by Finalize: Free of it is ErrArg. A second Free is ErrClosed.
+// up by Finalize: Free of it is ErrArg. A second Free is ErrClosed. ErrMismatch
+// tells that ranks called different collectives, and no call had noticed.
 func (c *Comm) Free() error {
 	s, err := c.live()
 	if err != nil {
@@ -181,6 +182,9 @@ func (c *Comm) Free() error {
 	}
 	if s.coll.Err() == nil {
 		err = run(barrier(c, "Free", kindFree))
+		if err == nil {
+			err = c.fail("Free", noRank, noRank, s.leftover())
+		}
 		if errors.Is(err, ErrRevoked) {
 			err = nil
 		}
@@ -191,6 +195,16 @@ func (c *Comm) Free() error {
 	s.p2p.Close()
 	s.coll.Close()
 	return err
+}
+
+// leftover is an error where a collective's message was never received: the
+// ranks called different ones, and nobody had to wait for another.
+func (s *state) leftover() error {
+	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag})
+	if err != nil || !ok {
+		return err
+	}
+	return fmt.Errorf("%w: there is a message of rank %d of a collective that this rank did not call so", ErrMismatch, st.Source)
 }
 
 // Revoke ends the communicator on all its ranks: every call on it that is

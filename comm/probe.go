@@ -110,8 +110,8 @@ func (m *Message) claim(op string) error {
 // those of Recv, and ErrArg for a nil message or one that was received. After
 // ErrType the message can still be received.
 func Mrecv[T any](m *Message, buf []T) (Status, error) {
-	r := imrecv(m, "Mrecv", buf)
-	return r.Wait()
+	st, err := imrecv(m, "Mrecv", buf).Wait()
+	return st, renamed(err, "Mrecv")
 }
 
 // Imrecv is Mrecv that returns at once; buf belongs to the request until it is
