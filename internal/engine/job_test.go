@@ -24,10 +24,47 @@ const patienceOfTests = 20 * time.Second
 // openJob makes n engines over one provider and closes them when the test ends.
 func openJob(t testing.TB, n int, provider transport.Provider, set map[string]string) []*Engine {
 	t.Helper()
+	return openRails(t, n, set, provider)
+}
+
+// openRails makes n engines over several providers: the ranks i and j talk by
+// number (i+j) modulo their count.
+func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*Engine {
+	t.Helper()
 	p := &params.Set{}
 	for k, v := range set {
 		require.NoError(t, p.Set(k, v, params.FromFlag))
 	}
+	rails := make([][]Rail, n)
+	for _, provider := range providers {
+		for i, r := range openRail(t, n, p, provider) {
+			rails[i] = append(rails[i], r)
+		}
+	}
+	engines := make([]*Engine, n)
+	for i := range n {
+		route := make([]uint8, n)
+		for j := range route {
+			route[j] = uint8((i + j) % len(providers))
+		}
+		var err error
+		engines[i], err = New(Config{Rank: i, Size: n, Params: p, Rails: rails[i], Route: route, LocalRanks: n})
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(background, 5*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, e := range engines {
+			wg.Go(func() { _ = e.Close(ctx) })
+		}
+		wg.Wait()
+	})
+	return engines
+}
+
+func openRail(t testing.TB, n int, p *params.Set, provider transport.Provider) []Rail {
+	t.Helper()
 	var rails []Rail
 	var vectors []transport.AddressVector
 	var addrs []transport.Address
@@ -44,23 +81,11 @@ func openJob(t testing.TB, n int, provider transport.Provider, set map[string]st
 		vectors = append(vectors, av)
 		addrs = append(addrs, ep.Address())
 	}
-	engines := make([]*Engine, n)
-	for i := range n {
-		_, err := vectors[i].Insert(addrs)
-		require.NoError(t, err)
-		engines[i], err = New(Config{Rank: i, Size: n, Params: p, Rails: rails[i : i+1], LocalRanks: n})
+	for _, av := range vectors {
+		_, err := av.Insert(addrs)
 		require.NoError(t, err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(background, 5*time.Second)
-		defer cancel()
-		var wg sync.WaitGroup
-		for _, e := range engines {
-			wg.Go(func() { _ = e.Close(ctx) })
-		}
-		wg.Wait()
-	})
-	return engines
+	return rails
 }
 
 // world opens the same context on every engine.

@@ -66,8 +66,11 @@ func (s *waitset) wait(timeout time.Duration) {
 		var ev [1]unix.EpollEvent
 		for {
 			if _, err := unix.EpollWait(s.epoll, ev[:], ms); !errors.Is(err, unix.EINTR) {
-				return
+				break
 			}
+		}
+		for _, q := range s.queues {
+			_ = q.Wait(0) // takes a Signal off its descriptor
 		}
 	}
 }
