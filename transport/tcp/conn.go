@@ -176,13 +176,15 @@ func tune(fd int) error {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
 	if sa, err := unix.Getpeername(fd); err == nil && !loopback(sa) {
-		// A host that was cut off must be noticed, busy or idle. A kernel that
-		// cannot do this notices later.
+		// A host that was cut off must be noticed while nothing is under way;
+		// where something is, the kernel gives up after its retransmissions.
+		// TCP_USER_TIMEOUT would be quicker, but takes a rank that computes and
+		// lets its window fill for a dead one. A kernel that cannot do this
+		// notices later.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 5)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 2)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 10_000)
 	}
 	return nil
 }
