@@ -44,8 +44,10 @@ race: test-deps
 fuzz:
 	GO="$(GO)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
 
-bench:
+# Nothing else should run meanwhile.
+bench: test-deps
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKGS)
+	$(GO) run ./bench/compare
 
 cover: test-deps
 	$(GO) test -coverprofile=cover.out -coverpkg=./... $(PKGS)

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"github.com/weft-hpc/weft/comm"
+)
+
+// allreduce adds vectors; sizes are bytes of each rank's vector.
+var allreduce = benchmark{
+	name:  "allreduce",
+	help:  "Allreduce of float32 with Sum, mean over ranks; MB/s of the vector",
+	sizes: "4..4m",
+	unit:  elementBytes,
+	alone: true,
+	prepare: func(c *comm.Comm, size int) (*part, error) {
+		send, recv := make([]element, size/elementBytes), make([]element, size/elementBytes)
+		fillValues(send, c.Rank())
+		once := func() error { return comm.Allreduce(c, send, recv, comm.Sum) }
+		return &part{
+			mean:   true,
+			bytes:  float64(size),
+			repeat: apart(c, once),
+			verify: func() error {
+				if err := once(); err != nil {
+					return err
+				}
+				return compareSum(recv, c.Size())
+			},
+		}, nil
+	},
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// barrier is timed back to back.
+var barrier = benchmark{
+	name:  "barrier",
+	help:  "Barrier, mean over ranks",
+	alone: true,
+	prepare: func(c *comm.Comm, _ int) (*part, error) {
+		return &part{
+			mean:   true,
+			repeat: timed(func() error { return comm.Barrier(c) }),
+			verify: func() error { return verifyBarrier(c) },
+		}, nil
+	},
+}
+
+// verifyBarrier lets rank after rank come late: no other may leave earlier
+// than that one arrives. Clocks are compared within a host only, where they
+// are the same.
+func verifyBarrier(c *comm.Comm) error {
+	node, err := c.SplitNode(0)
+	if err != nil {
+		return err
+	}
+	for late := range min(node.Size(), 4) {
+		if node.Rank() == late {
+			time.Sleep(2 * time.Millisecond)
+		}
+		arrived := []int64{time.Now().UnixNano()}
+		if err := comm.Barrier(node); err != nil {
+			return err
+		}
+		left := time.Now().UnixNano()
+		if err := comm.Allreduce(node, arrived, arrived, comm.Max); err != nil {
+			return err
+		}
+		if left < arrived[0] {
+			return fmt.Errorf("a rank left %v before the last one arrived", time.Duration(arrived[0]-left))
+		}
+	}
+	return node.Free()
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCompare goes through all of it, too briefly for the figures to mean
+// anything.
+func TestCompare(t *testing.T) {
+	var out, progress bytes.Buffer
+	code := run(t.Context(), &out, &progress, []string{"-rounds", "1", "-time", "20ms", "-ranks", "3", "-block", "100ms"})
+	require.Zero(t, code, progress.String())
+	require.NotContains(t, out.String(), "Not installed", "make test installs what is missing")
+	for _, row := range []string{
+		`(?m)^\| tcp latency, 8 B, one way \| µs \| \*\*.*C, spinning \*\*.* \| ≤ 1\.25 \| (yes|no) \|$`,
+		`(?m)^\| tcp bandwidth, 1 MiB \| GB/s \| \*\*.*Open MPI \*\*.* \| ≥ 2 \| (yes|no) \|$`,
+		`(?m)^\| start to end of 3 ranks, hello \| s \| \*\*.*mpiexec\.hydra \*\*.*; mpirun \*\*.* \| ≤ 0\.5 \| (yes|no) \|$`,
+		`(?m)^\| CPU time of a rank blocked in Recv for 100ms \| ms \| \*\*.*\|  \| – \| ≤ 50 \| (yes|no) \|$`,
+	} {
+		require.Regexp(t, row, out.String())
+	}
+}
+
+func TestHold(t *testing.T) {
+	const rounds = 3
+	figures := func(name string, xs ...float64) side {
+		return side{name, func(context.Context) (float64, error) {
+			x := xs[0]
+			xs = xs[1:]
+			return x, nil
+		}}
+	}
+	var out strings.Builder
+	c := contest{what: "time", unit: "s", target: 0.5, ours: figures("weft", 4, 1, 2), peers: []side{figures("a", 9, 9, 1), figures("b", 3, 4, 5)}}
+	met, err := c.hold(t.Context(), &out, io.Discard, rounds)
+	require.NoError(t, err)
+	require.True(t, met)
+	require.Equal(t, "| time | s | **2** (1–4) | a **9** (1–9); b **4** (3–5) | 0.50 | ≤ 0.5 | yes |\n", out.String())
+	out.Reset()
+	c = contest{what: "speed", unit: "B/s", target: 2, more: true, ours: figures("weft", 4, 4, 4), peers: []side{figures("a", 1, 1, 1), figures("b", 3, 3, 3)}}
+	met, err = c.hold(t.Context(), &out, io.Discard, rounds)
+	require.NoError(t, err)
+	require.False(t, met)
+	require.Contains(t, out.String(), "| 1.33 | ≥ 2 | no |")
+}
+
+func TestBadUsage(t *testing.T) {
+	for _, args := range [][]string{{"-rounds", "0"}, {"more"}, {"-only", "speed"}, {"-fast"}} {
+		var errs strings.Builder
+		require.Equal(t, 2, run(t.Context(), io.Discard, &errs, args))
+		require.Contains(t, errs.String(), "compare: ")
+	}
+}

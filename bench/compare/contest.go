@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// contest is one line of the table.
+type contest struct {
+	name, what, unit string
+
+	ours  side
+	peers []side // none: the target is our figure itself, not a ratio
+
+	target float64
+	more   bool // is better: the target is a least, else a most
+}
+
+// side is one of those who are compared.
+type side struct {
+	name string
+	run  func(ctx context.Context) (float64, error) // measures once
+}
+
+// hold measures all sides in turns, prints the line and says whether the
+// target was met.
+func (c *contest) hold(ctx context.Context, w, progress io.Writer, rounds int) (met bool, err error) {
+	sides := append([]side{c.ours}, c.peers...)
+	figures := make([][]float64, len(sides))
+	for round := range rounds {
+		for i := range sides {
+			at := (round + i) % len(sides) // nobody is always first
+			x, err := sides[at].run(ctx)
+			if err != nil {
+				return false, fmt.Errorf("%s: %w", sides[at].name, err)
+			}
+			figures[at] = append(figures[at], x)
+		}
+		fmt.Fprintf(progress, "%s: round %d of %d\n", c.name, round+1, rounds)
+	}
+	own := median(figures[0])
+	var peers []string
+	best := 0.0
+	for i, p := range c.peers {
+		m := median(figures[i+1])
+		peers = append(peers, p.name+" "+spread(figures[i+1]))
+		if i == 0 || m > best == c.more {
+			best = m
+		}
+	}
+	ratio := "–"
+	figure := own
+	if len(c.peers) > 0 {
+		figure = own / best
+		ratio = fmt.Sprintf("%.2f", figure)
+	}
+	met = figure <= c.target
+	sign := "≤"
+	if c.more {
+		met, sign = figure >= c.target, "≥"
+	}
+	verdict := map[bool]string{true: "yes", false: "no"}[met]
+	fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s %g | %s |\n", c.what, c.unit, spread(figures[0]), strings.Join(peers, "; "), ratio, sign, c.target, verdict)
+	return met, nil
+}
+
+func median(xs []float64) float64 {
+	s := slices.Sorted(slices.Values(xs))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+// spread is the median and the range.
+func spread(xs []float64) string {
+	return fmt.Sprintf("**%.4g** (%.4g–%.4g)", median(xs), slices.Min(xs), slices.Max(xs))
+}

@@ -1,0 +1,119 @@
+// Compare measures weft against a C program over one socket, Open MPI and
+// MPICH, on this machine, and prints a table in Markdown:
+//
+//	go run ./bench/compare
+//
+// It builds what it needs in a temporary directory. The sides take turns, round
+// after round, since machines drift; what is printed is the median of each
+// side's rounds, their range, and the ratio to the better peer. A peer that is
+// not installed is left out and named. Nothing else should run meanwhile.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// settings are the command line.
+type settings struct {
+	rounds int
+	time   time.Duration // of a measurement
+	ranks  int           // that are started
+	block  time.Duration // of the Recv of an idle rank
+	only   []string
+	strict bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]))
+}
+
+// run does what the arguments say and returns the exit code.
+func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
+	s, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "compare: %v; -h lists the flags\n", err)
+		return 2
+	}
+	missed, err := compare(ctx, stdout, stderr, s)
+	if err != nil {
+		fmt.Fprintf(stderr, "compare: %v\n", err)
+		return 1
+	}
+	if missed && s.strict {
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string, help io.Writer) (*settings, error) {
+	s := new(settings)
+	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.IntVar(&s.rounds, "rounds", 7, "`rounds`, in each of which every side is measured once")
+	flags.DurationVar(&s.time, "time", time.Second, "`time` of a measurement of latency or bandwidth")
+	flags.IntVar(&s.ranks, "ranks", 64, "`ranks` to start where starting is measured")
+	flags.DurationVar(&s.block, "block", 5*time.Second, "`time` that an idle rank is blocked in Recv")
+	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
+	only := flags.String("only", "", "comma separated `names`: latency, bandwidth, start, idle; all by default")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		flags.SetOutput(help)
+		flags.Usage()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case s.rounds < 1 || s.time <= 0 || s.ranks < 1 || s.block <= 0:
+		return nil, errors.New("expected more than 0 for -rounds, -time, -ranks and -block")
+	case *only != "":
+		s.only = strings.Split(*only, ",")
+	}
+	for _, name := range s.only {
+		if !slices.Contains([]string{"latency", "bandwidth", "start", "idle"}, name) {
+			return nil, fmt.Errorf("-only: no comparison %q", name)
+		}
+	}
+	return s, nil
+}
+
+// compare prints the table and says whether a target was missed.
+func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bool, err error) {
+	b, err := build(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if err := b.describe(ctx, w, s); err != nil {
+		return false, err
+	}
+	fmt.Fprintln(w, "| what | unit | weft | peers | ratio to the better peer | target | met |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
+	for _, c := range b.contests(s) {
+		if len(s.only) > 0 && !slices.Contains(s.only, c.name) {
+			continue
+		}
+		met, err := c.hold(ctx, w, progress, s.rounds)
+		if err != nil {
+			return missed, fmt.Errorf("%s: %w", c.name, err)
+		}
+		missed = missed || !met
+	}
+	return missed, nil
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// idle counts no time that passes: rank 0 sleeps for -time before it sends, and
+// the others tell how much CPU time they used while they were blocked in Recv.
+var idle = benchmark{
+	name:    "idle",
+	help:    "CPU time of a rank that is blocked in Recv for -time; the rank that uses most",
+	measure: measureIdle,
+}
+
+// measureIdle does it once.
+func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
+	word, used := []byte{0}, []float64{0}
+	if err := comm.Barrier(c); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if c.Rank() == 0 {
+		time.Sleep(o.time)
+		for to := 1; to < c.Size(); to++ {
+			if err := comm.Send(c, []byte{byte(to)}, to, tag); err != nil {
+				return nil, err
+			}
+		}
+	} else {
+		before, err := cpuTime()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := comm.Recv(c, word, 0, tag); err != nil {
+			return nil, err
+		}
+		after, err := cpuTime()
+		if err != nil {
+			return nil, err
+		}
+		if word[0] != byte(c.Rank()) {
+			return nil, fmt.Errorf("got %d, not %d", word[0], byte(c.Rank()))
+		}
+		used[0] = (after - before).Seconds() * 1e6
+	}
+	r := &result{Bench: o.bench.name, Size: size, Ranks: c.Size(), Iterations: 1}
+	r.fill([]float64{time.Since(start).Seconds()}, new(part))
+	err := comm.Reduce(c, used, used, comm.Max, 0)
+	r.CPU = used[0]
+	return r, err
+}
+
+// cpuTime is what this process has used so far.
+func cpuTime() (time.Duration, error) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0, fmt.Errorf("getrusage: %w", err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}

@@ -1,0 +1,117 @@
+// Bench measures weft in the manner of the OSU micro-benchmarks:
+//
+//	gorun -np 2 ./bench latency -sizes 8,4096 -json
+//	gorun -np 4 ./bench allreduce -sizes 8..1m
+//
+// A benchmark verifies the data first, warms up, lets rank 0 choose how many
+// iterations fit its time and tell the others, and times them in batches, of
+// which minimum, median and 99th percentile are printed.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// options are the command line.
+type options struct {
+	bench *benchmark
+	sizes []int
+	iters int           // per size; 0: as many as fit budget
+	time  time.Duration // the budget
+	json  bool
+	check bool // verify the data and time nothing
+}
+
+var benchmarks = []*benchmark{
+	&latency, &bw, &bibw, &mr,
+	&barrier, &allreduce, &bcast, &reduce, &alltoall, &allgather,
+	&overlap, &initialize, &idle,
+}
+
+func main() {
+	o, err := parse(os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "bench: %v; bench -h tells more\n", err)
+		os.Exit(2)
+	}
+	if o.bench == &initialize {
+		err = runInit(o)
+	} else {
+		comm.Main(func(c *comm.Comm) error { return runSizes(c, o) })
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// parse reads the command line; it prints help where that is asked for.
+func parse(args []string, help io.Writer) (*options, error) {
+	o := new(options)
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	sizes := flags.String("sizes", "", "`bytes` of a message, or of a rank's part in a collective: 8,4096 or 1..4m, which doubles, with k, m or g for powers of 1024")
+	flags.IntVar(&o.iters, "iters", 0, "`iterations` per size; 0: as many as -time allows")
+	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "`time` per size")
+	flags.BoolVar(&o.json, "json", false, "print a JSON object per size instead of a table")
+	flags.BoolVar(&o.check, "check", false, "verify the data and time nothing")
+	var err error
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		i := slices.IndexFunc(benchmarks, func(b *benchmark) bool { return b.name == args[0] })
+		if i < 0 {
+			return nil, fmt.Errorf("no benchmark %q", args[0])
+		}
+		o.bench, args = benchmarks[i], args[1:]
+	}
+	if err = flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		usage(help, flags)
+		return nil, err
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case o.bench == nil:
+		return nil, errors.New("expected the name of a benchmark first")
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case o.iters < 0:
+		return nil, errors.New("-iters: expected 0 or more")
+	case o.time <= 0:
+		return nil, errors.New("-time: expected more than 0")
+	case *sizes != "" && o.bench.sizes == "":
+		return nil, fmt.Errorf("-sizes: %s has no messages", o.bench.name)
+	case *sizes == "":
+		*sizes = o.bench.sizes
+	}
+	o.sizes, err = parseSizes(*sizes)
+	if err == nil {
+		err = o.bench.checkSizes(o.sizes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-sizes: %w", err)
+	}
+	return o, nil
+}
+
+func usage(w io.Writer, flags *flag.FlagSet) {
+	fmt.Fprintln(w, "gorun -np N ./bench NAME [flags]")
+	fmt.Fprintln(w)
+	for _, b := range benchmarks {
+		fmt.Fprintf(w, "  %-20s %s\n", b.name, b.help)
+	}
+	fmt.Fprintln(w)
+	flags.SetOutput(w)
+	flags.PrintDefaults()
+}

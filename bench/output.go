@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// result is what is told of one size; times are microseconds.
+type result struct {
+	Bench      string  `json:"bench"`
+	Size       int     `json:"size"` // bytes
+	Ranks      int     `json:"ranks"`
+	Transport  string  `json:"transport"`
+	Min        float64 `json:"min_us"`
+	Median     float64 `json:"median_us"`
+	P99        float64 `json:"p99_us"`
+	Bandwidth  float64 `json:"bytes_per_s"`
+	Allocs     float64 `json:"allocs_per_op"`
+	Iterations int     `json:"iterations"`
+
+	Rate      float64  `json:"messages_per_s,omitempty"`
+	Overlap   *float64 `json:"overlap_percent,omitempty"`
+	Pure      float64  `json:"pure_us,omitempty"`     // communication alone
+	Compute   float64  `json:"compute_us,omitempty"`  // computation alone
+	Finalized float64  `json:"finalize_us,omitempty"` // of rank 0
+	CPU       float64  `json:"cpu_us,omitempty"`
+
+	Version string `json:"weft"`
+	Go      string `json:"go"`
+	Cores   int    `json:"cores"` // of rank 0's host
+}
+
+// printer prints results on rank 0.
+type printer struct {
+	c   *comm.Comm
+	o   *options
+	any bool
+}
+
+func (p *printer) print(r *result) error {
+	if p.c.Rank() != 0 {
+		return nil
+	}
+	return p.write(os.Stdout, r)
+}
+
+func (p *printer) write(w io.Writer, r *result) error {
+	r.Transport, r.Version, r.Go, r.Cores = transport(r.Ranks), version(), runtime.Version(), runtime.NumCPU()
+	first := !p.any
+	p.any = true
+	if p.o.json {
+		return json.NewEncoder(w).Encode(r)
+	}
+	if p.o.check {
+		_, err := fmt.Fprintf(w, "%s of %d bytes over %d ranks: correct\n", r.Bench, r.Size, r.Ranks)
+		return err
+	}
+	extra, heads := r.extra()
+	if first {
+		fmt.Fprintf(w, "# weft %s: %s, %d ranks, transport %s, weft %s, %s, %d cores\n",
+			r.Bench, p.o.bench.help, r.Ranks, r.Transport, r.Version, r.Go, r.Cores)
+		fmt.Fprintf(w, "%-10s %12s %12s %12s %12s %10s%s\n", "# bytes", "min us", "median us", "p99 us", "MB/s", "allocs", heads)
+	}
+	_, err := fmt.Fprintf(w, "%-10d %12.2f %12.2f %12.2f %12.2f %10.2f%s\n", r.Size, r.Min, r.Median, r.P99, r.Bandwidth/1e6, r.Allocs, extra)
+	return err
+}
+
+// extra is the columns that only some benchmarks have, and their heads.
+func (r *result) extra() (columns, heads string) {
+	add := func(head string, x float64) {
+		heads += fmt.Sprintf(" %14s", head)
+		columns += fmt.Sprintf(" %14.2f", x)
+	}
+	if r.Rate > 0 {
+		add("messages/s", r.Rate)
+	}
+	if r.Overlap != nil {
+		add("compute us", r.Compute)
+		add("pure us", r.Pure)
+		add("overlap %", *r.Overlap)
+	}
+	if r.Bench == initialize.name {
+		add("finalize us", r.Finalized)
+	}
+	if r.Bench == idle.name {
+		add("CPU us", r.CPU)
+	}
+	return columns, heads
+}
+
+// transport is what the job was told to use. Package comm does not say what
+// each pair of ranks uses in the end.
+func transport(ranks int) string {
+	if ranks == 1 {
+		return "none"
+	}
+	if use := os.Getenv("WEFT_TRANSPORT_USE"); use != "" {
+		return use
+	}
+	return "default"
+}
+
+// version is that of the module, or the commit that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = s.Value
+		}
+	}
+	if v == "" || v == "(devel)" {
+		return "unknown"
+	}
+	return v
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// overlap is how much of an Iallreduce hides behind computation, as in OSU's
+// osu_iallreduce:
+//
+//	pure      Iallreduce, Wait
+//	overall   Iallreduce, compute for as long as pure took, Wait
+//	overlap   100 · (1 - (overall - compute) / pure), not below 0
+var overlap = benchmark{
+	name:    "iallreduce-overlap",
+	help:    "Iallreduce of float32 with computation meanwhile, mean over ranks",
+	sizes:   "4..4m",
+	unit:    elementBytes,
+	alone:   true,
+	prepare: prepareOverlap,
+}
+
+// overlapTrials is how often the communication alone is timed.
+const overlapTrials = 100
+
+func prepareOverlap(c *comm.Comm, size int) (*part, error) {
+	send, recv := make([]element, size/elementBytes), make([]element, size/elementBytes)
+	fillValues(send, c.Rank())
+	start := func() comm.Request { return comm.Iallreduce(c, send, recv, comm.Sum) }
+	alone := func() error {
+		_, err := start().Wait()
+		return err
+	}
+	var loops, done int // of compute per operation; operations
+	var computed time.Duration
+	var pure float64
+	both := func() error {
+		r := start()
+		begun := time.Now()
+		compute(loops)
+		computed += time.Since(begun)
+		done++
+		_, err := r.Wait()
+		return err
+	}
+	return &part{
+		mean:   true,
+		bytes:  float64(size),
+		repeat: apart(c, both),
+		verify: func() (err error) {
+			if err := alone(); err != nil {
+				return err
+			}
+			if err := compareSum(recv, c.Size()); err != nil {
+				return err
+			}
+			if pure, err = meanTime(c, apart(c, alone)); err != nil {
+				return err
+			}
+			loops = max(int(pure/loopTime()), 1)
+			return nil
+		},
+		more: func(samples []float64, r *result) error {
+			mean := []float64{computed.Seconds() / float64(max(done, 1))}
+			if err := comm.Allreduce(c, mean, mean, comm.Sum); err != nil {
+				return err
+			}
+			calculated, overall := mean[0]/float64(c.Size()), 0.0
+			for _, s := range samples {
+				overall += s / float64(len(samples))
+			}
+			percent := max(0, 100*(1-(overall-calculated)/pure))
+			r.Overlap, r.Pure, r.Compute = &percent, pure*1e6, calculated*1e6
+			return nil
+		},
+	}, nil
+}
+
+// meanTime is the mean over ranks of the time of an operation, in seconds,
+// after a warm-up.
+func meanTime(c *comm.Comm, repeat func(int) (time.Duration, error)) (float64, error) {
+	if _, err := repeat(overlapTrials / 10); err != nil {
+		return 0, err
+	}
+	took, err := repeat(overlapTrials)
+	if err != nil {
+		return 0, err
+	}
+	sum := []float64{took.Seconds() / overlapTrials}
+	err = comm.Allreduce(c, sum, sum, comm.Sum)
+	return sum[0] / float64(c.Size()), err
+}
+
+// compute does n times what takes about 50 ns, and keeps the core busy with it.
+func compute(n int) {
+	x := computeSink
+	for range n {
+		for range 16 {
+			x = x*0.999 + 0.5
+		}
+	}
+	computeSink = x
+}
+
+// computeSink keeps the compiler from leaving compute out.
+var computeSink = 1.0
+
+// loopTime is how long compute(1) takes, in seconds: the fastest of several.
+func loopTime() float64 {
+	const loops = 2000
+	best := time.Duration(1 << 62)
+	for range 20 {
+		start := time.Now()
+		compute(loops)
+		best = min(best, time.Since(start))
+	}
+	return max(best.Seconds(), 1e-9) / loops
+}

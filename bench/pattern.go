@@ -1,0 +1,53 @@
+package main
+
+import "fmt"
+
+// tag is that of all messages; a benchmark has no other traffic.
+const tag = 1
+
+// fill makes the data of a rank, which no other rank's and no shift equal.
+func fill(buf []byte, rank int) {
+	for i := range buf {
+		buf[i] = pattern(i, rank)
+	}
+}
+
+func pattern(i, rank int) byte { return byte(i*7+i>>8+rank*31) + 1 }
+
+// compare says where buf differs from the data of a rank.
+func compare(buf []byte, rank int) error {
+	for i, got := range buf {
+		if want := pattern(i, rank); got != want {
+			return fmt.Errorf("byte %d of %d from rank %d is %d, not %d", i, len(buf), rank, got, want)
+		}
+	}
+	return nil
+}
+
+// element is the type that reductions add, OSU's too. Values are small, so
+// that sums are exact.
+type element = float32
+
+const elementBytes = 4
+
+func value(i, rank int) element { return element(i%61 + rank + 1) }
+
+func fillValues(buf []element, rank int) {
+	for i := range buf {
+		buf[i] = value(i, rank)
+	}
+}
+
+// compareSum says where buf differs from the sum over ranks.
+func compareSum(buf []element, ranks int) error {
+	for i, got := range buf {
+		want := element(0)
+		for r := range ranks {
+			want += value(i, r)
+		}
+		if got != want {
+			return fmt.Errorf("element %d of %d is %v, not %v", i, len(buf), got, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+/* The smallest MPI program, like peers/hello: mpicc -O2 -o mpi_hello mpi_hello.c */
+#include <mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    int rank, size;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    printf("%d of %d\n", rank, size);
+    MPI_Finalize();
+    return 0;
+}
