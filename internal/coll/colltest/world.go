@@ -1,0 +1,312 @@
+// Package colltest runs collective algorithms on goroutine ranks over a Link
+// that makes the worst of what a real one may do: sends that block until they
+// are received, transfers that end late and in any order, calls that fail. It
+// finds deadlocks and says who waits for whom.
+package colltest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// Errors that ranks get from a World.
+var (
+	ErrDeadlock = errors.New("deadlock")
+	ErrRevoked  = errors.New("revoked because of another rank")
+	ErrInjected = errors.New("injected failure")
+	ErrLength   = errors.New("message has another length than its buffer")
+	ErrLeft     = errors.New("transfers left under way")
+	ErrUnread   = errors.New("message never received")
+)
+
+// Network is when a matched transfer ends.
+type Network int
+
+// The networks.
+const (
+	Immediate Network = iota // as soon as both sides are there
+	Delayed                  // later, in random order, by another goroutine
+	Scheduled                // when a seeded scheduler says so, that also picks the rank that runs: every run is the same
+)
+
+// Options describe a World.
+type Options struct {
+	Eager    bool // sends copy their message and end; otherwise they end when it is received
+	Network  Network
+	Seed     uint64
+	FailRank int // the rank whose FailCall-th call fails …
+	FailCall int // … counted from 1; 0: none does
+}
+
+// World is a set of ranks in one process.
+type World struct {
+	opt Options
+
+	mu      sync.Mutex
+	links   []*Link
+	pairs   []pair // [source*size + dest]
+	flight  []*transfer
+	rng     *rand.Rand
+	revoked error
+	turn    int // the rank that runs, if Scheduled
+	arrived sync.Cond
+	closing bool
+	free    []*transfer
+}
+
+// pair holds what waits for its other side, in the order of the calls.
+type pair struct{ sends, recvs []*transfer }
+
+// transfer is one side of a message. While in flight, the receiving side knows
+// the sending one.
+type transfer struct {
+	owner *Link
+	peer  int
+	send  bool
+	buf   []byte
+	from  *transfer
+	done  bool
+	err   error
+}
+
+// New makes a world of size ranks.
+func New(size int, opt Options) *World {
+	w := &World{opt: opt, pairs: make([]pair, size*size), rng: rand.New(rand.NewPCG(opt.Seed, 1))}
+	w.arrived.L = &w.mu
+	for r := range size {
+		l := &Link{w: w, rank: r}
+		l.wake.L = &w.mu
+		w.links = append(w.links, l)
+	}
+	return w
+}
+
+// Link is rank's side.
+func (w *World) Link(rank int) *Link { return w.links[rank] }
+
+// Run calls f on every rank, each on its goroutine, and waits for all. A rank
+// whose f fails revokes the world and ends its transfers, as comm does. The
+// errors are by rank. A world can be used again unless a rank has failed.
+func (w *World) Run(f func(l *Link) error) []error {
+	errs := make([]error, len(w.links))
+	var ranks, network sync.WaitGroup
+	w.closing, w.turn = false, -1
+	for _, l := range w.links {
+		l.finished, l.waiting = false, nil
+	}
+	if w.opt.Network == Delayed {
+		network.Go(w.deliver) // ends when closing is set, below
+	}
+	for i, l := range w.links {
+		ranks.Go(func() { // ends with f; Run waits
+			l.begin()
+			if errs[i] = f(l); errs[i] != nil {
+				w.Revoke(errs[i])
+				l.drain()
+			} else if l.open > 0 {
+				errs[i] = ErrLeft
+				w.Revoke(errs[i])
+				l.drain()
+			}
+			l.Reset()
+			l.end()
+		})
+	}
+	if w.opt.Network == Scheduled {
+		w.mu.Lock()
+		w.schedule()
+		w.mu.Unlock()
+	}
+	ranks.Wait()
+	w.mu.Lock()
+	w.closing = true
+	w.arrived.Signal()
+	w.mu.Unlock()
+	network.Wait()
+	for i := range w.pairs {
+		if n := len(w.pairs[i].sends); n > 0 && w.revoked == nil {
+			dest := i % len(w.links)
+			errs[dest] = fmt.Errorf("%w: %d from rank %d", ErrUnread, n, i/len(w.links))
+		}
+	}
+	return errs
+}
+
+// Revoke ends all transfers and all later ones with ErrRevoked.
+func (w *World) Revoke(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.revokeLocked(fmt.Errorf("%w: %w", ErrRevoked, cause))
+}
+
+func (w *World) revokeLocked(err error) {
+	if w.revoked != nil {
+		return
+	}
+	w.revoked = err
+	for _, l := range w.links {
+		for _, t := range l.tickets {
+			if t != nil && !t.done {
+				t.done, t.err = true, err
+			}
+		}
+		l.wake.Signal()
+	}
+	w.flight = w.flight[:0]
+}
+
+// post matches a transfer or queues it.
+func (w *World) post(t *transfer) {
+	if w.revoked != nil {
+		t.done, t.err = true, w.revoked
+		return
+	}
+	size := len(w.links)
+	if t.send {
+		if w.opt.Eager {
+			t.buf, t.done = append([]byte(nil), t.buf...), true
+		}
+		p := &w.pairs[t.owner.rank*size+t.peer]
+		if r := pop(&p.recvs); r != nil {
+			w.match(t, r)
+		} else {
+			p.sends = append(p.sends, t)
+		}
+		return
+	}
+	p := &w.pairs[t.peer*size+t.owner.rank]
+	if s := pop(&p.sends); s != nil {
+		w.match(s, t)
+	} else {
+		p.recvs = append(p.recvs, t)
+	}
+}
+
+func pop(q *[]*transfer) *transfer {
+	if len(*q) == 0 {
+		return nil
+	}
+	t := (*q)[0]
+	*q = (*q)[:copy(*q, (*q)[1:])]
+	return t
+}
+
+func (w *World) match(s, r *transfer) {
+	r.from = s
+	if w.opt.Network == Immediate {
+		w.complete(r)
+		return
+	}
+	w.flight = append(w.flight, r)
+	w.arrived.Signal()
+}
+
+func (w *World) complete(r *transfer) {
+	s := r.from
+	if len(s.buf) != len(r.buf) {
+		r.err = fmt.Errorf("%w: %d from rank %d for %d of rank %d", ErrLength, len(s.buf), s.owner.rank, len(r.buf), r.owner.rank)
+	} else {
+		copy(r.buf, s.buf)
+	}
+	r.done, r.from = true, nil
+	r.owner.wake.Signal()
+	if !s.done {
+		s.done = true
+		s.owner.wake.Signal()
+	}
+}
+
+func (w *World) completeOne() {
+	i := w.rng.IntN(len(w.flight))
+	r := w.flight[i]
+	w.flight[i] = w.flight[len(w.flight)-1]
+	w.flight = w.flight[:len(w.flight)-1]
+	w.complete(r)
+}
+
+// deliver is the goroutine of a Delayed network.
+func (w *World) deliver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		for len(w.flight) == 0 && !w.closing {
+			w.arrived.Wait()
+		}
+		if w.closing {
+			return
+		}
+		for range w.rng.IntN(3) {
+			w.mu.Unlock()
+			runtime.Gosched()
+			w.mu.Lock()
+		}
+		if len(w.flight) > 0 {
+			w.completeOne()
+		}
+	}
+}
+
+// stuck revokes the world if no rank can go on.
+func (w *World) stuck() {
+	if len(w.flight) > 0 || w.revoked != nil {
+		return
+	}
+	all := true
+	for _, l := range w.links {
+		if l.ready() {
+			return
+		}
+		all = all && l.finished
+	}
+	if all {
+		return
+	}
+	var b strings.Builder
+	for _, l := range w.links {
+		switch {
+		case l.finished:
+			fmt.Fprintf(&b, "; rank %d has ended", l.rank)
+		case l.waiting.send:
+			fmt.Fprintf(&b, "; rank %d sends %d bytes to %d", l.rank, len(l.waiting.buf), l.waiting.peer)
+		default:
+			fmt.Fprintf(&b, "; rank %d receives %d bytes from %d", l.rank, len(l.waiting.buf), l.waiting.peer)
+		}
+	}
+	w.revokeLocked(fmt.Errorf("%w: %s", ErrDeadlock, b.String()[2:]))
+}
+
+// schedule gives the turn to a rank that can run, chosen at random among these
+// and the transfers in flight, which it ends on the way.
+func (w *World) schedule() {
+	for {
+		w.stuck()
+		n := 0
+		for _, l := range w.links {
+			if l.ready() {
+				n++
+			}
+		}
+		if n+len(w.flight) == 0 {
+			return // all have ended
+		}
+		k := w.rng.IntN(n + len(w.flight))
+		if k >= n {
+			w.completeOne()
+			continue
+		}
+		for _, l := range w.links {
+			if l.ready() {
+				if k == 0 {
+					w.turn = l.rank
+					l.wake.Signal()
+					return
+				}
+				k--
+			}
+		}
+	}
+}
