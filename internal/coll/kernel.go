@@ -15,6 +15,7 @@ type OpKind int
 //
 // OpMinLoc and OpMaxLoc work on Pair: the least or greatest value, and of equal
 // values (-0 equals +0) the least index. A NaN value wins over all others.
+// Equal values at equal indices leave no trace of the order either: -0 wins.
 const (
 	OpSum OpKind = iota
 	OpProd

@@ -127,6 +127,8 @@ func minLoc[T ordered](inout, in []byte) {
 		x, y := &d[i], &s[i]
 		if beats(y.Value, x.Value, y.Value < x.Value, y.Index < x.Index) {
 			*x = *y
+		} else if x.Value == y.Value && x.Index == y.Index {
+			x.Value = min(x.Value, y.Value) // -0 from whichever side
 		}
 	}
 }
@@ -137,6 +139,8 @@ func maxLoc[T ordered](inout, in []byte) {
 		x, y := &d[i], &s[i]
 		if beats(y.Value, x.Value, y.Value > x.Value, y.Index < x.Index) {
 			*x = *y
+		} else if x.Value == y.Value && x.Index == y.Index {
+			x.Value = min(x.Value, y.Value) // -0 from whichever side
 		}
 	}
 }
