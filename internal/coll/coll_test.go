@@ -1,0 +1,277 @@
+package coll_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/coll/colltest"
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// arrivals says whether all ranks have come.
+type arrivals struct{ here []atomic.Bool }
+
+func newArrivals(n int) *arrivals { return &arrivals{make([]atomic.Bool, n)} }
+func (a *arrivals) come(rank int) { a.here[rank].Store(true) }
+func (a *arrivals) all() error {
+	for r := range a.here {
+		if !a.here[r].Load() {
+			return fmt.Errorf("left before rank %d had come", r)
+		}
+	}
+	return nil
+}
+
+// kinds are the calls of each family.
+var kinds = map[coll.Family][]coll.Kind{
+	coll.FamilyBarrier:       {coll.KindBarrier},
+	coll.FamilyBcast:         {coll.KindBcast},
+	coll.FamilyReduce:        {coll.KindReduce},
+	coll.FamilyAllreduce:     {coll.KindAllreduce},
+	coll.FamilyGather:        {coll.KindGather, coll.KindGatherv},
+	coll.FamilyScatter:       {coll.KindScatter, coll.KindScatterv},
+	coll.FamilyAllgather:     {coll.KindAllgather, coll.KindAllgatherv},
+	coll.FamilyAlltoall:      {coll.KindAlltoall, coll.KindAlltoallv},
+	coll.FamilyReduceScatter: {coll.KindReduceScatterBlock, coll.KindReduceScatter},
+	coll.FamilyScan:          {coll.KindScan, coll.KindExscan},
+}
+
+// networks are the worlds that every algorithm must work in.
+var networks = map[string]colltest.Options{
+	"rendezvous":           {},
+	"rendezvous, delayed":  {Network: colltest.Delayed},
+	"rendezvous, schedule": {Network: colltest.Scheduled},
+	"eager, delayed":       {Eager: true, Network: colltest.Delayed},
+	"eager, schedule":      {Eager: true, Network: colltest.Scheduled},
+}
+
+var ranks = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16}
+
+func sum64() coll.Op {
+	op, _ := coll.Kernel(coll.OpSum, coll.TypeInt64)
+	return op
+}
+
+// randomConfig forces an algorithm and moves everything small that cuts
+// messages up.
+func randomConfig(rng *rand.Rand, f coll.Family, name string) *coll.Config {
+	c := coll.DefaultConfig()
+	if err := c.Force(f, name); err != nil {
+		panic(err)
+	}
+	c.Radix = 2 + rng.IntN(4)
+	c.Window = 1 + rng.IntN(4)
+	c.SegmentBytes = 1 << rng.IntN(14)
+	return c
+}
+
+// try runs one random scenario.
+func try(k coll.Kind, f coll.Family, name string, n, root, maxBytes int, seed uint64, opt colltest.Options) error {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	m := &maker{rng: rng, cfg: randomConfig(rng, f, name), n: n, max: maxBytes}
+	m.op = []coll.Op{sum64(), affine, matrix}[rng.IntN(3)]
+	opt.Seed = seed
+	return m.make(k, root).run(opt)
+}
+
+func TestAlgorithmsAgainstOracle(t *testing.T) {
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	for _, f := range coll.Families() {
+		names := []string{coll.Auto}
+		for _, a := range coll.Algorithms() {
+			if a.Family == f {
+				names = append(names, a.Name)
+			}
+		}
+		for _, name := range names {
+			for _, k := range kinds[f] {
+				t.Run(k.String()+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					for where, opt := range networks {
+						for _, n := range ranks {
+							for round := range rounds {
+								seed := uint64(round*1000 + n)
+								maxBytes := []int{1 << 10, 100 << 10, 8 << 10}[round%3] / max(1, n/4)
+								err := try(k, f, name, n, round*7%n, maxBytes, seed, opt)
+								require.NoError(t, err, "%d ranks, seed %d, %s", n, seed, where)
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestCutOffs runs what is chosen by default at sizes around each cut-off.
+func TestCutOffs(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 8, 9} {
+		for _, size := range []int{16<<10 + 8, 64<<10 + 8, 512 << 10, 1 << 20} {
+			for _, op := range []coll.Op{sum64(), affine} {
+				for _, k := range []coll.Kind{coll.KindBcast, coll.KindReduce, coll.KindAllreduce, coll.KindAllgather, coll.KindReduceScatterBlock} {
+					rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
+					bytes := size
+					if k == coll.KindAllgather || k == coll.KindReduceScatterBlock {
+						bytes /= n
+					}
+					m := &fixed{maker{rng: rng, cfg: nil, n: n, op: op}, bytes / 8}
+					require.NoError(t, m.run(k, n-1), "%v of %d bytes, %d ranks", k, size, n)
+				}
+			}
+		}
+	}
+}
+
+// fixed runs scenarios of one size.
+type fixed struct {
+	maker
+	count int
+}
+
+func (f *fixed) run(k coll.Kind, root int) error {
+	f.max = 8 * f.count
+	for range 1000 { // until the random size is near the maximum
+		seed := f.rng.Uint64()
+		if probe := (&maker{rng: rand.New(rand.NewPCG(seed, 0)), n: f.n, max: f.max}); probe.elems() < f.count*9/10 {
+			continue
+		}
+		f.rng = rand.New(rand.NewPCG(seed, 0))
+		return f.make(k, root).run(colltest.Options{})
+	}
+	return errors.New("no seed found")
+}
+
+// TestFloatsAreDeterministic sums numbers whose sum depends on the order, with
+// random delays: the bits must be those of the first run, on all ranks.
+func TestFloatsAreDeterministic(t *testing.T) {
+	sum, _ := coll.Kernel(coll.OpSum, coll.TypeFloat64)
+	for _, a := range coll.Algorithms() {
+		for _, n := range []int{3, 4, 7} {
+			var first [][]byte
+			for round := range 5 {
+				rng := rand.New(rand.NewPCG(7, 7))
+				cfg := coll.DefaultConfig()
+				require.NoError(t, cfg.Force(a.Family, a.Name))
+				cfg.SegmentBytes = 256
+				const elems = 210
+				results := make([][]byte, n)
+				w := colltest.New(n, colltest.Options{Network: colltest.Delayed, Seed: uint64(round), Eager: round%2 == 1})
+				inputs := make([][]byte, n)
+				for r := range inputs {
+					inputs[r], results[r] = floats(rng, elems), make([]byte, 8*elems)
+				}
+				errs := w.Run(func(l *colltest.Link) error {
+					send, recv := inputs[l.Rank()], results[l.Rank()]
+					switch a.Family {
+					case coll.FamilyReduce:
+						return coll.Reduce(l, cfg, send, recv, sum, 1)
+					case coll.FamilyAllreduce:
+						return coll.Allreduce(l, cfg, send, recv, sum)
+					case coll.FamilyReduceScatter:
+						return coll.ReduceScatterBlock(l, cfg, send[:len(send)/n/8*8*n], recv[:len(send)/n/8*8], sum)
+					case coll.FamilyScan:
+						return coll.Scan(l, cfg, send, recv, sum)
+					}
+					return nil
+				})
+				require.NoError(t, errors.Join(errs...))
+				if round == 0 {
+					first = results
+				}
+				assert.Equal(t, first, results, "%s %s, %d ranks", a.Family, a.Name, n)
+				if a.Family == coll.FamilyAllreduce {
+					for r := range results {
+						assert.Equal(t, results[0], results[r], "%s, rank %d of %d", a.Name, r, n)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestFailureIsReturned lets every call of one rank fail in turn: that rank
+// returns the error, the others end, and nobody waits for ever.
+func TestFailureIsReturned(t *testing.T) {
+	for _, a := range coll.Algorithms() {
+		for _, k := range kinds[a.Family] {
+			for _, n := range []int{2, 4, 5} {
+				for _, network := range []colltest.Network{colltest.Immediate, colltest.Scheduled} {
+					for rank := range n {
+						for fail := 1; ; fail++ {
+							rng := rand.New(rand.NewPCG(uint64(fail), 3))
+							m := &maker{rng: rng, cfg: randomConfig(rng, a.Family, a.Name), n: n, max: 2000, op: sum64()}
+							m.cfg.SegmentBytes = 100
+							s := m.make(k, n/2)
+							w := colltest.New(n, colltest.Options{Network: network, FailRank: rank, FailCall: fail, Seed: uint64(fail)})
+							errs := w.Run(func(l *colltest.Link) error { return s.call[l.Rank()](l) })
+							if w.Link(rank).Calls() < fail {
+								require.NoError(t, errors.Join(errs...))
+								break
+							}
+							require.ErrorIs(t, errs[rank], colltest.ErrInjected, "%v %s, rank %d of %d, call %d", k, a.Name, rank, n, fail)
+							for _, err := range errs {
+								require.NotErrorIs(t, err, colltest.ErrDeadlock, "%v %s, rank %d of %d, call %d", k, a.Name, rank, n, fail)
+								require.NotErrorIs(t, err, colltest.ErrLeft)
+							}
+							if fail > 60 {
+								break
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestForcedAlgorithmThatCannot falls back to one that can.
+func TestForcedAlgorithmThatCannot(t *testing.T) {
+	for _, a := range coll.Algorithms() {
+		if a.Needs == 0 {
+			continue
+		}
+		for _, k := range kinds[a.Family] {
+			for seed := range uint64(20) {
+				rng := rand.New(rand.NewPCG(seed, 4))
+				m := &maker{rng: rng, cfg: randomConfig(rng, a.Family, a.Name), n: 6, max: 4096, op: affine}
+				require.NoError(t, m.make(k, 2).run(colltest.Options{}), "%v %s", k, a.Name)
+			}
+		}
+	}
+}
+
+func TestParametersNameTheAlgorithms(t *testing.T) {
+	for _, f := range coll.Families() {
+		p, ok := params.Lookup(f.Key())
+		require.True(t, ok, f.Key())
+		want := []string{coll.Auto}
+		for _, a := range coll.Algorithms() {
+			if a.Family == f {
+				want = append(want, a.Name)
+				assert.NotEmpty(t, a.Doc)
+			}
+		}
+		assert.Equal(t, want, p.Choices, f.Key())
+		assert.Equal(t, coll.Auto, p.Default)
+		for _, name := range want {
+			var s params.Set
+			require.NoError(t, s.Set(f.Key(), name, params.FromFlag))
+			c, err := coll.ConfigFrom(&s)
+			require.NoError(t, err)
+			assert.Equal(t, name, c.Forced(f))
+		}
+	}
+	assert.Equal(t, 0, strings.Count(fmt.Sprint(coll.Families()), "unknown"))
+	assert.Error(t, coll.DefaultConfig().Force(coll.FamilyBcast, "carrier pigeon"))
+}
