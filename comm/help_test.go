@@ -2,8 +2,6 @@ package comm_test
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -12,21 +10,6 @@ import (
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
 )
-
-// TestMain fails the package where goroutines are left over.
-func TestMain(m *testing.M) {
-	before := runtime.NumGoroutine()
-	code := m.Run()
-	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
-		runtime.Gosched()
-	}
-	if n := runtime.NumGoroutine(); code == 0 && n > before {
-		buf := make([]byte, 1<<20)
-		fmt.Fprintf(os.Stderr, "%d goroutines are left, from %d:\n%s\n", n, before, buf[:runtime.Stack(buf, true)])
-		code = 1
-	}
-	os.Exit(code)
-}
 
 // rankCounts are powers of two and others.
 var rankCounts = []int{1, 2, 3, 4, 5, 7, 8, 9}

@@ -1,0 +1,11 @@
+// The program must not compile: the element type lacks the operation.
+package main
+
+import "github.com/weft-hpc/weft/comm"
+
+func main() {
+	comm.Main(func(c *comm.Comm) error {
+		x := []string{""}
+		return comm.Allreduce(c, x, x, comm.Min)
+	})
+}
