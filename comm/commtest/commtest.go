@@ -90,7 +90,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 		cfg.nodes = make([]int, n)
 	}
 	if len(cfg.nodes) != n {
-		t.Fatalf("commtest: hosts of %d ranks for %d", len(cfg.nodes), n)
+		t.Fatalf("commtest: hosts for %d ranks, and there are %d", len(cfg.nodes), n)
 	}
 	if cfg.providers == nil {
 		cfg.providers = []transport.Provider{inproc.NewFabric()}
