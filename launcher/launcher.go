@@ -234,7 +234,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	}
 	secret := bootstrap.NewSecret()
 	card := &bootstrap.Card{
-		JobID: r.id, Secret: secret[:], Size: np, KVSName: kvs,
+		JobID: r.id, Secret: secret[:], Size: np, KVSName: kvs, Control: childControl,
 		Nodes: []bootstrap.Run{{Value: 0, Count: np}}, AppNums: bootstrap.Runs(appnum),
 		Params: bootstrap.CardParams(r.job.Params),
 	}

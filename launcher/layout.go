@@ -48,6 +48,11 @@ func newLayout(np int) (*layout, error) {
 			return nil, err
 		}
 	}
+	return scatteredLayout(np)
+}
+
+// scatteredLayout listens on any np ports.
+func scatteredLayout(np int) (*layout, error) {
 	l := &layout{addrs: make([]string, 0, np)}
 	if err := l.listen(np, func(int) int { return 0 }); err != nil {
 		l.close()

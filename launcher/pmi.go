@@ -124,7 +124,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		st.joined, st.finalized = false, true
 		s.answer(rank, wire.NewPMI("finalize_ack"))
 	default:
-		s.answer(rank, wire.NewPMI(m.Cmd+"_result", "rc", "-1", "msg", "unknown_command"))
+		s.answer(rank, wire.NewPMI("error_result", "rc", "-1", "msg", "unknown_command"))
 	}
 	return nil
 }

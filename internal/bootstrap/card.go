@@ -46,6 +46,7 @@ type Card struct {
 	Secret   []byte      `json:"secret"` // 32 bytes
 	Size     int         `json:"size"`
 	KVSName  string      `json:"kvs"`
+	Control  int         `json:"control"` // number of the PMI-1 descriptor in every rank
 	Nodes    []Run       `json:"nodes"` // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`  // the app of each rank
 	Node     string      `json:"node,omitempty"`

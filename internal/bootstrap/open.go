@@ -72,8 +72,9 @@ func NewSecret() (s [32]byte) {
 	return s
 }
 
-// openNative returns nil where there is no job card: gorun did not start this
-// process, or only started the one that did.
+// openNative returns nil where there is no job card, or where it is somebody
+// else's: gorun did not start this process, or started only the one that did,
+// or a launcher that passes all its descriptors on.
 func openNative(ctx context.Context, getenv func(string) string) (*World, error) {
 	fd, err := strconv.Atoi(getenv(EnvJobFD))
 	if err != nil {
@@ -85,6 +86,9 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if !card.mine(getenv) {
+		return nil, nil
 	}
 	set, err := card.params()
 	if err != nil {
@@ -124,12 +128,24 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	return w, nil
 }
 
+// mine says whether the environment is as gorun left it: another launcher
+// between it and us has changed it.
+func (c *Card) mine(getenv func(string) string) bool {
+	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
+		if getenv(name) != "" {
+			return false // gorun drops them
+		}
+	}
+	return getenv("PMI_FD") == strconv.Itoa(c.Control) && getenv("PMI_SIZE") == strconv.Itoa(c.Size) &&
+		getenv("PMI_RANK") == getenv(EnvRank)
+}
+
 // openPMI returns nil where no PMI-1 launcher started this process.
 func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 	p := &pmiClient{}
 	var rank, size int
 	switch fd, ok := streamSocket(getenv("PMI_FD")); {
-	case ok:
+	case ok && getenv("PMI_PORT") == "": // beside a port, a descriptor is left from a launcher around ours
 		var err1, err2 error
 		rank, err1 = strconv.Atoi(getenv("PMI_RANK"))
 		size, err2 = strconv.Atoi(getenv("PMI_SIZE"))

@@ -226,32 +226,47 @@ func TestAbortReason(t *testing.T) {
 }
 
 func TestNativeOpen(t *testing.T) {
+	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	fd, done := script(t, stepInit, stepEnd)
 	card := testCard()
+	card.Control = fd
 	f, err := card.Seal()
 	require.NoError(t, err)
 	defer f.Close()
-	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	cardFD := func() string {
-		fd, err := unix.Dup(int(f.Fd()))
+	native := func(kv ...string) (func(string) string, int) {
+		cardFD, err := unix.Dup(int(f.Fd())) // Open closes it
 		require.NoError(t, err)
-		return strconv.Itoa(fd)
-	}
-	native := func(rank, fd, listen string) func(string) string {
-		return env(EnvRank, rank, EnvJobFD, cardFD(), EnvListenFD, listen, "PMI_FD", fd, "PMI_RANK", rank, "PMI_SIZE", "4")
-	}
-	closeCard := func(e func(string) string) {
-		fd, _ := strconv.Atoi(e(EnvJobFD))
-		_ = unix.Close(fd)
+		return env(append(kv, EnvRank, "3", EnvJobFD, strconv.Itoa(cardFD), EnvListenFD, strconv.Itoa(listener),
+			"PMI_FD", strconv.Itoa(fd), "PMI_RANK", "3", "PMI_SIZE", "4")...), cardFD
 	}
 
-	fd, done := script(t, stepInit, stepEnd)
-	e := native("3", strconv.Itoa(fd), strconv.Itoa(listener)) // bound to nothing: no listener
+	e, cardFD := native() // the listener does not listen yet
 	_, err = open(t.Context(), e, io.Discard)
 	require.ErrorContains(t, err, EnvListenFD)
-	closeCard(e)
+	require.NoError(t, unix.Close(cardFD))
 	require.NoError(t, unix.Listen(listener, 1))
-	w, err := open(t.Context(), native("3", strconv.Itoa(fd), strconv.Itoa(listener)), io.Discard)
+
+	for _, rank := range []string{"4", "", "-1"} {
+		e, cardFD := native(EnvRank, rank, "PMI_RANK", rank)
+		_, err = open(t.Context(), e, io.Discard)
+		require.ErrorContains(t, err, EnvRank, rank)
+		require.NoError(t, unix.Close(cardFD))
+	}
+
+	for _, kv := range [][]string{ // another launcher has been between gorun and us
+		{"PMI_FD", "0"}, {"PMI_FD", ""}, {"PMI_RANK", "0", "PMI_FD", "0"}, {"PMI_SIZE", "2", "PMI_FD", "0"},
+		{"PMIX_RANK", "0", "PMI_FD", "0"}, {"OMPI_COMM_WORLD_SIZE", "2", "PMI_FD", "0"},
+	} {
+		e, cardFD := native(kv...)
+		w, err := open(t.Context(), e, io.Discard)
+		require.NoError(t, err)
+		require.Equal(t, "none", w.Launcher, kv)
+		require.NoError(t, unix.Close(cardFD))
+	}
+
+	e, _ = native()
+	w, err := open(t.Context(), e, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Launcher, w.BasePort})
 	require.Equal(t, 4096, w.Params.Int("engine.eager_limit"))
@@ -264,13 +279,6 @@ func TestNativeOpen(t *testing.T) {
 	require.NoError(t, w.Listener.Close())
 	require.NoError(t, w.KVS.Finalize())
 	require.NoError(t, <-done)
-
-	for _, c := range [][2]string{{"4", "0"}, {"", "0"}, {"-1", "0"}, {"0", ""}, {"0", "99999"}} {
-		e := native(c[0], c[1], "")
-		_, err := open(t.Context(), e, io.Discard)
-		require.Error(t, err, c)
-		closeCard(e)
-	}
 }
 
 func TestWorldOfOne(t *testing.T) {

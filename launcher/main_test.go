@@ -1,0 +1,299 @@
+package launcher
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// The test binary is also the ranks' program and gorun.
+const (
+	roleEnv = "WEFT_LAUNCHER_TEST" // "rank" or "gorun"
+	jobEnv  = "WEFT_LAUNCHER_JOB"  // gorun's job, as JSON
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleEnv) {
+	case "rank":
+		os.Exit(rankMain(os.Args[1:]))
+	case "gorun":
+		j := &job.Job{}
+		if err := json.Unmarshal([]byte(os.Getenv(jobEnv)), j); err != nil {
+			panic(err)
+		}
+		os.Exit(Run(context.Background(), j, Stdio{os.Stdin, os.Stdout, os.Stderr}).ExitCode)
+	}
+	if raceFactor > 1 && os.Getenv("GORACE") == "" {
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // or every rank takes a second to end
+	}
+	before := openFiles()
+	code := m.Run()
+	if code == 0 {
+		if err := leaked(before); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func openFiles() map[string]bool {
+	files := map[string]bool{}
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "/proc/") {
+			files[e.Name()+" "+to] = true
+		}
+	}
+	return files
+}
+
+// leaked looks for what tests left: goroutines, descriptors, children, files.
+func leaked(before map[string]bool) error {
+	const own = 3 // main, this, and the one of os/signal
+	for i := 0; runtime.NumGoroutine() > own && i < 1000; i++ {
+		time.Sleep(time.Millisecond) // they are ending
+	}
+	if n := runtime.NumGoroutine(); n > own {
+		buf := make([]byte, 1<<16)
+		return fmt.Errorf("%d goroutines are left:\n%s", n, buf[:runtime.Stack(buf, true)])
+	}
+	for f := range openFiles() {
+		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // those of the runtime's poller
+			return fmt.Errorf("descriptor %s is left open", f)
+		}
+	}
+	if pids := children(); len(pids) > 0 {
+		return fmt.Errorf("children %v are left", pids)
+	}
+	return nil
+}
+
+// rankMain is what a rank of a test does.
+func rankMain(args []string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	rank := os.Getenv("PMI_RANK")
+	arg := func(i int) string { return append(args, "", "", "")[i] }
+	open := func() *bootstrap.World {
+		w, err := bootstrap.Open(ctx)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bootstrap:", err)
+			os.Exit(90)
+		}
+		return w
+	}
+	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && strconv.Itoa(only) != rank {
+		return waitForEnd(false) // another rank is to do it
+	}
+	switch arg(0) {
+	case "exit":
+		n, _ := strconv.Atoi(arg(1))
+		return n
+	case "fail": // rank, code
+		n, _ := strconv.Atoi(arg(2))
+		for i := range 12 {
+			fmt.Fprintln(os.Stderr, "line", i)
+		}
+		return n
+	case "panic":
+		panic("a rank panics")
+	case "kill":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case "abort":
+		_ = open().KVS.Abort(7, "the disk is full")
+		return 8 // as it is on its way out already
+	case "early": // rank 0 leaves without Finalize, the others wait for it
+		w := open()
+		if w.Rank != 0 {
+			_ = w.KVS.Fence(ctx)
+		}
+		return 0
+	case "leaves": // rank 0 never speaks PMI
+		if rank != "0" {
+			_ = open().KVS.Fence(ctx)
+		}
+		return 0
+	case "world":
+		return showWorld(ctx, open())
+	case "child": // a rank that starts a weft program of its own
+		w := open()
+		cmd := exec.Command(os.Args[0], "alone")
+		out, err := cmd.CombinedOutput()
+		fmt.Printf("%s%v\n", out, err)
+		_ = w.KVS.Finalize()
+		return 0
+	case "alone":
+		w := open()
+		fmt.Printf("child is %d of %d by %s\n", w.Rank, w.Size, w.Launcher)
+		return 0
+	case "lines":
+		for i := range 1000 {
+			fmt.Printf("%s %d %s\n", rank, i, strings.Repeat("x", i%200))
+		}
+		return 0
+	case "place":
+		text, _ := os.ReadFile("/proc/self/status")
+		for line := range strings.Lines(string(text)) {
+			if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
+				fmt.Printf("%s cpus %s procs %s\n", rank, strings.TrimSpace(list), os.Getenv("GOMAXPROCS"))
+			}
+		}
+		return 0
+	case "wait":
+		return waitForEnd(false)
+	case "deaf": // to what asks it to end
+		return trap(false)
+	case "trap":
+		return trap(true)
+	case "family": // grandchildren: in the group, in a session, orphaned
+		for _, script := range []string{"%s", "setsid %s", "(setsid %s &) ; exec sleep 1000"} {
+			cmd := exec.Command("sh", "-c", fmt.Sprintf(script, `sh -c "echo up; exec sleep 1000"`))
+			cmd.Stderr = os.Stderr // keeps the pipe to the launcher open
+			up, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				panic(err)
+			}
+			if _, err := io.ReadFull(up, make([]byte, 3)); err != nil {
+				panic(err)
+			}
+			fmt.Println("pid", cmd.Process.Pid)
+		}
+		fmt.Println("pid", os.Getpid())
+		if arg(2) == "leave" {
+			return 0
+		}
+		return waitForEnd(true)
+	}
+	fmt.Fprintln(os.Stderr, "no role", args)
+	return 91
+}
+
+// waitForEnd waits for the launcher to end the rank.
+func waitForEnd(quiet bool) int {
+	if !quiet {
+		fmt.Println("ready")
+	}
+	select {}
+}
+
+// trap says which signals come; it may end well after TERM.
+func trap(ends bool) int {
+	c := make(chan os.Signal, 10)
+	signal.Notify(c, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+	fmt.Println("ready")
+	for s := range c {
+		fmt.Println("got", signalName(s.(syscall.Signal)))
+		if s == syscall.SIGTERM && ends {
+			return 0
+		}
+	}
+	return 1
+}
+
+func showWorld(ctx context.Context, w *bootstrap.World) int {
+	key := func(r int) string { return "k" + strconv.Itoa(r) }
+	if err := w.KVS.Put(key(w.Rank), fmt.Sprintf("v=%d", w.Rank)); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	if err := w.KVS.Fence(ctx); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	v, err := w.KVS.Get(key((w.Rank + 1) % w.Size))
+	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, v, err,
+		w.Params.Get("engine.eager_limit"))
+	if err := listens(w); err != nil {
+		fmt.Println(err)
+	}
+	if err := w.KVS.Finalize(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// testJob is a job of np ranks of this binary.
+func testJob(np int, args ...string) *job.Job {
+	return &job.Job{
+		Name: "test", Grace: time.Second, Stdin: job.StdinNone, Bind: job.BindNone, Slots: 1 << 10,
+		Env:  []job.EnvVar{{Name: roleEnv, Value: "rank"}},
+		Apps: []job.App{{Program: os.Args[0], Args: args, NP: np}},
+	}
+}
+
+// runJob runs a job in this process.
+func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res = Run(ctx, j, Stdio{Out: &o, Err: &e})
+	return res, o.String(), e.String()
+}
+
+// gorun is a launcher in a process of its own.
+type gorun struct {
+	cmd    *exec.Cmd
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+func startGorun(t *testing.T, j *job.Job) *gorun {
+	t.Helper()
+	text, err := json.Marshal(j)
+	require.NoError(t, err)
+	g := &gorun{cmd: exec.Command(os.Args[0])}
+	g.cmd.Env = append(os.Environ(), roleEnv+"=gorun", jobEnv+"="+string(text))
+	g.cmd.Stderr = &g.stderr
+	pipe, err := g.cmd.StdoutPipe()
+	require.NoError(t, err)
+	g.out = bufio.NewReader(pipe)
+	require.NoError(t, g.cmd.Start())
+	return g
+}
+
+// lines reads n lines of stdout.
+func (g *gorun) lines(t *testing.T, n int) []string {
+	t.Helper()
+	var lines []string
+	for range n {
+		line, err := g.out.ReadString('\n')
+		require.NoError(t, err, "after %q; stderr: %s", lines, &g.stderr)
+		lines = append(lines, strings.TrimSuffix(line, "\n"))
+	}
+	return lines
+}
+
+// wait returns the exit code.
+func (g *gorun) wait(t *testing.T) int {
+	t.Helper()
+	_, _ = g.out.WriteTo(&bytes.Buffer{})
+	err := g.cmd.Wait()
+	if ee, ok := err.(*exec.ExitError); ok && ee.Exited() {
+		return ee.ExitCode()
+	}
+	require.NoError(t, err, g.stderr.String())
+	return 0
+}

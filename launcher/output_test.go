@@ -1,0 +1,172 @@
+package launcher
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestOutputIsWholeLinesInOrder(t *testing.T) {
+	for _, tag := range []bool{false, true} {
+		j := testJob(8, "lines")
+		j.TagOutput = tag
+		res, out, stderr := runJob(t, j)
+		require.Zero(t, res.ExitCode, stderr)
+		next := make([]int, 8)
+		for line := range strings.Lines(out) {
+			if tag {
+				prefix, rest, ok := strings.Cut(line, " ")
+				require.True(t, ok)
+				require.Equal(t, "["+rest[:1]+"]", prefix)
+				line = rest
+			}
+			var rank, i int
+			var xs string
+			n, _ := fmt.Sscanf(line, "%d %d %s", &rank, &i, &xs)
+			require.GreaterOrEqual(t, n, 2, "%q", line)
+			require.Equal(t, next[rank], i)
+			require.Equal(t, i%200, len(xs))
+			next[rank]++
+		}
+		for _, n := range next {
+			require.Equal(t, 1000, n)
+		}
+	}
+}
+
+func TestOutputTagsAndFiles(t *testing.T) {
+	script := `echo out $PMI_RANK; echo err $PMI_RANK >&2; printf last`
+	j := testJob(2, "-c", script)
+	j.Apps[0].Program = "sh"
+	j.TagOutput = true
+	_, out, stderr := runJob(t, j)
+	require.ElementsMatch(t, []string{"[0] out 0", "[0] last", "[1] out 1", "[1] last"}, strings.Split(out, "\n"))
+	require.Equal(t, []string{"[0]<stderr> err 0", "[1]<stderr> err 1"}, sortedLines(stderr))
+
+	j.OutputDir = filepath.Join(t.TempDir(), "a", "b")
+	_, out, stderr = runJob(t, j)
+	require.Empty(t, out+stderr)
+	for name, want := range map[string]string{"0.out": "out 0\nlast", "0.err": "err 0\n", "1.out": "out 1\nlast", "1.err": "err 1\n"} {
+		text, err := os.ReadFile(filepath.Join(j.OutputDir, name))
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+}
+
+func TestOutputOfOneRankIsPassedOnByteForByte(t *testing.T) {
+	j := testJob(1, "-c", `printf 'a\n\nb\0c\nno newline'`)
+	j.Apps[0].Program = "sh"
+	_, out, _ := runJob(t, j)
+	require.Equal(t, "a\n\nb\x00c\nno newline", out)
+}
+
+func TestLongLinesAreNotMixed(t *testing.T) {
+	const size = 300_000
+	script := fmt.Sprintf(`head -c %d /dev/zero | tr '\0' $PMI_RANK; echo; echo short $PMI_RANK`, size)
+	j := testJob(4, "-c", script)
+	j.Apps[0].Program = "sh"
+	j.TagOutput = true
+	_, out, _ := runJob(t, j)
+	var want []string
+	for r := range 4 {
+		want = append(want, fmt.Sprintf("[%d] %s", r, strings.Repeat(fmt.Sprint(r), size)), fmt.Sprintf("[%d] short %d", r, r))
+	}
+	require.True(t, fmt.Sprint(sortedLines(out)) == fmt.Sprint(sortedLines(strings.Join(want, "\n"))), "%d bytes", len(out))
+}
+
+func TestOutputThatNobodyTakesIsDropped(t *testing.T) {
+	j := testJob(2, "lines")
+	var calls int
+	w := writerFunc(func([]byte) (int, error) {
+		calls++
+		return 0, errors.New("gone")
+	})
+	res := Run(t.Context(), j, Stdio{Out: w})
+	require.Zero(t, res.ExitCode)
+	require.Equal(t, 1, calls)
+}
+
+// testOutput is an output with pipes that the test writes to itself.
+func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
+	t.Helper()
+	out = &bytes.Buffer{}
+	o, err := newOutput(np, tag, out, out)
+	require.NoError(t, err)
+	for r := range np {
+		var a, b [2]int
+		require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
+		require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
+		write = append(write, [2]int{a[1], b[1]})
+		require.NoError(t, o.add(r, a[0], b[0]))
+	}
+	return o, out, write
+}
+
+func TestOutputUnfinishedLines(t *testing.T) {
+	o, out, w := testOutput(t, 3, true)
+	for r, text := range []string{"a\nb", "c", "d\n"} {
+		_, err := unix.Write(w[r][0], []byte(text))
+		require.NoError(t, err)
+	}
+	_, err := unix.Write(w[2][1], []byte("e"))
+	require.NoError(t, err)
+	o.finish() // the writers' ends are still open, as a daemon might keep them
+	o.loop()
+	for _, p := range w {
+		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
+	}
+	require.Equal(t, "[0] a\n[2] d\n[0] b\n[1] c\n[2]<stderr> e", out.String())
+	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
+}
+
+func TestOutputMessagesStandAlone(t *testing.T) {
+	o, out, w := testOutput(t, 1, false)
+	long := strings.Repeat("x", lineLimit+1)
+	go func() { // ends when all is written
+		for _, s := range []string{long} {
+			for len(s) > 0 {
+				n, _ := unix.Write(w[0][0], []byte(s))
+				s = s[n:]
+			}
+		}
+		_ = unix.Close(w[0][0])
+		_ = unix.Close(w[0][1])
+		o.say("gorun: a message\n")
+		o.finish()
+	}()
+	o.loop()
+	require.Contains(t, []string{long + "\ngorun: a message\n", "gorun: a message\n" + long}, out.String())
+}
+
+func TestTail(t *testing.T) {
+	var tail []byte
+	for i := range 10_000 {
+		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
+		require.LessOrEqual(t, len(tail), 2*tailBytes)
+	}
+	lines := lastLines(tail)
+	require.Len(t, lines, tailLines)
+	require.Equal(t, "line 9999", lines[9])
+	require.Nil(t, lastLines([]byte("\n")))
+}
+
+func TestSameWriter(t *testing.T) {
+	f, err := os.Open("/dev/null")
+	require.NoError(t, err)
+	defer f.Close()
+	g, err := os.Open("/dev/null")
+	require.NoError(t, err)
+	defer g.Close()
+	require.True(t, sameWriter(f, g))
+	require.False(t, sameWriter(f, &bytes.Buffer{}))
+	require.False(t, sameWriter(nil, nil))
+	w := writerFunc(nil)
+	require.False(t, sameWriter(w, w)) // functions cannot be compared
+}

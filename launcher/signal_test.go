@@ -1,0 +1,172 @@
+package launcher
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestSignalsAreForwarded(t *testing.T) {
+	g := startGorun(t, testJob(3, "trap"))
+	require.Equal(t, []string{"ready", "ready", "ready"}, g.lines(t, 3))
+	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		require.NoError(t, g.cmd.Process.Signal(s))
+		for _, line := range g.lines(t, 3) {
+			require.Equal(t, "got "+signalName(s), line)
+		}
+	}
+	require.Zero(t, g.wait(t), "the ranks ended well")
+	require.Empty(t, g.stderr.String())
+}
+
+func TestSignalThatEndsTheRanks(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1} {
+		j := testJob(2, "-c", "echo ready; exec sleep 1000")
+		j.Apps[0].Program = "sh"
+		g := startGorun(t, j)
+		g.lines(t, 2)
+		require.NoError(t, g.cmd.Process.Signal(s))
+		require.Equal(t, 128+int(s), g.wait(t))
+		if s != syscall.SIGUSR1 {
+			require.Equal(t, "gorun: ended by "+signalName(s)+"\n", g.stderr.String())
+		}
+	}
+}
+
+func TestSecondInterruptKills(t *testing.T) {
+	j := testJob(2, "deaf")
+	j.Grace = time.Hour
+	g := startGorun(t, j)
+	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM} { // TERM does not count
+		require.NoError(t, g.cmd.Process.Signal(s))
+		require.Equal(t, "got "+signalName(s), g.lines(t, 2)[1])
+	}
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 130, g.wait(t))
+	require.Equal(t, "gorun: ended by signal 2 (SIGINT)\n", g.stderr.String())
+}
+
+func TestInterruptWhileEnding(t *testing.T) {
+	j := testJob(3)
+	j.Grace = time.Hour
+	j.Apps[0].Program = "sh"
+	j.Apps[0].Args = []string{"-c", `trap "" INT
+		if [ $PMI_RANK = 0 ]; then trap "exit 5" USR1; else trap "" USR1; trap "echo told" TERM; fi
+		echo up; while :; do sleep 0.05; done`}
+	g := startGorun(t, j)
+	require.Equal(t, []string{"up", "up", "up"}, g.lines(t, 3))
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGUSR1))
+	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // both have been asked to end
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 5, g.wait(t), "the first failure stays the first")
+}
+
+// pidfds reads "pid N" lines and opens what they name.
+func pidfds(t *testing.T, lines []string) []int {
+	t.Helper()
+	var fds []int
+	for _, line := range lines {
+		text, ok := strings.CutPrefix(line, "pid ")
+		require.True(t, ok, line)
+		pid, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue // gone already
+		}
+		require.NoError(t, err)
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
+// requireGone waits for processes to end.
+func requireGone(t *testing.T, fds []int) {
+	t.Helper()
+	for _, fd := range fds {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 10_000)
+		for errors.Is(err, unix.EINTR) {
+			n, err = unix.Poll(p, 10_000)
+		}
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "a process outlives its job")
+		require.NoError(t, unix.Close(fd))
+	}
+}
+
+// marked finds processes that have a job's mark and are not this one.
+func marked(mark string) (pids []int) {
+	b := belongs{mark: []byte(mark)}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && b.alive(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestNothingOutlivesGorun(t *testing.T) {
+	for _, how := range []string{"killed", "ended", "terminated"} {
+		t.Run(how, func(t *testing.T) {
+			mark := "WEFT_T_FAMILY=" + how + strconv.Itoa(os.Getpid())
+			t.Setenv("WEFT_T_FAMILY", strings.TrimPrefix(mark, "WEFT_T_FAMILY="))
+			j := testJob(2, "family")
+			if how == "ended" {
+				j.Apps[0].Args = []string{"family", "", "leave"}
+			}
+			g := startGorun(t, j)
+			t.Setenv("WEFT_T_FAMILY", "")
+			fds := pidfds(t, g.lines(t, 2*4))
+			switch how {
+			case "killed":
+				require.NoError(t, g.cmd.Process.Kill())
+				_, _ = g.cmd.Process.Wait()
+			case "terminated":
+				require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+				require.Equal(t, 143, g.wait(t))
+			default:
+				require.Zero(t, g.wait(t), g.stderr.String())
+			}
+			requireGone(t, fds)
+			for len(marked(mark)) > 0 { // orphans without a pid that we know; the watchdog is at it
+				require.NoError(t, t.Context().Err())
+			}
+			if how == "killed" {
+				_ = g.cmd.Wait()
+			}
+		})
+	}
+}
+
+func TestKilledGorunLeavesNoBuild(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	j := testJob(1)
+	j.Apps[0].Program = "./testdata/prog"
+	j.Apps[0].Args = []string{"wait"}
+	g := startGorun(t, j)
+	require.Equal(t, []string{"waiting"}, g.lines(t, 1))
+	built, _ := filepath.Glob(filepath.Join(tmp, "gorun-*", "*", "prog"))
+	require.Len(t, built, 1)
+	require.NoError(t, g.cmd.Process.Kill())
+	_ = g.cmd.Wait()
+	for {
+		left, err := filepath.Glob(filepath.Join(tmp, "gorun-*"))
+		require.NoError(t, err)
+		if len(left) == 0 {
+			break // the watchdog has done it
+		}
+		require.NoError(t, t.Context().Err())
+	}
+}

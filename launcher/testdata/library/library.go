@@ -1,0 +1,5 @@
+// Package library is no program.
+package library
+
+// X is something.
+var X = 1
