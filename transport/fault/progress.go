@@ -89,6 +89,8 @@ func (q *queue) passLocked(e *transport.Completion) bool {
 		return !late
 	case transport.PeerNotice:
 		return true
+	case transport.PeerDown, transport.PeerLeft:
+		// As messages, but for their content.
 	case transport.RecvDone:
 		if len(e.Msg) > 0 && dice.hitPeer(plan.Corrupt, e.Peer) {
 			e.Msg = q.copyLocked(e.Msg)

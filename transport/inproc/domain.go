@@ -20,7 +20,7 @@ type domain struct {
 
 func newDomain(f *Fabric, b *box) *domain {
 	var seed [32]byte
-	crand.Read(seed[:]) //nolint:errcheck // it never fails (crypto/rand)
+	_, _ = crand.Read(seed[:]) // it never fails
 	return &domain{fabric: f, box: b, keys: rand.NewChaCha8(seed)}
 }
 

@@ -308,11 +308,11 @@ func testCloseEndsWait(w *world) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, transport.ErrClosed) {
-				return fmt.Errorf("Wait after Close: %w", err)
+				return fmt.Errorf("a Wait ended by Close: %w", err)
 			}
 			return nil
 		case <-time.After(r.w.timeout):
-			return errors.New("Close does not end a Wait")
+			return errors.New("a Wait is not ended by Close")
 		}
 	})
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-const rmaBoth = transport.CapRead | transport.CapWrite
-
 var rmaCases = []testCase{
 	{name: "read", needs: transport.CapRead, run: testRead},
 	{name: "write", needs: transport.CapWrite, run: testWrite},

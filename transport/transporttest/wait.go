@@ -164,7 +164,7 @@ func (r *rank) arm() error {
 			return err
 		}
 		if time.Now().After(end) {
-			return errors.New("Arm never answers true")
+			return errors.New("nothing happens, and yet Arm answers false")
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func testWaitLimit(w *world) {
 				return err
 			}
 			if d := time.Since(start); d > limit+r.w.timeout/2 {
-				return fmt.Errorf("Wait of %v took %v", limit, d)
+				return fmt.Errorf("a Wait of %v took %v", limit, d)
 			}
 		}
 		return r.sync()
