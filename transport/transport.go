@@ -80,7 +80,8 @@ type Domain interface {
 	// reports to cq. A domain has one.
 	OpenEndpoint(av AddressVector, cq CompletionQueue) (Endpoint, error)
 	// Close ends everything opened from the domain, idempotently; operations
-	// in flight are lost. It returns when no goroutine, descriptor or file of
+	// in flight are lost. Peers that were not told by Shutdown take it for the
+	// end of the process: PeerDown. It returns when no goroutine, descriptor or file of
 	// the domain is left.
 	Close() error
 }
@@ -190,7 +191,8 @@ type MemoryRegion interface {
 	// address under MRVirtAddr.
 	Base() uint64
 	// Close withdraws the region. No byte of it is touched after it returns;
-	// an operation of a peer on it that has not ended fails at that peer.
+	// an operation of a peer on it that has not ended fails at that peer with
+	// ErrKey. The region may be reused: it must not be used again.
 	Close() error
 }
 
@@ -207,7 +209,8 @@ type SharedMemoryDomain interface {
 type Endpoint interface {
 	// Address is what peers insert to reach this endpoint (fi_getname).
 	Address() Address
-	// Send sends op.Header and op.Data as one message to op.Peer. Either the
+	// Send sends op.Header and op.Data as one message to op.Peer, which may be
+	// this endpoint itself. Either the
 	// buffers are free again when it returns (done; no completion follows), or
 	// op, with all it points to, belongs to the endpoint until a completion
 	// names it. An error means that nothing was sent and no completion
@@ -222,7 +225,9 @@ type Endpoint interface {
 
 // RMAEndpoint is an endpoint with one-sided transfers (fi_rma(3)); CapRead,
 // CapWrite. A completion names op when op.Data may be used again (Read: when it
-// is filled; Write: when the data is in the target's memory).
+// is filled; Write: when the data is in the target's memory), or with what the
+// target refused it for. An error of the call means that nothing was begun and
+// no completion follows; ErrAgain is as for Send.
 type RMAEndpoint interface {
 	// Read fetches len(op.Data) bytes from op.RemoteKey at op.RemoteAddr of op.Peer.
 	Read(op *Op) error
@@ -315,6 +320,7 @@ type CompletionQueue interface {
 	// Signal ends a Wait, also one that has not yet begun (fi_cq_signal).
 	Signal()
 	// FD is a descriptor that is readable when Wait would return, for waiting
-	// on several queues at once; ok is false without CapWaitFD.
+	// on several queues at once; ok is false without CapWaitFD. It stays so
+	// after a Signal until a Wait, which may be of no time, has taken it.
 	FD() (fd int, ok bool)
 }
