@@ -260,26 +260,34 @@ func TestAny(rs []Request) (int, Status, bool, error) {
 // (MPI_Testall). If so it makes them zero and returns the error of the first
 // that failed; if not they all stay as they are.
 func TestAll(rs []Request) (bool, error) {
-	polled := false
-	for i := range rs {
-		if rs[i].complete() {
-			continue
+	if !allComplete(rs) {
+		poll(rs)
+		if !allComplete(rs) {
+			return false, nil
 		}
-		if !polled && rs[i].poll() {
-			polled = true
-			if rs[i].complete() {
-				continue
-			}
-		}
-		return false, nil
 	}
 	return true, WaitAll(rs)
 }
 
-// poll moves the engine on without ending the request.
-func (r Request) poll() bool {
-	_, _, _ = r.c.s.p2p.Iprobe(engine.Env{Peer: r.c.s.rank, Tag: 0})
+func allComplete(rs []Request) bool {
+	for i := range rs {
+		if !rs[i].complete() {
+			return false
+		}
+	}
 	return true
+}
+
+// poll moves the engine on without ending a request: it looks for a message
+// that is never sent, one of CreateGroup to itself.
+func poll(rs []Request) {
+	for i := range rs {
+		if rs[i].pending() {
+			s := rs[i].c.s
+			_, _, _ = s.coll.Iprobe(engine.Env{Peer: s.rank, Tag: groupTag | seqMask})
+			return
+		}
+	}
 }
 
 // Completion is one request's end, as WaitSome and TestSome tell it.
@@ -295,7 +303,7 @@ type Completion struct {
 // first; those of the operations are in the completions.
 func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
 	before := len(done)
-	if done = TestSome(rs, done); len(done) > before {
+	if done = collect(rs, done); len(done) > before {
 		return done, nil
 	}
 	i, st, err := WaitAny(rs)
@@ -303,11 +311,21 @@ func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
 		return done, err
 	}
 	done = append(done, Completion{Index: i, Status: st, Err: err})
-	return TestSome(rs, done), nil
+	return collect(rs, done), nil
 }
 
 // TestSome is WaitSome that does not block (MPI_Testsome).
 func TestSome(rs []Request, done []Completion) []Completion {
+	before := len(done)
+	if done = collect(rs, done); len(done) > before {
+		return done
+	}
+	poll(rs)
+	return collect(rs, done)
+}
+
+// collect appends the requests that are complete to done, and makes them zero.
+func collect(rs []Request, done []Completion) []Completion {
 	for i := range rs {
 		if rs[i].early == nil && rs[i].c == nil || !rs[i].complete() {
 			continue

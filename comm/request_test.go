@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
 )
 
 func TestWaitAll(t *testing.T) {
@@ -124,63 +125,83 @@ func TestWaitAnySome(t *testing.T) {
 }
 
 func TestTesting(t *testing.T) {
-	ranks(t, 2, func(c *comm.Comm) error {
-		other := 1 - c.Rank()
-		rs := []comm.Request{comm.Irecv(c, make([]int, 1), other, 1), comm.Irecv(c, make([]int, 4), other, 2), {}}
-		kept := append([]comm.Request{}, rs...)
-		if done, err := comm.TestAll(rs); done || err != nil {
-			return fmt.Errorf("before the sends: %v %w", done, err)
-		}
-		if i, _, done, err := comm.TestAny(rs); i != -1 || done || err != nil {
-			return fmt.Errorf("before the sends: %d %v %w", i, done, err)
-		}
-		if done := comm.TestSome(rs, nil); len(done) != 0 {
-			return fmt.Errorf("before the sends: %v", done)
-		}
-		if err := first(comm.Barrier(c), comm.Send(c, []int{1, 2, 3}, other, 2)); err != nil {
+	for _, async := range []string{"true", "false"} { // without, the tests themselves move things on
+		t.Run("async="+async, func(t *testing.T) {
+			ranks(t, 2, tests, commtest.WithParam("engine.async_progress", async))
+		})
+	}
+}
+
+func tests(c *comm.Comm) error {
+	other := 1 - c.Rank()
+	rs := []comm.Request{comm.Irecv(c, make([]int, 1), other, 1), comm.Irecv(c, make([]int, 4), other, 2), {}}
+	kept := append([]comm.Request{}, rs...)
+	if done, err := comm.TestAll(rs); done || err != nil {
+		return fmt.Errorf("before the sends: %v %w", done, err)
+	}
+	if i, _, done, err := comm.TestAny(rs); i != -1 || done || err != nil {
+		return fmt.Errorf("before the sends: %d %v %w", i, done, err)
+	}
+	if done := comm.TestSome(rs, nil); len(done) != 0 {
+		return fmt.Errorf("before the sends: %v", done)
+	}
+	if err := first(comm.Barrier(c), comm.Send(c, []int{1, 2, 3}, other, 2)); err != nil {
+		return err
+	}
+	for {
+		i, st, done, err := comm.TestAny(rs)
+		if err != nil {
 			return err
 		}
-		for {
-			i, st, done, err := comm.TestAny(rs)
-			if err != nil {
-				return err
+		if done {
+			if i != 1 || st.Count != 3 || rs[1] != (comm.Request{}) {
+				return fmt.Errorf("TestAny: %d %+v", i, st)
 			}
-			if done {
-				if i != 1 || st.Count != 3 || rs[1] != (comm.Request{}) {
-					return fmt.Errorf("TestAny: %d %+v", i, st)
-				}
-				break
-			}
+			break
 		}
-		if err := first(comm.Barrier(c), comm.Send(c, []int{1}, other, 1)); err != nil {
+	}
+	if err := first(comm.Barrier(c), comm.Send(c, []int{1}, other, 1)); err != nil {
+		return err
+	}
+	for {
+		done := comm.TestSome(rs, nil)
+		if len(done) == 0 {
+			continue
+		}
+		if d := done[0]; len(done) != 1 || d.Index != 0 || d.Status.Count != 1 || d.Err != nil {
+			return fmt.Errorf("TestSome: %+v", done)
+		}
+		break
+	}
+	rs[1] = comm.Irecv(c, make([]int, 1), other, 3)
+	if err := first(comm.Barrier(c), comm.Send(c, []int{1}, other, 3)); err != nil {
+		return err
+	}
+	for {
+		done, err := comm.TestAll(rs)
+		if err != nil {
 			return err
 		}
-		for {
-			done, err := comm.TestAll(rs)
-			if err != nil {
-				return err
-			}
-			if done {
-				break
-			}
+		if done {
+			break
 		}
-		for _, r := range kept { // stale copies
-			if st, done, err := r.Test(); !done || err != nil || st != (comm.Status{}) {
-				return fmt.Errorf("stale: %+v %v %w", st, done, err)
-			}
-			if _, err := r.Wait(); err != nil {
-				return err
-			}
-			if err := r.Cancel(); err != nil {
-				return err
-			}
+	}
+	for _, r := range kept { // stale copies
+		if st, done, err := r.Test(); !done || err != nil || st != (comm.Status{}) {
+			return fmt.Errorf("stale: %+v %v %w", st, done, err)
 		}
-		i, _, err := comm.WaitAny(kept)
-		if i != -1 || err != nil {
-			return fmt.Errorf("WaitAny of stale requests: %d %w", i, err)
+		if _, err := r.Wait(); err != nil {
+			return err
 		}
-		return nil
-	})
+		if err := r.Cancel(); err != nil {
+			return err
+		}
+	}
+	i, _, err := comm.WaitAny(kept)
+	if i != -1 || err != nil {
+		return fmt.Errorf("WaitAny of stale requests: %d %w", i, err)
+	}
+	return nil
 }
 
 func TestCancel(t *testing.T) {
