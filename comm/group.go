@@ -14,7 +14,7 @@ type Group struct {
 	self  int   // this process's world rank + 1; 0: unknown
 }
 
-// Comparison is how two groups or communicators relate.
+// Comparison is how two groups relate.
 type Comparison int
 
 // The results of a comparison.

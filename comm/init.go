@@ -195,10 +195,9 @@ func (c *Comm) Finalize() error {
 // Abort ends the whole job at once, with an exit code of 1 to 255 (others are
 // taken as 1), and does not return (MPI_Abort). It runs no deferred calls. A
 // nil communicator ends this process.
-func (c *Comm) Abort(code int) {
-	c.abort(code, fmt.Sprintf("rank %d called Abort(%d)", c.worldRank(), code))
-}
+func (c *Comm) Abort(code int) { c.abort(code, "") }
 
+// abort ends the job for a reason that the launcher tells, if there is one.
 func (c *Comm) abort(code int, reason string) {
 	if code < 1 || code > 255 {
 		code = 1

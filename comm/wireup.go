@@ -194,5 +194,5 @@ func sayTransports(w *bootstrap.World, rails []engine.Rail) {
 			names[i] += " (" + a.Name + ")"
 		}
 	}
-	fmt.Fprintf(os.Stderr, "weft: %d ranks on %d hosts, started by %s, use %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
+	fmt.Fprintf(os.Stderr, "weft: ranks: %d, hosts: %d, started by %s, joined by %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
 }

@@ -229,6 +229,9 @@ func (r *rank) setEngine(e *engine.Engine) {
 }
 
 func (r *rank) exit(code int, reason string) {
+	if reason == "" {
+		reason = "the program called Abort"
+	}
 	r.job.fail(r.number, fmt.Errorf("abort with exit code %d: %s", code, reason))
 	runtime.Goexit()
 }

@@ -70,7 +70,7 @@ func TestFirstFailureEndsAll(t *testing.T) {
 		"error":   {func(*comm.Comm) error { return errors.New("lost the plot") }, "rank 2: lost the plot"},
 		"panic":   {func(*comm.Comm) error { panic("lost the plot") }, "rank 2: panic: lost the plot\ngoroutine"},
 		"FailNow": {func(*comm.Comm) error { runtime.Goexit(); return nil }, "rank 2: the rank ended"},
-		"abort":   {func(c *comm.Comm) error { c.Abort(3); return nil }, "rank 2: abort with exit code 3: rank 2 called Abort(3)"},
+		"abort":   {func(c *comm.Comm) error { c.Abort(3); return nil }, "rank 2: abort with exit code 3: the program called Abort"},
 		"Main's":  {func(c *comm.Comm) error { return c.Free() }, "rank 2: comm: Free (world)"},
 	} {
 		t.Run(name, func(t *testing.T) {
