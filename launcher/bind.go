@@ -16,6 +16,7 @@ import (
 // process may use, grouped by core and by NUMA node, each in ascending order.
 type topology struct {
 	cpus  []int
+	quota int // hardware threads' worth of time that a cgroup allows; 0: no limit
 	cores [][]int
 	numa  [][]int
 }
@@ -101,7 +102,18 @@ func (t topology) maxprocs(bound []int, np int) int {
 	if n == 0 {
 		n = len(t.cpus) / np
 	}
+	if t.quota > 0 {
+		n = min(n, t.quota/np)
+	}
 	return max(n, 2)
+}
+
+// cpuQuota is what the Go runtime has found of a cgroup's limit.
+func cpuQuota() int {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return 0 // the runtime has not looked
+	}
+	return runtime.GOMAXPROCS(0)
 }
 
 // allowedCPUs are the hardware threads that this process may use.

@@ -36,12 +36,14 @@ type run struct {
 
 	ep     int
 	wake   int           // eventfd: the inbox has something
+	again  chan struct{} // ^C while control has ended; one is enough
 	forked chan struct{} // closed by forkAll at its end
 	over   chan struct{} // closed when no rank lives: forkAll may end
 
-	mu    sync.Mutex // guards inbox, stop, and pid and pidfd of ranks that are being started
-	inbox []event
-	stop  bool // start no more ranks
+	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
+	inbox  []event
+	unread bool // control reads no more of them
+	stop   bool // start no more ranks
 
 	// What control alone uses.
 	allUp    int // ranks that were started, once forkAll has said so; -1: not yet
@@ -54,7 +56,7 @@ type run struct {
 	deadline time.Time      // the job's timeout
 	reapAt   time.Time
 	killed   bool // SIGKILL has been sent
-	hurried  bool // the user will not wait for output that nobody reads
+	hurried  bool // nobody will wait for output that is not read
 }
 
 type eventKind int
@@ -87,6 +89,12 @@ func (r *run) post(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inbox = append(r.inbox, e)
+	if r.unread && e.sig == syscall.SIGINT {
+		select {
+		case r.again <- struct{}{}:
+		default:
+		}
+	}
 	_, _ = unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
@@ -139,7 +147,7 @@ func (r *run) timeout() int {
 func (r *run) timers() {
 	now := time.Now()
 	if !r.deadline.IsZero() && !now.Before(r.deadline) {
-		r.deadline = time.Time{}
+		r.deadline, r.hurried = time.Time{}, true
 		r.fail(&Failure{Rank: -1, Host: r.host, Reason: fmt.Sprintf("the job ran longer than its timeout of %v", r.job.Timeout)}, exitTimeout)
 	}
 	if !r.killAt.IsZero() && !now.Before(r.killAt) {
@@ -170,6 +178,7 @@ func (r *run) readInbox() {
 		case evSignal:
 			r.signal(e.sig)
 		case evCancelled:
+			r.hurried = true
 			r.fail(&Failure{Rank: -1, Host: r.host, Reason: "the job was cancelled: " + e.err.Error()}, exitFailed)
 		}
 	}

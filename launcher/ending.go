@@ -165,13 +165,19 @@ func (r *run) pids() []int {
 	return pids
 }
 
-// drainLimit is for how long output that nobody reads holds up a job that the
-// user has killed.
+// drainLimit is for how long output that nobody reads holds up a job that was
+// not left to end by itself.
 const drainLimit = time.Second
 
 // finish runs when every rank has ended: it ends what they left behind, and
 // waits until their output is written.
 func (r *run) finish(in *input) {
+	r.mu.Lock()
+	r.unread = true
+	for _, e := range r.inbox {
+		r.hurried = r.hurried || e.sig == syscall.SIGINT
+	}
+	r.mu.Unlock()
 	pids := r.pids()
 	for _, pid := range pids {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
@@ -193,12 +199,21 @@ func (r *run) finish(in *input) {
 		}
 	}
 	r.output.finish()
-	if r.hurried {
+	r.drain()
+}
+
+// drain waits until the output is written. Whoever reads it may take his time,
+// unless the job ran into its timeout, or the user says ^C now.
+func (r *run) drain() {
+	if !r.hurried {
 		select {
 		case <-r.output.done:
-		case <-time.After(drainLimit):
+			return
+		case <-r.again:
 		}
-		return
 	}
-	<-r.output.done
+	select {
+	case <-r.output.done:
+	case <-time.After(drainLimit):
+	}
 }

@@ -63,7 +63,7 @@ type Failure struct {
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	r := &run{
 		job: j, id: bootstrap.NewJobID(), host: hostname(), stderr: stdio.Err, begun: time.Now(),
-		ep: -1, wake: -1, forked: make(chan struct{}), over: make(chan struct{}), wd: &watchdog{},
+		ep: -1, wake: -1, again: make(chan struct{}, 1), forked: make(chan struct{}), over: make(chan struct{}), wd: &watchdog{},
 	}
 	if r.stderr == nil {
 		r.stderr = io.Discard

@@ -70,6 +70,36 @@ func TestInterruptWhileEnding(t *testing.T) {
 	require.Equal(t, 5, g.wait(t), "the first failure stays the first")
 }
 
+func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
+	for _, timeout := range []time.Duration{0, 500 * time.Millisecond} {
+		j := testJob(2, "-c", "echo pid $$; exec yes")
+		j.Apps[0].Program = "sh"
+		j.Timeout = timeout
+		j.TagOutput = true
+		g := startGorun(t, j)
+		var pids []string
+		for len(pids) < 2 { // then nobody reads
+			if line := g.lines(t, 1)[0]; strings.Contains(line, " pid ") {
+				pids = append(pids, line[4:])
+			}
+		}
+		ranks := pidfds(t, pids)
+		want := exitTimeout
+		if timeout == 0 {
+			want = exitSignalFloor + int(syscall.SIGINT)
+			require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+			requireGone(t, ranks)
+			require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+		} else {
+			requireGone(t, ranks)
+		}
+		state, err := g.cmd.Process.Wait()
+		require.NoError(t, err)
+		require.Equal(t, want, state.ExitCode())
+		_ = g.cmd.Wait() // closes the pipes
+	}
+}
+
 // pidfds reads "pid N" lines and opens what they name.
 func pidfds(t *testing.T, lines []string) []int {
 	t.Helper()

@@ -192,6 +192,7 @@ func execError(program string, err error) error {
 // newPlan resolves programs and environments.
 func newPlan(j *job.Job) *plan {
 	p := &plan{procs: make(map[int]bool), topo: readTopology("/sys/devices/system", allowedCPUs())}
+	p.topo.quota = cpuQuota()
 	for i, app := range j.Apps {
 		env := environ(j, app)
 		if v, ok := lookupEnv(env, "GOMAXPROCS"); ok && v != "" && j.GOMAXPROCS == 0 {
