@@ -218,7 +218,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	if r.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	if err = watch(r.ep, r.wake, unix.EPOLLIN, wakeIndex); err != nil {
+	if err = watch(r.ep, r.wake, wakeIndex); err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	for i := range r.ranks {
@@ -228,7 +228,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		}
 		r.ranks[i].ctl = pair[0]
 		p.ctl = append(p.ctl, pair[1])
-		if err := watch(r.ep, pair[0], unix.EPOLLIN, ctlIndex-i); err != nil {
+		if err := watch(r.ep, pair[0], ctlIndex-i); err != nil {
 			return nil, fmt.Errorf("epoll: %w", err)
 		}
 	}

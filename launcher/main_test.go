@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -291,8 +292,9 @@ func (g *gorun) wait(t *testing.T) int {
 	t.Helper()
 	_, _ = g.out.WriteTo(&bytes.Buffer{})
 	err := g.cmd.Wait()
-	if ee, ok := err.(*exec.ExitError); ok && ee.Exited() {
-		return ee.ExitCode()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		return exit.ExitCode()
 	}
 	require.NoError(t, err, g.stderr.String())
 	return 0

@@ -83,7 +83,7 @@ func newOutput(np int, tag bool, out, err io.Writer) (*output, error) {
 		return nil, e
 	}
 	if o.wake, e = unix.Eventfd(0, unix.EFD_CLOEXEC); e == nil {
-		e = watch(o.ep, o.wake, unix.EPOLLIN, -1)
+		e = watch(o.ep, o.wake, -1)
 	}
 	if e != nil {
 		o.closeFDs()
@@ -92,9 +92,9 @@ func newOutput(np int, tag bool, out, err io.Writer) (*output, error) {
 	return o, nil
 }
 
-// watch adds a descriptor to an epoll; its events carry index.
-func watch(ep, fd int, events uint32, index int) error {
-	return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: int32(index)})
+// watch has an epoll tell when a descriptor can be read; its events carry index.
+func watch(ep, fd, index int) error {
+	return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(index)})
 }
 
 func sameWriter(a, b io.Writer) bool {
@@ -118,7 +118,7 @@ func (o *output) add(rank, out, err int) error {
 		o.mu.Lock()
 		o.streams[s].fd = fd // before the event that makes loop read it
 		o.mu.Unlock()
-		if err := watch(o.ep, fd, unix.EPOLLIN, s); err != nil {
+		if err := watch(o.ep, fd, s); err != nil {
 			return err
 		}
 	}

@@ -143,7 +143,7 @@ func (r *run) fork(p *plan, i int) error {
 	if err := r.output.add(i, reads[0], reads[1]); err != nil {
 		return &startError{exitFailed, "epoll: " + err.Error()}
 	}
-	if err := watch(r.ep, pidfd, unix.EPOLLIN, i); err != nil {
+	if err := watch(r.ep, pidfd, i); err != nil {
 		return &startError{exitFailed, "epoll: " + err.Error()}
 	}
 	return nil

@@ -47,8 +47,8 @@ type Card struct {
 	Size     int         `json:"size"`
 	KVSName  string      `json:"kvs"`
 	Control  int         `json:"control"` // number of the PMI-1 descriptor in every rank
-	Nodes    []Run       `json:"nodes"` // the host of each rank, dense from 0
-	AppNums  []Run       `json:"apps"`  // the app of each rank
+	Nodes    []Run       `json:"nodes"`   // the host of each rank, dense from 0
+	AppNums  []Run       `json:"apps"`    // the app of each rank
 	Node     string      `json:"node,omitempty"`
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
