@@ -83,9 +83,9 @@ func try(k coll.Kind, f coll.Family, name string, n, root, maxBytes int, seed ui
 }
 
 func TestAlgorithmsAgainstOracle(t *testing.T) {
-	rounds := 3
+	rounds := 4
 	if testing.Short() {
-		rounds = 1
+		rounds = 2
 	}
 	for _, f := range coll.Families() {
 		names := []string{coll.Auto}
@@ -114,42 +114,27 @@ func TestAlgorithmsAgainstOracle(t *testing.T) {
 	}
 }
 
-// TestCutOffs runs what is chosen by default at sizes around each cut-off.
+// TestCutOffs runs what is chosen by default at sizes around each cut-off, all
+// cut-offs being a 64th of the defaults.
 func TestCutOffs(t *testing.T) {
-	for _, n := range []int{2, 3, 4, 8, 9} {
-		for _, size := range []int{16<<10 + 8, 64<<10 + 8, 512 << 10, 1 << 20} {
-			for _, op := range []coll.Op{sum64(), affine} {
-				for _, k := range []coll.Kind{coll.KindBcast, coll.KindReduce, coll.KindAllreduce, coll.KindAllgather, coll.KindReduceScatterBlock} {
-					rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
-					bytes := size
-					if k == coll.KindAllgather || k == coll.KindReduceScatterBlock {
-						bytes /= n
-					}
-					m := &fixed{maker{rng: rng, cfg: nil, n: n, op: op}, bytes / 8}
-					require.NoError(t, m.run(k, n-1), "%v of %d bytes, %d ranks", k, size, n)
-				}
+	cfg := coll.DefaultConfig()
+	for _, cut := range []*int{
+		&cfg.SegmentBytes, &cfg.BcastTreeBytes, &cfg.BcastScatterBytes, &cfg.BcastBlockBytes, &cfg.ReduceTreeBytes,
+		&cfg.AllreduceDoublingBytes, &cfg.AllreduceRingBytes, &cfg.AllreduceBlockBytes, &cfg.GatherBinomialBytes,
+		&cfg.AllgatherSmallBytes, &cfg.AlltoallBruckBytes, &cfg.AlltoallScatterBytes,
+		&cfg.ReduceScatterTreeBytes, &cfg.ReduceScatterHalvingBytes,
+	} {
+		*cut /= 64
+	}
+	for _, n := range []int{2, 4, 9} {
+		for _, size := range []int{8, 136, 264, 1032, 8 << 10, 16 << 10} {
+			for k := coll.KindBarrier; k <= coll.KindExscan; k++ {
+				rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
+				m := &maker{rng: rng, cfg: cfg, n: n, max: size, fixed: true, op: []coll.Op{sum64(), affine}[n/2%2]}
+				require.NoError(t, m.make(k, n-1).run(colltest.Options{}), "%v of %d bytes, %d ranks", k, size, n)
 			}
 		}
 	}
-}
-
-// fixed runs scenarios of one size.
-type fixed struct {
-	maker
-	count int
-}
-
-func (f *fixed) run(k coll.Kind, root int) error {
-	f.max = 8 * f.count
-	for range 1000 { // until the random size is near the maximum
-		seed := f.rng.Uint64()
-		if probe := (&maker{rng: rand.New(rand.NewPCG(seed, 0)), n: f.n, max: f.max}); probe.elems() < f.count*9/10 {
-			continue
-		}
-		f.rng = rand.New(rand.NewPCG(seed, 0))
-		return f.make(k, root).run(colltest.Options{})
-	}
-	return errors.New("no seed found")
 }
 
 // TestFloatsAreDeterministic sums numbers whose sum depends on the order, with

@@ -109,10 +109,15 @@ type maker struct {
 	n   int
 	max int // bytes per block, about
 	op  coll.Op
+
+	fixed bool // all blocks have max bytes
 }
 
 // elems is a number of 8-byte elements, often one where algorithms change.
 func (m *maker) elems() int {
+	if m.fixed {
+		return m.max / 8
+	}
 	few := []int{0, 1, 2, 3, m.n - 1, m.n, m.n + 1, 2*m.n + 1, 31, 32, 33}
 	if m.rng.IntN(3) > 0 {
 		return min(few[m.rng.IntN(len(few))], m.max/8)
