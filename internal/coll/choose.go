@@ -20,9 +20,9 @@ const (
 	FamilyAlltoall
 	FamilyReduceScatter
 	FamilyScan
-
-	families
 )
+
+const families = int(FamilyScan) + 1
 
 var familyNames = [families]string{
 	FamilyBarrier: "barrier", FamilyBcast: "bcast", FamilyReduce: "reduce", FamilyAllreduce: "allreduce",
@@ -41,7 +41,7 @@ func Families() []Family {
 
 // String is the family's name in parameters.
 func (f Family) String() string {
-	if f < 0 || f >= families {
+	if f < 0 || int(f) >= families {
 		return "unknown"
 	}
 	return familyNames[f]
@@ -86,7 +86,7 @@ type Info struct {
 // Algorithms lists all algorithms, by family.
 func Algorithms() []Info {
 	var all []Info
-	for f := range families {
+	for _, f := range Families() {
 		all = append(all, f.infos()...)
 	}
 	return all

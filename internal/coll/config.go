@@ -83,7 +83,7 @@ var defaultConfig = Config{
 // an error.
 func ConfigFrom(s *params.Set) (*Config, error) {
 	c := DefaultConfig()
-	for f := range families {
+	for _, f := range Families() {
 		if err := c.Force(f, s.String(f.Key())); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Key(), err)
 		}

@@ -148,7 +148,7 @@ func maxLoc[T ordered](inout, in []byte) {
 // beats tells whether y replaces x: it is better, or equal and earlier. NaN,
 // the only value that differs from itself, is better than all numbers.
 func beats[T ordered](y, x T, better, earlier bool) bool {
-	yNaN, xNaN := y != y, x != x //nolint:staticcheck // the test for NaN of any type
+	yNaN, xNaN := y != y, x != x
 	switch {
 	case yNaN || xNaN:
 		return yNaN && (!xNaN || earlier)

@@ -84,7 +84,7 @@ func checkOrdered[T ordered](t *testing.T, typ Type, random func(*rand.Rand) T) 
 	}
 	loc := func(less func(a, b T) bool) func(a, b Pair[T]) Pair[T] {
 		return func(a, b Pair[T]) Pair[T] {
-			aNaN, bNaN := a.Value != a.Value, b.Value != b.Value //nolint:staticcheck // NaN
+			aNaN, bNaN := a.Value != a.Value, b.Value != b.Value
 			switch {
 			case aNaN && bNaN:
 				return first(a, b)

@@ -1,6 +1,7 @@
 package colltest
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
 	"sync"
@@ -114,6 +115,8 @@ func (l *Link) drain() error {
 	return first
 }
 
+var rubbish = bytes.Repeat([]byte{0xa5}, 4096)
+
 // Scratch returns memory full of rubbish.
 func (l *Link) Scratch(n int) []byte {
 	need := (n + 15) &^ 15
@@ -123,8 +126,8 @@ func (l *Link) Scratch(n int) []byte {
 	}
 	b := l.arena[l.used : l.used+n : l.used+n]
 	l.used += need
-	for i := range b {
-		b[i] = 0xa5
+	for i := 0; i < n; {
+		i += copy(b[i:], rubbish)
 	}
 	return b
 }

@@ -106,11 +106,11 @@ func (w *World) Run(f func(l *Link) error) []error {
 			l.begin()
 			if errs[i] = f(l); errs[i] != nil {
 				w.Revoke(errs[i])
-				l.drain()
+				_ = l.drain() // of what ends, the first failure is told
 			} else if l.open > 0 {
 				errs[i] = ErrLeft
 				w.Revoke(errs[i])
-				l.drain()
+				_ = l.drain()
 			}
 			l.Reset()
 			l.end()
