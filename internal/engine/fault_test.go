@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/fault"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// storm sends messages of random sizes, modes and tags between all ranks, each
+// rank's to each peer from one seed, and receives them in another order. Where
+// lossy, an error on a rank ends it as a crash would, and is no failure of the
+// test: it must only never be a hang or wrong data taken for right.
+func storm(t *testing.T, cs []*Context, seed uint64, lossy bool) {
+	const messages, tags = 60, 4
+	n := len(cs)
+	size := func(from, to, i int) int {
+		rng := rand.New(rand.NewPCG(seed, uint64(from<<40|to<<20|i)))
+		return []int{rng.IntN(40), rng.IntN(3000), rng.IntN(60000)}[rng.IntN(3)]
+	}
+	ranks(t, cs, func(c *Context, rank int) error {
+		err := func() error {
+			rng := rand.New(rand.NewPCG(seed, uint64(rank)))
+			var sends []Request
+			next := make([][tags]int, n)
+			left := messages * n
+			sent := make([]int, n)
+			for left > 0 || len(sends) > 0 {
+				if to := rng.IntN(n); sent[to] < messages {
+					i := sent[to]
+					sent[to]++
+					env := Env{Peer: to, Tag: i % tags}
+					if i%5 == 0 {
+						env.Mode = Synchronous
+					}
+					sends = append(sends, c.Isend(pattern(size(rank, to, i), i), env))
+					continue
+				}
+				if left > 0 {
+					env := Env{Peer: AnySource, Tag: AnyTag}
+					m, st, err := c.Mprobe(background, env)
+					if err != nil {
+						return err
+					}
+					buf := make([]byte, st.Bytes)
+					if _, err := m.Recv(background, buf); err != nil {
+						return err
+					}
+					i := next[st.Source][st.Tag]*tags + st.Tag
+					next[st.Source][st.Tag]++
+					left--
+					if len(buf) != size(st.Source, rank, i) {
+						return fmt.Errorf("message %d of %d has %d bytes", i, st.Source, len(buf))
+					}
+					if err := check(buf, pattern(len(buf), i)); err != nil {
+						return fmt.Errorf("message %d of %d: %w", i, st.Source, err)
+					}
+					continue
+				}
+				if _, err := sends[0].Wait(background); err != nil {
+					return err
+				}
+				sends = sends[1:]
+			}
+			return nil
+		}()
+		if err != nil && lossy {
+			t.Logf("rank %d: %v", rank, err)
+			c.e.Kill()
+			return nil
+		}
+		return err
+	})
+}
+
+func TestLegalFaultsAreNotNoticed(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5} {
+		for seed := range uint64(4) {
+			plan := fault.Legal(seed)
+			t.Run(fmt.Sprintf("inproc/%d/%v", n, plan), func(t *testing.T) {
+				everyFlavour(t, n, func(t *testing.T, _ []*Engine, cs []*Context) { storm(t, cs, seed, false) })
+				p := fault.Wrap(inproc.NewFabric(), plan)
+				storm(t, world(openJob(t, n, p, nil)), seed, false)
+				p = fault.Wrap(inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000)), plan)
+				storm(t, world(openJob(t, n, p, nil)), seed, false)
+			})
+		}
+	}
+	plan := fault.Legal(99)
+	storm(t, world(openJob(t, 3, fault.Wrap(tcp.New(), plan), nil)), 99, false)
+}
+
+// A message that is lost or comes twice is found at the next one; a header
+// with flipped bits at once. (Bits flipped in data are the fabric's business:
+// the storm finds them.)
+func TestIllegalFaultsAreErrors(t *testing.T) {
+	for name, plan := range map[string]fault.Plan{
+		"duplicate": {Duplicate: 0.02},
+		"corrupt":   {Corrupt: 0.02},
+		"kill":      {KillAt: 40, Ranks: []int{1}},
+	} {
+		for seed := range uint64(5) {
+			plan.Seed = seed
+			t.Run(fmt.Sprintf("%s/%v", name, plan), func(t *testing.T) {
+				storm(t, world(openJob(t, 3, fault.Wrap(inproc.NewFabric(), plan), nil)), seed, true)
+			})
+		}
+	}
+}
+
+func TestALostMessageIsFoundAtTheNext(t *testing.T) {
+	plan := fault.Plan{Seed: 1, Drop: 0.05, Ranks: []int{0}}
+	cs := world(openJob(t, 2, fault.Wrap(inproc.NewFabric(), plan), nil))
+	go func() { // ends when rank 1 gives this rank up, or at Close
+		for {
+			if err := cs[0].Send(background, []byte{1}, Env{Peer: 1}); err != nil {
+				return
+			}
+		}
+	}()
+	for {
+		_, err := cs[1].Recv(background, make([]byte, 1), Env{Peer: 0})
+		if err != nil {
+			require.ErrorIs(t, err, ErrProcFailed)
+			require.ErrorIs(t, err, transport.ErrProtocol)
+			require.True(t, errors.Is(err, errSequence), err)
+			break
+		}
+	}
+	cs[1].e.Kill()
+}
