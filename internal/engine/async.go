@@ -85,19 +85,17 @@ func (e *Engine) asyncLoop() {
 func (e *Engine) runAsync() bool {
 	worked := e.leads != e.leadsSeen
 	e.leadsSeen = e.leads
-	for !e.closed && e.leader == nil && e.active > 0 {
+	for !e.closed && e.fatal == nil && e.leader == nil && e.active > 0 {
 		e.async = asyncRunning
 		worked = true
-		if e.progress() > 0 {
+		if e.progress() > 0 || !e.arm() {
 			e.mu.breathe()
 			continue
 		}
-		if !e.arm() {
-			continue
-		}
+		nap := e.napTime()
 		e.asyncAsleep = true
 		e.mu.unlock()
-		e.waitset.wait(e.napTime())
+		e.waitset.wait(nap)
 		e.mu.lock()
 		e.asyncAsleep = false
 		if e.heir() != nil {

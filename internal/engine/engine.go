@@ -371,6 +371,7 @@ func (e *Engine) withdraw(r *request) {
 // finish completes a request, or frees it if no Request names it.
 func (e *Engine) finish(r *request, err error) {
 	if r.kind == kindControl {
+		e.redeem(r)
 		e.release(r)
 		e.tellWatchers()
 		return

@@ -29,7 +29,7 @@ func (e *Engine) progress() int {
 		}
 		total += n
 		if err != nil {
-			e.fail(err)
+			e.fail(&e.rails[i], err)
 		}
 	}
 	if len(e.stalled) > 0 {
@@ -50,16 +50,20 @@ func (e *Engine) napTime() time.Duration {
 }
 
 // fail ends everything: a transport is of no further use.
-func (e *Engine) fail(err error) {
+func (e *Engine) fail(broken *rail, err error) {
 	if e.fatal != nil || e.closed {
 		return
 	}
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
-	e.failAll(func(r *request) bool { return !r.inflight }, e.fatal)
+	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
+	e.failAll(func(r *request) bool { return !r.inflight || e.peers[r.peer].rail == broken }, e.fatal)
 	for i := range e.peers {
 		if i != e.rank && e.peers[i].err == nil {
 			e.peers[i].err = e.fatal
 		}
+	}
+	for _, w := range e.probes {
+		e.tell(w)
 	}
 }
 

@@ -135,7 +135,7 @@ func (e *Engine) release(r *request) {
 	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
 	r.status = Status{}
 	r.op.Data, r.op.Region = nil, nil
-	r.offset, r.total = 0, 0
+	r.offset, r.total, r.sig, r.mode = 0, 0, 0, Standard
 	r.next = e.free
 	e.free = r
 }
@@ -180,14 +180,7 @@ func (r *request) closeRegion() error {
 func (e *Engine) conclude(r *request, err error) {
 	r.done = true
 	r.err = err
-	if r.background {
-		r.background = false
-		e.active--
-	}
-	if r.heavy {
-		r.heavy = false
-		e.heavy--
-	}
+	e.redeem(r)
 	if r.abandoned {
 		e.leave(r)
 		return
@@ -223,15 +216,30 @@ func (e *Engine) public(r *request) Request {
 	return Request{r, r.gen}
 }
 
-// entrust leaves a request to asynchronous progress until somebody waits for it.
+// entrust leaves a request to asynchronous progress until it is done.
 func (e *Engine) entrust(r *request) {
+	if r.background {
+		return
+	}
 	r.background = true
 	e.active++
-	if len(r.buf) > e.eagerLimit {
+	if len(r.buf) > e.eagerLimit || r.kind == kindControl {
 		r.heavy = true
 		e.heavy++
 	}
 	e.wantProgress()
+}
+
+// redeem takes a request back from asynchronous progress.
+func (e *Engine) redeem(r *request) {
+	if r.background {
+		r.background = false
+		e.active--
+	}
+	if r.heavy {
+		r.heavy = false
+		e.heavy--
+	}
 }
 
 // Completed returns a request that is complete with err.

@@ -168,6 +168,9 @@ func (e *Engine) transmit(r *request) bool {
 // endpoint may need to be polled for it.
 func (e *Engine) posting(r *request) {
 	r.inflight = true
+	if r.kind == kindControl {
+		e.entrust(r) // nobody waits for it here, but the peer does
+	}
 	if e.sleeping || e.asyncAsleep {
 		e.signal()
 	}
@@ -243,6 +246,7 @@ func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 		r.phase = phaseQueued
 		p.control.push(r)
 		e.stall(peer)
+		e.entrust(r)
 	}
 }
 

@@ -307,13 +307,14 @@ func (e *Engine) sleep(ctx context.Context) bool {
 		e.signal()
 		return false
 	}
+	nap := e.napTime()
 	e.sleeping = true
 	e.mu.unlock()
 	if ctx.Done() == nil {
-		e.waitset.wait(e.napTime())
+		e.waitset.wait(nap)
 	} else {
 		stop := context.AfterFunc(ctx, e.signal)
-		e.waitset.wait(e.napTime())
+		e.waitset.wait(nap)
 		stop()
 	}
 	e.mu.lock()
