@@ -171,6 +171,12 @@ func (e *Engine) posting(r *request) {
 	if r.kind == kindControl {
 		e.entrust(r) // nobody waits for it here, but the peer does
 	}
+	e.rouse()
+}
+
+// rouse ends the sleep of who sleeps on the transports, for there is something
+// new to be looked after.
+func (e *Engine) rouse() {
 	if e.sleeping || e.asyncAsleep {
 		e.signal()
 	}
@@ -255,6 +261,7 @@ func (e *Engine) stall(peer int32) {
 	if p := &e.peers[peer]; !p.isQueued {
 		p.isQueued = true
 		e.stalled = append(e.stalled, peer)
+		e.rouse()
 	}
 }
 
