@@ -75,7 +75,7 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 		l.task = func() error { return l.run() }
 	}
 	l.c, l.ctx, l.name = c, c.ctx, name
-	l.env = engine.Env{Tag: tag}
+	l.env = engine.Env{Tag: tag, Attended: true}
 	return l
 }
 

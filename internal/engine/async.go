@@ -4,7 +4,7 @@ import "time"
 
 // Asynchronous progress
 //
-//	            kick                      leader seen
+//	            kick                     leader seen
 //	parked ────────────► asleep in Wait ────────────► watching
 //	   ▲                      ▲      nobody leads and    │
 //	   │                      └──── requests are open ───┤ every watchTick
@@ -13,8 +13,8 @@ import "time"
 // While somebody leads, the async goroutine must not sleep in Wait: every
 // message would wake it for nothing. Nor may each blocking call rouse it when
 // it ends. So after it has seen a leader it looks again every millisecond, and
-// only a rendezvous left alone kicks it at once; when there has been nothing to
-// do for a while it parks, and costs nothing.
+// only a rendezvous that is posted while nobody leads kicks it at once; when
+// there has been nothing to do for a while it parks, and costs nothing.
 
 const (
 	watchTick  = time.Millisecond
@@ -30,12 +30,13 @@ const (
 )
 
 // wantProgress makes sure that requests under way are looked after when nobody
-// leads. The caller holds the lock.
-func (e *Engine) wantProgress() {
+// leads: at once if it is urgent, else within a watchTick. The caller holds the
+// lock.
+func (e *Engine) wantProgress(urgent bool) {
 	if e.leader != nil || e.async == asyncRunning || e.kick == nil {
 		return
 	}
-	if e.async == asyncParked || e.heavy > 0 {
+	if e.async == asyncParked || urgent {
 		e.async = asyncRunning
 		select {
 		case e.kick <- struct{}{}:

@@ -24,6 +24,9 @@ type Env struct {
 	Tag  int    // 0 to 2^31-1; AnyTag for receives and probes
 	Sig  uint16 // of a collective call; a message with another is ErrMismatch
 	Mode Mode   // of a send
+	// Attended says that the caller waits for the request next, without
+	// computing in between: asynchronous progress need not look after it.
+	Attended bool
 }
 
 // OpenContext opens a context with an id that is the same on all its members
@@ -278,5 +281,5 @@ func (m Message) Irecv(buf []byte) Request {
 	} else {
 		e.accept(r, m.u)
 	}
-	return e.public(r)
+	return e.public(r, false)
 }

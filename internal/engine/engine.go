@@ -91,7 +91,6 @@ type Engine struct {
 	slots  []*request
 	free   *request
 	active int // background requests that are not done
-	heavy  int // those of them that want progress at once
 
 	leader      *waiter
 	leads       int // how often somebody led

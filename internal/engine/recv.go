@@ -28,7 +28,7 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.lock()
-	q := e.public(c.startRecv(buf, env))
+	q := e.public(c.startRecv(buf, env), env.Attended)
 	e.mu.unlock()
 	return q
 }

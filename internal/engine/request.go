@@ -65,7 +65,6 @@ type request struct {
 	done       bool
 	inflight   bool // op is with the endpoint, and with it buf
 	background bool // counted in Engine.active: nobody may be polling for it
-	heavy      bool // counted in Engine.heavy: a rendezvous that wants progress
 	abandoned  bool // its blocking call has left; free it when it is done
 	replied    bool // send: FIN or ACK has come before op was done
 	lingering  bool // send: done for the user, but its receiver has not answered and may read buf
@@ -209,8 +208,8 @@ func (e *Engine) leave(r *request) {
 }
 
 // public makes the value that the user holds.
-func (e *Engine) public(r *request) Request {
-	if !r.done {
+func (e *Engine) public(r *request, attended bool) Request {
+	if !r.done && !attended {
 		e.entrust(r)
 	}
 	return Request{r, r.gen}
@@ -223,11 +222,7 @@ func (e *Engine) entrust(r *request) {
 	}
 	r.background = true
 	e.active++
-	if len(r.buf) > e.eagerLimit || r.kind == kindControl {
-		r.heavy = true
-		e.heavy++
-	}
-	e.wantProgress()
+	e.wantProgress(len(r.buf) > e.eagerLimit || r.kind == kindControl)
 }
 
 // redeem takes a request back from asynchronous progress.
@@ -235,10 +230,6 @@ func (e *Engine) redeem(r *request) {
 	if r.background {
 		r.background = false
 		e.active--
-	}
-	if r.heavy {
-		r.heavy = false
-		e.heavy--
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 func (c *Context) Isend(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.lock()
-	q := e.public(c.startSend(buf, env))
+	q := e.public(c.startSend(buf, env), env.Attended)
 	e.mu.unlock()
 	return q
 }

@@ -203,7 +203,7 @@ func (e *Engine) succeed() {
 		return
 	}
 	if e.active > 0 {
-		e.wantProgress()
+		e.wantProgress(false)
 	}
 }
 

@@ -34,6 +34,13 @@ const (
 	bulkRead = 4 << 10            // asked for beside bytes that have a better place to go
 )
 
+// loopbackSendBuf is the send buffer of a connection within the host, in bytes.
+// The kernel's own choice lets several megabytes be under way, which then are
+// written to and read from memory instead of the second-level cache: a stream
+// of 1 MiB messages takes 1.5 times as long. Between hosts the choice is the
+// kernel's, which knows the delay.
+const loopbackSendBuf = 150_000
+
 // landing is where the bytes go that belong to the frame under way.
 type landing uint8
 
@@ -175,7 +182,10 @@ func tune(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
-	if sa, err := unix.Getpeername(fd); err == nil && !loopback(sa) {
+	if sa, err := unix.Getpeername(fd); err == nil && loopback(sa) {
+		// If it fails the connection is slower, no worse.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, loopbackSendBuf)
+	} else if err == nil {
 		// A host that was cut off must be noticed while nothing is under way;
 		// where something is, the kernel gives up after its retransmissions.
 		// TCP_USER_TIMEOUT would be quicker, but takes a rank that computes and
