@@ -15,13 +15,15 @@ import (
 //	└──────┴────────┴──────┴────────┴───────────────────────┴──────────────┘
 //	msg    –                          –                        header and data
 //	read   –         length 0         id key addr total        –
-//	data   of read                    id                       next bytes of the read
+//	data   of read                    id                       next bytes of the read, a status
 //	write  –                          id key addr total offset bytes at addr+offset
 //	ack    of write  length 0         id                       –
 //	bye    –         length 0         –                        –
 //
 // A read is answered by data frames whose lengths add up to total, or at any
-// point by one with a status and no bytes. Each write frame is answered by an
+// point by one with a status and no bytes. The bytes of a data frame are
+// followed by one more, a status that length does not count: it says whether
+// they are the region's, which may be withdrawn while they are written. Each write frame is answered by an
 // ack; the frames of one write repeat key, addr and total.
 
 // TCPType is the first byte of a frame.
@@ -63,6 +65,9 @@ const (
 
 // ErrTCPFrame says that bytes are not a frame.
 var ErrTCPFrame = errors.New("malformed tcp frame")
+
+// Valid reports whether s is one of the statuses.
+func (s TCPStatus) Valid() bool { return s < tcpStatusEnd }
 
 // TCPFrame is a frame without its bytes.
 type TCPFrame struct {

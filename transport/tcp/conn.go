@@ -45,10 +45,11 @@ const loopbackSendBuf = 150_000
 type landing uint8
 
 const (
-	landNone  landing = iota // between frames
-	landData                 // reply to a read: into op.Data
-	landWrite                // a peer's write: into a region
-	landSkip                 // nowhere
+	landNone    landing = iota // between frames
+	landData                   // reply to a read: into op.Data
+	landVerdict                // the status byte behind it
+	landWrite                  // a peer's write: into a region
+	landSkip                   // nowhere
 )
 
 // conn is all that a domain knows of one peer.

@@ -142,6 +142,17 @@ func (c *conn) parse() bool {
 			}
 			c.landed()
 			continue
+		case landVerdict:
+			if len(b) == 0 {
+				c.need = 1
+				return true
+			}
+			c.rpos++
+			if err := c.judged(wire.TCPStatus(b[0])); err != nil {
+				c.fail("receive", err)
+				return false
+			}
+			continue
 		case landSkip:
 			k := min(c.in.skip, len(b))
 			c.rpos += k

@@ -81,7 +81,9 @@ type stream struct {
 	hoff   int // written of hdr
 	chunk  []byte
 	zeros  int            // to write in place of a chunk whose region has gone
-	failed wire.TCPStatus // to declare after the chunk
+	failed wire.TCPStatus // what that makes of the reply
+	tail   [1]byte        // the status behind a reply's chunk
+	tlen   int            // of tail, still to be written
 	ready  bool           // the chunk is prepared
 }
 
@@ -228,8 +230,13 @@ func (c *conn) gatherStream(g *gather) {
 	before := g.total
 	g.add(s.hdr[s.hoff:s.hlen])
 	g.add(s.chunk)
-	for z := s.zeros; z > 0 && g.niov < gatherIovs; z -= len(zeroPage) {
+	z := s.zeros
+	for ; z > 0 && g.niov < gatherIovs-1; z -= len(zeroPage) {
 		g.add(zeroPage[:min(z, len(zeroPage))])
+	}
+	if z <= 0 && s.tlen > 0 {
+		s.tail[0] = byte(s.failed)
+		g.add(s.tail[:])
 	}
 	g.planned(fromStream, g.total-before)
 }
@@ -261,6 +268,8 @@ func (c *conn) prepare(s *stream) {
 		f.Type, f.Key, f.Addr, f.Total, f.Offset = wire.TCPWrite, s.key, s.addr, uint64(s.total), uint64(s.off)
 		c.rma.tokens--
 		c.rma.slots[s.slot].unacked++
+	} else if n > 0 {
+		s.tlen = 1
 	}
 	s.off += n
 	s.hlen, s.hoff, s.ready = f.Put(s.hdr[:]), 0, true
@@ -303,11 +312,14 @@ func (c *conn) streamed(k int) bool {
 	s.hoff += h
 	k -= h
 	if s.zeros > 0 {
-		s.zeros -= k
+		h = min(k, s.zeros)
+		s.zeros -= h
 	} else {
-		s.chunk = s.chunk[k:]
+		h = min(k, len(s.chunk))
+		s.chunk = s.chunk[h:]
 	}
-	if s.hoff < s.hlen || len(s.chunk) > 0 || s.zeros > 0 {
+	s.tlen -= k - h
+	if s.hoff < s.hlen || len(s.chunk) > 0 || s.zeros > 0 || s.tlen > 0 {
 		return false
 	}
 	c.cur, s.ready = nil, false
@@ -320,10 +332,7 @@ func (c *conn) streamed(k int) bool {
 		} else {
 			c.writes.push(s)
 		}
-	case s.failed != wire.TCPOK:
-		c.control(wire.TCPFrame{Type: wire.TCPData, ID: s.id, Status: s.failed})
-		c.endReply(s)
-	case len(s.src) == 0:
+	case len(s.src) == 0: // also where the rest was given up
 		c.endReply(s)
 	default:
 		c.replies.push(s)

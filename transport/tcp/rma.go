@@ -147,6 +147,10 @@ func (c *conn) onData(f *wire.TCPFrame) error {
 	if int(f.Length) > left || f.Length == 0 && left > 0 {
 		return violated("reply of %d bytes where %d are missing", f.Length, left)
 	}
+	if f.Length == 0 {
+		c.endSlot(i, s)
+		return nil
+	}
 	c.in.kind, c.in.slot = landData, i
 	c.in.dst = s.op.Data[s.done : s.done+int(f.Length)]
 	s.done += int(f.Length)
@@ -215,16 +219,27 @@ func (c *conn) landed() {
 	c.settle()
 	switch kind {
 	case landData:
-		s := &c.rma.slots[c.in.slot]
-		if s.done == len(s.op.Data) {
-			c.endSlot(c.in.slot, s)
-		}
+		c.in.kind = landVerdict
 	case landWrite, landSkip:
 		if c.in.ack {
 			c.control(wire.TCPFrame{Type: wire.TCPAck, ID: c.in.id, Status: c.in.status})
 		}
-	case landNone:
+	case landNone, landVerdict:
 	}
+}
+
+// judged takes the status that follows the bytes of a reply.
+func (c *conn) judged(status wire.TCPStatus) error {
+	c.in.kind = landNone
+	s := &c.rma.slots[c.in.slot]
+	if !status.Valid() {
+		return violated("status %d", status)
+	}
+	s.status = status
+	if status != wire.TCPOK || s.done == len(s.op.Data) {
+		c.endSlot(c.in.slot, s)
+	}
+	return nil
 }
 
 // dropRegion makes sure that nothing of the connection refers to r.
