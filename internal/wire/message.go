@@ -59,8 +59,7 @@ type Message struct {
 
 // HeaderLen is the encoded size of a header of this kind.
 func (k MessageKind) HeaderLen() int {
-	switch k {
-	case MsgEager, MsgCredit, MsgRevoke:
+	if k == MsgEager || k == MsgCredit || k == MsgRevoke {
 		return MessageShort
 	}
 	return MessageLong
@@ -139,6 +138,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 		if len(data) != 0 {
 			return nil, errMsgLength
 		}
+	case msgKindEnd: // refused above
 	}
 	return data, nil
 }
