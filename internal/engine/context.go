@@ -46,9 +46,6 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 			c.rankOf[int32(m)] = i
 		}
 	}
-	e.mu.lock()
-	e.contexts[id] = c
-	e.mu.unlock()
 	return c
 }
 
@@ -58,7 +55,6 @@ func (c *Context) Close() {
 	e := c.e
 	e.mu.lock()
 	defer e.mu.unlock()
-	delete(e.contexts, c.id)
 	e.failAll(func(r *request) bool { return r.ctx == c && r.phase == phasePosted }, ErrClosed)
 	e.purge(func(id uint64) bool { return id == c.id }, ErrClosed)
 }
@@ -113,9 +109,7 @@ func (c *Context) Revoke(cause error) {
 		}
 	}
 	e.revoke(c.id/2, fmt.Errorf("%w: %w", ErrRevoked, cause))
-	if e.leader == nil {
-		e.progress()
-	}
+	e.poll()
 }
 
 // maxCause bounds the text of an error that goes to another rank.
@@ -163,10 +157,10 @@ func (e *Engine) purge(which func(id uint64) bool, why error) {
 }
 
 // refuse tells the sender of a message that it will not be received.
-func (e *Engine) refuse(source int32, m *wire.Message, self *request, why error) {
+func (e *Engine) refuse(source int32, m *wire.Message, self Request, why error) {
 	switch {
-	case self != nil:
-		e.complete(self, why)
+	case !self.doneLocked():
+		e.complete(self.r, why)
 	case m.Kind == wire.MsgRTS || m.Kind == wire.MsgEagerSync:
 		e.sendFin(source, m.Handle, why)
 	}

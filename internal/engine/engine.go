@@ -85,7 +85,6 @@ type Engine struct {
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool
-	contexts     map[uint64]*Context
 	revoked      map[uint64]error // by communicator: context id / 2
 
 	slots  []*request
@@ -191,10 +190,9 @@ func New(cfg Config) (*Engine, error) {
 	p := cfg.Params
 	e := &Engine{
 		rank: cfg.Rank, size: cfg.Size,
-		peers:    make([]peer, cfg.Size),
-		contexts: make(map[uint64]*Context),
-		revoked:  make(map[uint64]error),
-		notice:   cfg.Notice,
+		peers:   make([]peer, cfg.Size),
+		revoked: make(map[uint64]error),
+		notice:  cfg.Notice,
 	}
 	e.quiet = sync.NewCond(&e.mu.Mutex)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
@@ -265,12 +263,12 @@ func (e *Engine) Kill() { _ = e.close(context.Background(), false) }
 
 func (e *Engine) close(ctx context.Context, graceful bool) error {
 	e.mu.lock()
-	if e.closed {
+	if graceful && !e.closed {
+		e.flush(ctx)
+	}
+	if e.closed { // before, or by another while this one flushed
 		e.mu.unlock()
 		return nil
-	}
-	if graceful {
-		e.flush(ctx)
 	}
 	e.closed = true
 	if e.kick != nil {
@@ -351,18 +349,16 @@ func (e *Engine) failAll(which func(*request) bool, err error) {
 	}
 }
 
-// withdraw takes a request out of the queue it stands in.
+// withdraw takes a request out of the queue it stands in. A transfer stands in
+// one too while it waits for room in the endpoint.
 func (e *Engine) withdraw(r *request) {
-	switch r.phase {
-	case phasePosted:
+	switch {
+	case r.phase == phasePosted:
 		e.posted.withdraw(r)
-	case phaseQueued:
-		p := &e.peers[r.peer]
-		if r.kind == kindSend {
-			p.data.drop(r)
-		} else {
-			p.control.drop(r)
-		}
+	case r.phase == phaseQueued && r.kind == kindSend:
+		e.peers[r.peer].data.drop(r)
+	case r.phase == phaseQueued, r.phase == phasePumping, r.phase == phaseReading:
+		e.peers[r.peer].control.drop(r)
 	}
 	r.phase = phaseIdle
 }

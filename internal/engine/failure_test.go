@@ -134,50 +134,7 @@ func TestAnotherCollectiveIsAMismatch(t *testing.T) {
 	})
 }
 
-// stranger is rank 1 of a job of two, which says what it likes.
-type stranger struct {
-	ep transport.Endpoint
-	cq transport.CompletionQueue
-}
-
-func againstStranger(t *testing.T) (*Context, *stranger) {
-	f := inproc.NewFabric()
-	open := func(self transport.Addr) (Rail, transport.AddressVector) {
-		d, err := f.Open(transport.Config{Self: self, Size: 2})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = d.Close() })
-		cq, err := d.OpenCQ()
-		require.NoError(t, err)
-		av, err := d.OpenAV()
-		require.NoError(t, err)
-		ep, err := d.OpenEndpoint(av, cq)
-		require.NoError(t, err)
-		return Rail{d, cq, ep}, av
-	}
-	us, usAV := open(0)
-	them, themAV := open(1)
-	addrs := []transport.Address{us.Endpoint.Address(), them.Endpoint.Address()}
-	for _, av := range []transport.AddressVector{usAV, themAV} {
-		_, err := av.Insert(addrs)
-		require.NoError(t, err)
-	}
-	e, err := New(Config{Rank: 0, Size: 2, Rails: []Rail{us}, LocalRanks: 2})
-	require.NoError(t, err)
-	t.Cleanup(e.Kill)
-	return e.OpenContext(0, []int{0, 1}), &stranger{them.Endpoint, them.CQ}
-}
-
-func (s *stranger) send(t *testing.T, b []byte) {
-	op := &transport.Op{Peer: 0, Data: b}
-	_, err := s.ep.Send(op)
-	require.NoError(t, err)
-}
-
 func TestAPeerThatBreaksTheProtocolIsGivenUp(t *testing.T) {
-	encode := func(m wire.Message, data ...byte) []byte {
-		var b [wire.MessageLong]byte
-		return append(b[:m.Put(b[:]):wire.MessageLong], data...)
-	}
 	for name, b := range map[string][]byte{
 		"noise":           {1, 2, 3},
 		"nothing":         {},

@@ -184,7 +184,7 @@ func check(got, want []byte) error {
 
 func wantErr(err, want error) error {
 	if !errors.Is(err, want) {
-		return fmt.Errorf("error %v instead of %v", err, want)
+		return fmt.Errorf("error %q instead of %q", fmt.Sprint(err), want.Error())
 	}
 	return nil
 }

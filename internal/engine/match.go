@@ -196,10 +196,10 @@ type unexpected struct {
 	nodes  [classes]node
 	header wire.Message
 	source int32
-	data   []byte   // of an eager message, in a buffer of the engine's
-	self   *request // a message to ourselves that still lies with its sender
-	cost   int      // credit that it holds
-	gen    uint32   // of the slot; a Message with another is stale
+	data   []byte  // of an eager message, in a buffer of the engine's
+	self   Request // the send of a message to ourselves that still lies there
+	cost   int     // credit that it holds
+	gen    uint32  // of the slot; a Message with another is stale
 	next   *unexpected
 }
 
@@ -226,7 +226,7 @@ func (q *unexpectedQueue) get() *unexpected {
 
 func (q *unexpectedQueue) put(u *unexpected) {
 	u.gen++
-	u.data, u.self = nil, nil
+	u.data, u.self = nil, Request{}
 	u.next = q.free
 	q.free = u
 }

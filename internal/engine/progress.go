@@ -13,6 +13,16 @@ import (
 func (e *Engine) poll() {
 	if e.leader == nil && !e.closed {
 		e.progress()
+		e.rearm()
+	}
+}
+
+// rearm rouses the async goroutine if it sleeps and a poll of another has left
+// something that no event tells of: more than a Read gives, or bytes that wait
+// for room.
+func (e *Engine) rearm() {
+	if e.asyncAsleep && !e.arm() {
+		e.signal()
 	}
 }
 
@@ -132,7 +142,7 @@ func (e *Engine) receive(source int32, b []byte) {
 	case wire.MsgData:
 		err = e.piece(source, &m, data)
 	case wire.MsgRevoke:
-		e.revoke(m.Context/2, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, data))
+		e.revoke(m.Context/2, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, data[:min(len(data), maxCause)]))
 	case wire.MsgCredit:
 	}
 	if err != nil {
@@ -168,7 +178,7 @@ func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) {
 	if len(e.revoked) > 0 {
 		if why := e.revoked[m.Context/2]; why != nil {
 			e.owe(source, cost)
-			e.refuse(source, m, nil, why)
+			e.refuse(source, m, Request{}, why)
 			return
 		}
 	}
@@ -198,24 +208,19 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 		e.settle(r)
 		return nil
 	}
-	switch m.Kind {
-	case wire.MsgCTS:
-		if r.header.Kind != wire.MsgRTS || r.inflight || m.Length > len(r.buf) {
+	switch {
+	case m.Kind == wire.MsgFin:
+		r.err = finError(source, data)
+	case (m.Kind == wire.MsgAck) != (r.header.Kind == wire.MsgEagerSync):
+		return errHandle
+	case m.Kind == wire.MsgCTS:
+		if m.Length > len(r.buf) {
 			return errHandle
 		}
 		r.phase = phasePumping
 		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		e.pump(r)
+		e.pump(r) // if the completion of the RTS is still to come, that one will
 		return nil
-	case wire.MsgFin:
-		if r.header.Kind == wire.MsgEager {
-			return errHandle
-		}
-		r.err = finError(source, data)
-	case wire.MsgAck:
-		if r.header.Kind != wire.MsgEagerSync {
-			return errHandle
-		}
 	}
 	r.replied = true
 	if !r.inflight {

@@ -83,11 +83,14 @@ func (e *Engine) cannotReceive(c *Context, key matchKey) error {
 // accept gives an unexpected message, already taken out of its queue, to a
 // receive.
 func (e *Engine) accept(r *request, u *unexpected) {
-	switch {
-	case u.self != nil:
-		s := u.self
-		e.fill(r, u.source, &u.header, s.buf)
-		e.complete(s, nil)
+	switch s := u.self; {
+	case e.closed:
+		e.complete(r, ErrClosed)
+	case s.r != nil && s.doneLocked(): // it ended with a transport
+		e.complete(r, e.fatal)
+	case s.r != nil:
+		e.fill(r, u.source, &u.header, s.r.buf)
+		e.complete(s.r, nil)
 	case u.header.Kind == wire.MsgRTS:
 		e.pull(r, u.source, &u.header)
 	default:
@@ -265,6 +268,7 @@ func finError(peer int32, text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
+	text = text[:min(len(text), maxCause)]
 	code := int(text[0])
 	if code == 0 || code >= len(finErrors) {
 		return fmt.Errorf("rank %d did not receive: %q", peer, text[1:])

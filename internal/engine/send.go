@@ -86,6 +86,8 @@ func (c *Context) startSend(buf []byte, env Env) *request {
 	switch p := &e.peers[r.peer]; {
 	case e.closed:
 		e.complete(r, ErrClosed)
+	case e.fatal != nil:
+		e.complete(r, e.fatal)
 	case len(e.revoked) > 0 && e.revoked[c.id/2] != nil:
 		e.complete(r, e.revoked[c.id/2])
 	case int(r.peer) == e.rank:
@@ -240,7 +242,7 @@ func (e *Engine) pump(r *request) {
 // sendControl sends a message of the engine's own.
 func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 	p := &e.peers[peer]
-	if p.err != nil {
+	if p.err != nil || e.closed {
 		return
 	}
 	r := e.take(kindControl)
@@ -334,8 +336,9 @@ func (e *Engine) sendSelf(r *request) {
 		e.complete(r, nil)
 	} else {
 		u.cost = 0
-		u.self = r // it completes when it is received
+		u.self = Request{r, r.gen} // it completes when it is received
 		r.phase = phaseSent
+		r.header = m
 	}
 	e.addUnexpected(u)
 }

@@ -202,6 +202,7 @@ func (e *Engine) succeed() {
 		e.quiet.Broadcast()
 		return
 	}
+	e.rearm()
 	if e.active > 0 {
 		e.wantProgress(false)
 	}
@@ -225,13 +226,16 @@ func (e *Engine) heir() *waiter {
 // yields.
 func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 	var p patience
-	for {
+	for busy := 0; ; {
 		n := e.progress()
 		if w.ready || e.closed {
 			return false
 		}
 		if n > 0 {
 			p = patience{}
+			if busy++; busy&255 == 0 && ctx.Err() != nil {
+				return false
+			}
 			e.mu.breathe()
 			continue
 		}

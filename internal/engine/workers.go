@@ -34,6 +34,13 @@ func (e *Engine) Go(f func() error) Request {
 
 	w := &e.workers
 	w.mu.Lock()
+	if w.shut { // since we looked
+		w.mu.Unlock()
+		e.mu.lock()
+		e.complete(r, ErrClosed)
+		e.mu.unlock()
+		return q
+	}
 	if n := len(w.idle); n > 0 {
 		ch := w.idle[n-1]
 		w.idle = w.idle[:n-1]
@@ -43,7 +50,7 @@ func (e *Engine) Go(f func() error) Request {
 	}
 	w.wg.Add(1)
 	w.mu.Unlock()
-	go e.work(t) // ends when idle too long a queue has formed, or at close, which waits
+	go e.work(t) // ends with its task where enough are idle, else at close, which waits
 	return q
 }
 

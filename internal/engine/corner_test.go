@@ -1,0 +1,261 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// within fails the test where f hangs.
+func within(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { // ends with f
+		defer close(done)
+		f()
+	}()
+	got(t, done)
+}
+
+// got receives from ch, or fails the test.
+func got[T any](t *testing.T, ch <-chan T) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(patienceOfTests):
+		require.FailNow(t, "hang")
+	}
+}
+
+func (e *Engine) queuedFor(peer int) bool {
+	e.mu.lock()
+	defer e.mu.unlock()
+	p := &e.peers[peer]
+	return p.control.head != nil || p.data.head != nil
+}
+
+func (e *Engine) slotsInUse() int {
+	e.mu.lock()
+	defer e.mu.unlock()
+	n := 0
+	for _, r := range e.slots {
+		if r.kind != kindFree {
+			n++
+		}
+	}
+	return n
+}
+
+// A transfer that waits for room in the endpoint is in a queue, which it must
+// have left when its slot is freed.
+func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
+	for name, opts := range map[string][]inproc.Option{"read": nil, "pump": {inproc.WithoutRMA()}} {
+		t.Run(name, func(t *testing.T) {
+			h := &hooks{}
+			c, s := againstHooked(t, h, noAsync, opts...)
+			var r Request
+			if name == "read" {
+				r = c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 1})
+				s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8})
+			} else {
+				r = c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
+				s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // its slot is 0
+			}
+			h.again = true
+			_, done, err := r.Test()
+			require.NoError(t, err)
+			require.False(t, done)
+			require.True(t, c.e.queuedFor(1))
+			s.send(t, nil)
+			_, err = r.Wait(background)
+			require.ErrorIs(t, err, ErrProcFailed)
+			require.False(t, c.e.queuedFor(1))
+			require.Zero(t, c.e.slotsInUse())
+		})
+	}
+}
+
+// A fabric may tell that a message has left after its answer has come.
+func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
+	h := &hooks{hold: true}
+	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
+	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
+	s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	_, done, err := r.Test()
+	require.NoError(t, err)
+	require.False(t, done)
+	h.hold = false
+	_, err = r.Wait(background)
+	require.NoError(t, err)
+	require.Empty(t, c.e.Failed())
+}
+
+// A message to ourselves lies with its sender; when that has ended, and its
+// slot is somebody else's, nothing is to be received.
+func TestASelfMessageWhoseSenderHasEndedIsNone(t *testing.T) {
+	broken := errors.New("broken")
+	for name, end := range map[string]func(c *Context, h *hooks){
+		"kill": func(c *Context, _ *hooks) { c.e.Kill() },
+		"fail": func(c *Context, h *hooks) {
+			h.read = func() (int, error) { return 0, broken }
+			_, _, _ = c.Iprobe(Env{Peer: 1, Tag: 1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &hooks{}
+			c, _ := againstHooked(t, h, noAsync)
+			env := Env{Peer: 0, Tag: 1, Mode: Synchronous}
+			first, second := c.Isend([]byte{1}, env), c.Isend([]byte{2}, env)
+			m, _, ok, err := c.Improbe(env)
+			require.NoError(t, err)
+			require.True(t, ok)
+			end(c, h)
+			for _, s := range []Request{first, second} {
+				_, err := s.Wait(background)
+				require.ErrorIs(t, err, ErrClosed)
+			}
+			_, err = m.Recv(background, make([]byte, 1))
+			require.ErrorIs(t, err, ErrClosed)
+			_, err = c.Recv(background, make([]byte, 1), env)
+			require.ErrorIs(t, err, ErrClosed)
+			within(t, func() { err = c.Send(background, []byte{3}, env) })
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	}
+}
+
+func TestRevokeFreesASelfMessage(t *testing.T) {
+	c, s := againstHooked(t, &hooks{}, noAsync)
+	r := c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
+	s.say(t, wire.Message{Kind: wire.MsgFin}) // its slot is 0
+	_, err := r.Wait(background)
+	require.NoError(t, err)
+	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in a slot that has sent an RTS
+	c.Revoke(errors.New("enough"))
+	_, err = r.Wait(background)
+	require.ErrorIs(t, err, ErrRevoked)
+	require.Zero(t, c.e.slotsInUse())
+}
+
+func TestTheCauseOfARevokeIsBounded(t *testing.T) {
+	c, s := againstHooked(t, &hooks{}, noAsync)
+	data := make([]byte, 2*maxCause)
+	s.say(t, wire.Message{Kind: wire.MsgRevoke, Length: len(data)}, data...)
+	_, _, err := c.Iprobe(Env{Peer: 1, Tag: 1})
+	require.ErrorIs(t, err, ErrRevoked)
+	require.LessOrEqual(t, strings.Count(err.Error(), "\x00"), maxCause)
+}
+
+func TestKillDuringCloseEndsOnce(t *testing.T) {
+	flushing := make(chan struct{}, 1)
+	h := &hooks{hold: true}
+	c, _ := againstHooked(t, h, noAsync, inproc.WithInjectSize(0))
+	_ = c.Isend([]byte{1}, Env{Peer: 1, Tag: 1}) // never completes
+	h.shutdown = func() { t.Error("shut down after Kill") }
+	h.read = func() (int, error) {
+		select {
+		case flushing <- struct{}{}:
+		default:
+		}
+		return 0, nil
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- c.e.Close(background) }() // ends with Kill
+	got(t, flushing)
+	c.e.Kill()
+	got(t, closed)
+	require.EqualValues(t, 1, h.closes.Load())
+}
+
+// The transport is Shutdown's alone while that runs.
+func TestNothingIsPostedDuringShutdown(t *testing.T) {
+	h := &hooks{}
+	c, s := againstHooked(t, h, noAsync)
+	for tag := range int32(3) {
+		s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: tag, Length: 8})
+	}
+	s.say(t, wire.Message{Kind: wire.MsgEagerSync, Tag: 3, Length: 1}, 1)
+	m, _, err := c.Mprobe(background, Env{Peer: 1, Tag: 0})
+	require.NoError(t, err)
+	h.shutdown = func() {
+		h.posted = func() { t.Error("posted") }
+		buf := make([]byte, 8)
+		_, err := c.Recv(background, buf, Env{Peer: 1, Tag: 1})
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = c.Recv(background, buf, Env{Peer: 1, Tag: 3})
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = m.Recv(background, buf)
+		require.ErrorIs(t, err, ErrClosed)
+		c.Close()
+	}
+	require.NoError(t, c.e.Close(background))
+}
+
+// Who polls while the async goroutine sleeps may leave something behind that no
+// event tells of: more messages than a Read gives, or room to be waited for.
+func TestWhoPollsRousesTheSleeperForTheRest(t *testing.T) {
+	for name, poll := range map[string]func(c *Context) error{
+		"test": func(c *Context) error { _, _, err := c.Iprobe(Env{Peer: 1, Tag: 2}); return err },
+		"lead": func(c *Context) error { _, err := c.Recv(background, nil, Env{Peer: 1, Tag: 2}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			asleep, roused := make(chan struct{}, 100), make(chan struct{}, 100)
+			h := &hooks{entries: []transport.Completion{
+				{Kind: transport.RecvDone, Peer: 1, Msg: encode(wire.Message{Kind: wire.MsgEager, Seq: 1, Tag: 2})},
+			}}
+			h.wait = func(done bool) {
+				if done {
+					roused <- struct{}{}
+				} else {
+					asleep <- struct{}{}
+				}
+			}
+			c, _ := againstHooked(t, h, nil)
+			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the async goroutine looks after it
+			got(t, asleep)
+			c.e.mu.lock()
+			h.read = func() (int, error) {
+				if h.left.Swap(!h.left.Load()) {
+					h.read = nil // the rest is taken
+					return 0, nil
+				}
+				return 1, nil
+			}
+			c.e.mu.unlock()
+			require.NoError(t, poll(c))
+			got(t, roused)
+		})
+	}
+}
+
+// Traffic of others does not keep a call from seeing that its context ended.
+func TestAContextEndsACallDespiteTraffic(t *testing.T) {
+	h := &hooks{entries: []transport.Completion{{Kind: transport.PeerNotice, Peer: -1}}}
+	c, _ := againstHooked(t, h, noAsync)
+	ctx, cancel := context.WithCancel(background)
+	reads := 0
+	h.read = func() (int, error) {
+		if reads++; reads == 3 {
+			cancel()
+		}
+		return 1, nil
+	}
+	var err error
+	within(t, func() { _, err = c.Recv(ctx, make([]byte, 1), Env{Peer: 1, Tag: 1}) })
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestNoTaskStartsWhenTheWorkersHaveEnded(t *testing.T) {
+	c, _ := againstStranger(t)
+	c.e.workers.close()
+	_, err := c.e.Go(func() error { return nil }).Wait(background)
+	require.ErrorIs(t, err, ErrClosed)
+}
