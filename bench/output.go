@@ -7,6 +7,8 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -51,7 +53,7 @@ func (p *printer) print(r *result) error {
 }
 
 func (p *printer) write(w io.Writer, r *result) error {
-	r.Transport, r.Version, r.Go, r.Cores = transport(r.Ranks), version(), runtime.Version(), runtime.NumCPU()
+	r.Transport, r.Version, r.Go, r.Cores = transport(p.c), version(), runtime.Version(), runtime.NumCPU()
 	first := !p.any
 	p.any = true
 	if p.o.json {
@@ -94,16 +96,19 @@ func (r *result) extra() (columns, heads string) {
 	return columns, heads
 }
 
-// transport is what the job was told to use. Package comm does not say what
-// each pair of ranks uses in the end.
-func transport(ranks int) string {
-	if ranks == 1 {
-		return "none"
+// transport names what leads from this rank to the others, or to itself where
+// it is alone.
+func transport(c *comm.Comm) string {
+	if c.Size() == 1 {
+		return c.Transport(0)
 	}
-	if use := os.Getenv("WEFT_TRANSPORT_USE"); use != "" {
-		return use
+	var names []string
+	for r := range c.Size() {
+		if name := c.Transport(r); r != c.Rank() && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	return "default"
+	return strings.Join(names, ",")
 }
 
 // version is that of the module, or the commit that it was built from.

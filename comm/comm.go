@@ -113,6 +113,19 @@ func (c *Comm) Group() Group {
 	return c.s.group
 }
 
+// Transport is the name of the transport that leads to a rank, as transport.use
+// knows it, such as "tcp"; "self" for the caller's own rank, whose messages take
+// none. It is empty for a rank that c does not have. It is local.
+func (c *Comm) Transport(rank int) string {
+	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.group.ranks)) {
+		return ""
+	}
+	if rank == c.s.rank {
+		return "self"
+	}
+	return c.s.job.eng.Transport(c.s.group.ranks[rank])
+}
+
 // Context is the context whose end ends the blocking calls on c: what Init or
 // WithContext was given.
 func (c *Comm) Context() context.Context {
@@ -126,8 +139,8 @@ func (c *Comm) Context() context.Context {
 // does, with ctx's error. It is the same communicator in all else: messages,
 // collectives and Free are common to both.
 //
-// A point-to-point call that is cut short leaves its buffer with the engine
-// until the transfer is over. A collective that is cut short cannot be
+// A call that is cut short leaves its buffers with the engine until the
+// transfers that have begun are over. A collective that is cut short cannot be
 // completed by the other ranks and revokes the communicator.
 func (c *Comm) WithContext(ctx context.Context) *Comm {
 	if c == nil {

@@ -7,6 +7,9 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
 )
 
 // exercise checks that a communicator works and consists of the given world
@@ -248,4 +251,25 @@ func TestManyRanks(t *testing.T) {
 		}
 		return d.Free()
 	})
+}
+
+func TestTransport(t *testing.T) {
+	for want, p := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "tcp": tcp.New()} {
+		ranks(t, 3, func(c *comm.Comm) error {
+			d, err := c.Split(0, -c.Rank())
+			if err != nil {
+				return err
+			}
+			for _, x := range []*comm.Comm{c, d} {
+				names := []string{x.Transport(-1), x.Transport(3)}
+				names = append(names, x.Transport(0), x.Transport(1), x.Transport(2))
+				wants := []string{"", "", want, want, want}
+				wants[2+x.Rank()] = "self"
+				if err := same("names", names, wants); err != nil {
+					return err
+				}
+			}
+			return same("of nil", []string{(*comm.Comm)(nil).Transport(0)}, []string{""})
+		}, commtest.WithProviders(p))
+	}
 }
