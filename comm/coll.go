@@ -60,6 +60,9 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 // sign sets what all ranks must agree on.
 func (l *link) sign(what coll.Kind, root, count int) {
 	l.env.Sig = coll.Signature(what, root, count, l.elem, l.opID)
+	if seq := uint64(l.env.Tag); seq <= seqMask {
+		l.s.signed[seq%signedCalls].Store(seq<<16 | uint64(l.env.Sig))
+	}
 }
 
 // refuse ends a collective whose arguments are wrong.

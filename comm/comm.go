@@ -44,6 +44,9 @@ type state struct {
 
 	linkMu sync.Mutex
 	links  []*link // free; guarded by linkMu
+	all    []*link // guarded by linkMu; for the watch
+
+	signed [signedCalls]atomic.Uint64 // number << 16 | signature of the last collectives, by number
 
 	bsendMu sync.Mutex
 	bsends  []engine.Request // of Bsend, perhaps under way; guarded by bsendMu
@@ -61,6 +64,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
+	j.watch.add(s)
 	return s
 }
 
@@ -205,6 +209,7 @@ func (c *Comm) Free() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return c.fail("Free", noRank, noRank, ErrClosed)
 	}
+	s.job.watch.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
 	return err

@@ -27,5 +27,8 @@
 // An error in a collective revokes its communicator, so that no rank waits for
 // one that has given up: the rank that failed gets its own error, the others
 // ErrRevoked with that error's text. That is so for wrong arguments too, even
-// where all ranks pass the same wrong ones, since no rank knows that.
+// where all ranks pass the same wrong ones, since no rank knows that. Ranks that
+// call different collectives, or one with different counts or roots, get
+// ErrMismatch, ErrCount or ErrRevoked: at once where their messages meet, within
+// seconds where all of them wait.
 package comm

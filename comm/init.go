@@ -33,6 +33,7 @@ type job struct {
 	coll   *coll.Config
 	final  *state // the world for Finalize alone: nobody revokes it
 	first  *state // the world, whose buffered sends Finalize waits for
+	watch  watch
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -138,6 +139,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	}
 	j.first = j.newState(worldID, all, w.Rank)
 	j.final = j.newState(finalID, all, w.Rank)
+	j.startWatch()
 	if w.Rank == 0 && verbose() {
 		sayTransports(w, rails)
 	}
@@ -180,6 +182,7 @@ func (c *Comm) Finalize() error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
+	j.stopWatch()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
@@ -34,12 +35,17 @@ type link struct {
 	scratch [][]byte   // each as large as was ever asked for in its turn
 	used    int        // of scratch
 	tainted bool       // a transfer may still use the buffers
+
+	waits   atomic.Uint64 // number of the collective << 32 | the rank it waited for last + 1; 0: none
+	watched uint64        // the watch's: waits when it last looked
+	ticks   uint          // the watch's: how often it has found waits unchanged
 }
 
 // transfer is an Isend or Irecv of a collective.
 type transfer struct {
 	r    engine.Request
 	want int // bytes that a receive must get; -1 for a send
+	peer int
 }
 
 var _ coll.Link = (*link)(nil)
@@ -73,6 +79,9 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 	if l == nil {
 		l = &link{s: s}
 		l.task = func() error { return l.run() }
+		s.linkMu.Lock()
+		s.all = append(s.all, l)
+		s.linkMu.Unlock()
 	}
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
@@ -109,6 +118,7 @@ func (l *link) broken(err error) error {
 
 func (l *link) release() {
 	s := l.s
+	l.waits.Store(0)
 	if l.tainted {
 		return // a transfer that was cut short may still use the buffers
 	}
@@ -133,13 +143,18 @@ func (l *link) to(peer int) engine.Env {
 	return env
 }
 
+// awaits notes for the watch whom the collective waits for.
+func (l *link) awaits(peer int) { l.waits.Store(uint64(l.env.Tag)<<32 | uint64(peer+1)) }
+
 // Send is coll.Link's.
 func (l *link) Send(buf []byte, dest int) error {
+	l.awaits(dest)
 	return l.s.coll.Send(l.ctx, buf, l.to(dest))
 }
 
 // Recv is coll.Link's.
 func (l *link) Recv(buf []byte, source int) error {
+	l.awaits(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
 	return exact(st, len(buf), err)
 }
@@ -147,33 +162,39 @@ func (l *link) Recv(buf []byte, source int) error {
 // Sendrecv is coll.Link's.
 func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	r := l.s.coll.Irecv(recv, l.to(source))
+	l.awaits(dest)
 	serr := l.s.coll.Send(l.ctx, send, l.to(dest))
 	if serr != nil {
-		l.reqs = append(l.reqs, transfer{r, len(recv)}) // for broken to end
+		l.reqs = append(l.reqs, transfer{r, len(recv), source}) // for broken to end
 		return serr
 	}
+	l.awaits(source)
 	st, err := r.Wait(l.ctx)
+	if err != nil && isContext(err) {
+		l.reqs = append(l.reqs, transfer{r, len(recv), source})
+	}
 	return exact(st, len(recv), err)
 }
 
 // Isend is coll.Link's.
 func (l *link) Isend(buf []byte, dest int) coll.Ticket {
-	return l.ticket(l.s.coll.Isend(buf, l.to(dest)), -1)
+	return l.ticket(transfer{l.s.coll.Isend(buf, l.to(dest)), -1, dest})
 }
 
 // Irecv is coll.Link's.
 func (l *link) Irecv(buf []byte, source int) coll.Ticket {
-	return l.ticket(l.s.coll.Irecv(buf, l.to(source)), len(buf))
+	return l.ticket(transfer{l.s.coll.Irecv(buf, l.to(source)), len(buf), source})
 }
 
-func (l *link) ticket(r engine.Request, want int) coll.Ticket {
-	l.reqs = append(l.reqs, transfer{r, want})
+func (l *link) ticket(x transfer) coll.Ticket {
+	l.reqs = append(l.reqs, x)
 	return coll.Ticket(len(l.reqs) - 1)
 }
 
 // Wait is coll.Link's.
 func (l *link) Wait(t coll.Ticket) error {
 	x := &l.reqs[t]
+	l.awaits(x.peer)
 	st, err := x.r.Wait(l.ctx)
 	if x.want >= 0 {
 		err = exact(st, x.want, err)

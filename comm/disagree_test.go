@@ -1,0 +1,58 @@
+package comm_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// TestDisagreementInACircle has ranks wait for each other, with no message
+// under way that could tell them that they disagree: they get an error all the
+// same.
+func TestDisagreementInACircle(t *testing.T) {
+	const odd = 5 // the rank that gives other counts
+	counts := func(c *comm.Comm, good, other int) int {
+		if c.Rank() == odd {
+			return other
+		}
+		return good
+	}
+	other := func(c *comm.Comm) int { return 1 - c.Rank() }
+	for name, x := range map[string]struct {
+		ranks int
+		call  func(c *comm.Comm) error
+	}{
+		"roots of Bcast":  {2, func(c *comm.Comm) error { return comm.Bcast(c, count(3, 0), other(c)) }},
+		"roots of Ibcast": {2, func(c *comm.Comm) error { return wait(comm.Ibcast(c, count(3, 0), other(c))) }},
+		"roots of Reduce": {2, func(c *comm.Comm) error { return comm.Reduce(c, count(3, 0), count(3, 0), comm.Sum, c.Rank()) }},
+		"counts of Bcast": {7, func(c *comm.Comm) error {
+			return comm.Bcast(c, make([]int, counts(c, 40000, 200000)), 0)
+		}},
+		"counts of Allreduce": {7, func(c *comm.Comm) error {
+			n := counts(c, 40000, 200000)
+			return comm.Allreduce(c, make([]int, n), make([]int, n), comm.Sum)
+		}},
+		"counts of Gather": {9, func(c *comm.Comm) error {
+			n := counts(c, 100, 9000)
+			return comm.Gather(c, make([]int, n), make([]int, 9*n), 0)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ranks(t, x.ranks, func(world *comm.Comm) error {
+				c, err := world.Dup()
+				if err != nil {
+					return err
+				}
+				if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
+					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
+				}
+				if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				return first(c.Free(), comm.Barrier(world))
+			})
+		})
+	}
+}
