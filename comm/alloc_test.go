@@ -6,6 +6,7 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport/tcp"
 )
 
 // TestAllocations: what runs in a program's inner loop allocates nothing in
@@ -96,42 +97,51 @@ func TestAllocations(t *testing.T) {
 		{"Alltoall", 4, func(c *comm.Comm) error { return comm.Alltoall(c, in[c.Rank()], out[c.Rank()]) }},
 		{"Allgather", 4, func(c *comm.Comm) error { return comm.Allgather(c, in[c.Rank()][:16], out[c.Rank()]) }},
 	} {
-		t.Run(x.name, func(t *testing.T) {
-			var perCall float64
-			ranks(t, x.ranks, func(c *comm.Comm) error {
-				const rounds = 300
-				loop := func() error {
-					for range rounds {
-						if err := x.call(c); err != nil {
-							return err
-						}
-					}
-					return comm.Barrier(c)
-				}
-				for attempt := range 5 { // pools fill, and grow once more when ranks drift apart
-					var before, after runtime.MemStats
-					if c.Rank() == 0 {
-						runtime.ReadMemStats(&before)
-					}
-					if err := first(comm.Barrier(c), loop()); err != nil {
-						return err
-					}
-					if c.Rank() == 0 {
-						runtime.ReadMemStats(&after)
-						if n := float64(after.Mallocs-before.Mallocs) / rounds; attempt == 0 || n < perCall {
-							perCall = n
-						}
-					}
-					if err := comm.Barrier(c); err != nil {
-						return err
-					}
-				}
-				return nil
-			}, commtest.WithTimeout(patience))
-			// What the runtime itself allocates now and then is far below one per call.
-			if perCall > 0.1 {
-				t.Errorf("%.2f allocations per call", perCall)
+		for _, over := range []string{"inproc", "tcp"} {
+			var opts []commtest.Option
+			if over == "tcp" {
+				opts = append(opts, commtest.WithProviders(tcp.New()))
 			}
-		})
+			t.Run(over+"/"+x.name, func(t *testing.T) { countAllocations(t, x.ranks, x.call, opts...) })
+		}
+	}
+}
+
+func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts ...commtest.Option) {
+	t.Helper()
+	var perCall float64
+	ranks(t, n, func(c *comm.Comm) error {
+		const rounds = 300
+		loop := func() error {
+			for range rounds {
+				if err := call(c); err != nil {
+					return err
+				}
+			}
+			return comm.Barrier(c)
+		}
+		for attempt := range 5 { // pools fill, and grow once more when ranks drift apart
+			var before, after runtime.MemStats
+			if c.Rank() == 0 {
+				runtime.ReadMemStats(&before)
+			}
+			if err := first(comm.Barrier(c), loop()); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				runtime.ReadMemStats(&after)
+				if n := float64(after.Mallocs-before.Mallocs) / rounds; attempt == 0 || n < perCall {
+					perCall = n
+				}
+			}
+			if err := comm.Barrier(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, opts...)
+	// What the runtime itself allocates now and then is far below one per call.
+	if perCall > 0.1 {
+		t.Errorf("%.2f allocations per call", perCall)
 	}
 }
