@@ -115,22 +115,19 @@ func (c *Context) Revoke(cause error) {
 // maxCause bounds the text of an error that goes to another rank.
 const maxCause = 1024
 
-// revoke marks a communicator and ends what waits on it. Transfers that have
-// begun are let run: the buffers are in use. A send that waits for its receiver
-// ends at once, for that one may never come to look at it.
+// revoke marks a communicator and ends what waits on it. What the endpoint has
+// is let run: the buffers are in use. A send that waits for its receiver ends
+// at once, for that one may never come to look at it; if it reads at that
+// moment, its Read fails, since the buffer is the user's again.
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return
 	}
 	e.revoked[comm] = err
-	for _, r := range e.slots {
-		if r.kind == kindSend && r.ctx.id/2 == comm && !r.done && !r.inflight && r.awaitsReply() {
-			e.linger(r, err)
-		}
-	}
 	e.failAll(func(r *request) bool {
 		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight &&
-			(r.phase == phasePosted || r.phase == phaseFilling || r.phase == phaseQueued && r.kind == kindSend)
+			(r.phase == phasePosted || r.phase == phaseFilling ||
+				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
 	for _, w := range e.probes {

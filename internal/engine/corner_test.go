@@ -145,6 +145,46 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	require.Zero(t, c.e.slotsInUse())
 }
 
+// A send that ended with the revocation has given its buffer back: nobody may
+// read there what its owner writes next.
+func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
+	c, s := againstHooked(t, &hooks{}, noAsync)
+	buf := make([]byte, 1<<20)
+	r := c.Isend(buf, Env{Peer: 1, Tag: 1})
+	var ready wire.Message
+	s.listen(t, func(x *transport.Completion) {
+		_, err := ready.Parse(x.Msg)
+		require.NoError(t, err)
+	})
+	c.Revoke(errors.New("enough"))
+	_, err := r.Wait(background)
+	require.ErrorIs(t, err, ErrRevoked)
+	require.Zero(t, c.e.slotsInUse())
+	op := &transport.Op{Peer: 0, Data: make([]byte, len(buf)), RemoteKey: ready.Key, RemoteAddr: ready.Addr}
+	require.NoError(t, s.ep.(transport.RMAEndpoint).Read(op))
+	for done := false; !done; {
+		s.listen(t, func(x *transport.Completion) {
+			if done = x.Kind == transport.OpDone; done {
+				err = x.Err
+			}
+		})
+	}
+	require.ErrorIs(t, err, transport.ErrKey)
+	s.say(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, and no fault
+	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
+	require.ErrorIs(t, err, ErrRevoked)
+	require.Empty(t, c.e.Failed())
+}
+
+// Who reads such a message learns why it cannot.
+func TestAMessageThatWasWithdrawnIsRevoked(t *testing.T) {
+	c, s := againstHooked(t, &hooks{}, noAsync)
+	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
+	_, err := c.Recv(background, make([]byte, 8), Env{Peer: 1, Tag: 1})
+	require.ErrorIs(t, err, ErrRevoked)
+	require.ErrorIs(t, err, transport.ErrKey)
+}
+
 func TestTheCauseOfARevokeIsBounded(t *testing.T) {
 	c, s := againstHooked(t, &hooks{}, noAsync)
 	data := make([]byte, 2*maxCause)

@@ -336,11 +336,7 @@ func (e *Engine) sending() bool {
 // failAll completes the requests under way that which picks.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
-		if r.kind == kindFree || r.kind == kindTask || r.done && !r.lingering || !which(r) {
-			continue
-		}
-		if r.lingering {
-			e.settle(r)
+		if r.kind == kindFree || r.kind == kindTask || r.done || !which(r) {
 			continue
 		}
 		e.withdraw(r)

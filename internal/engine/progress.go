@@ -203,11 +203,6 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 	if r.kind != kindSend || r.peer != source || !r.awaitsReply() {
 		return errHandle
 	}
-	if r.lingering {
-		r.replied = true
-		e.settle(r)
-		return nil
-	}
 	switch {
 	case m.Kind == wire.MsgFin:
 		r.err = finError(source, data)

@@ -222,7 +222,7 @@ func (e *Engine) read(r *request) bool {
 // readDone goes on when a Read has ended.
 func (e *Engine) readDone(r *request, err error) {
 	if err != nil {
-		err = e.peerError(r.peer, err)
+		err = e.readError(r, err)
 		e.sendFin(r.peer, r.header.Handle, err)
 		e.complete(r, err)
 		return
@@ -237,6 +237,19 @@ func (e *Engine) readDone(r *request, err error) {
 		p.control.push(r)
 		e.stall(r.peer)
 	}
+}
+
+// readError is the error of a Read that has failed. A region that is no longer
+// there was of a send that ended when the communicator was revoked, of which
+// this rank may not have heard yet.
+func (e *Engine) readError(r *request, err error) error {
+	if e.peers[r.peer].err != nil || !errors.Is(err, transport.ErrKey) {
+		return e.peerError(r.peer, err)
+	}
+	if why := e.revoked[r.ctx.id/2]; why != nil {
+		return why
+	}
+	return fmt.Errorf("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.peer, err)
 }
 
 // sendFin tells a sender that its rendezvous is over, and why it failed if it

@@ -67,7 +67,6 @@ type request struct {
 	background bool // counted in Engine.active: nobody may be polling for it
 	abandoned  bool // its blocking call has left; free it when it is done
 	replied    bool // send: FIN or ACK has come before op was done
-	lingering  bool // send: done for the user, but its receiver has not answered and may read buf
 
 	err    error
 	status Status // Source is a rank of ctx's group
@@ -102,7 +101,7 @@ func (e *Engine) slot(handle uint64) (*request, error) {
 		return nil, errHandle
 	}
 	r := e.slots[i]
-	if r.gen != uint32(handle) || r.done && !r.lingering {
+	if r.gen != uint32(handle) || r.done {
 		return nil, nil
 	}
 	return r, nil
@@ -144,44 +143,17 @@ func (e *Engine) complete(r *request, err error) {
 	if r.done {
 		return
 	}
-	if cerr := r.closeRegion(); err == nil {
-		err = cerr
+	if r.region != nil {
+		if cerr := r.region.Close(); err == nil {
+			err = cerr
+		}
+		r.region = nil
 	}
-	e.conclude(r, err)
-}
-
-// linger ends a send for its user while its receiver may still answer, and
-// read the buffer until then; settle does the rest when it has.
-func (e *Engine) linger(r *request, err error) {
-	r.lingering = true
-	e.conclude(r, err)
-}
-
-// settle ends what linger left.
-func (e *Engine) settle(r *request) {
-	_ = r.closeRegion() // nobody is left to tell
-	r.lingering = false
-	if r.abandoned {
-		e.release(r)
-	}
-}
-
-func (r *request) closeRegion() error {
-	if r.region == nil {
-		return nil
-	}
-	err := r.region.Close()
-	r.region = nil
-	return err
-}
-
-// conclude marks a request as done and tells who waits for it.
-func (e *Engine) conclude(r *request, err error) {
 	r.done = true
 	r.err = err
 	e.redeem(r)
 	if r.abandoned {
-		e.leave(r)
+		e.release(r)
 		return
 	}
 	if r.waiter != nil {
@@ -193,18 +165,8 @@ func (e *Engine) conclude(r *request, err error) {
 // collect hands a completed request's outcome over and frees its slot.
 func (e *Engine) collect(r *request) (Status, error) {
 	st, err := r.status, r.err
-	e.leave(r)
-	return st, err
-}
-
-// leave frees a slot that its user has no more need of, now or, where it
-// lingers, when that is over.
-func (e *Engine) leave(r *request) {
-	if r.lingering {
-		r.abandoned = true
-		return
-	}
 	e.release(r)
+	return st, err
 }
 
 // public makes the value that the user holds.

@@ -194,7 +194,7 @@ func (e *Engine) sent(r *request) {
 	case !r.awaitsReply():
 		e.complete(r, r.err)
 	case len(e.revoked) > 0 && e.revoked[r.ctx.id/2] != nil:
-		e.linger(r, e.revoked[r.ctx.id/2])
+		e.complete(r, e.revoked[r.ctx.id/2])
 	}
 }
 

@@ -71,6 +71,16 @@ func (s *stranger) say(t *testing.T, m wire.Message, data ...byte) {
 	s.send(t, encode(m, data...))
 }
 
+// listen tells f what has come to the stranger, one thing at a time.
+func (s *stranger) listen(t *testing.T, f func(*transport.Completion)) {
+	var c [1]transport.Completion
+	n, err := s.cq.Read(c[:])
+	require.NoError(t, err)
+	if n > 0 {
+		f(&c[0])
+	}
+}
+
 func encode(m wire.Message, data ...byte) []byte {
 	var b [wire.MessageLong]byte
 	return append(b[:m.Put(b[:]):wire.MessageLong], data...)
