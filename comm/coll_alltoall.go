@@ -49,7 +49,7 @@ func (l *link) alltoall(send, recv []byte) (*link, error) {
 //
 // Parts of recv must not overlap. It keeps neither counts nor displacements.
 // In place: send and recv are the same slice, and sendcounts and senddispls
-// are ignored. Errors: those of Alltoall; ErrCount as for Gatherv, and where
+// are ignored; where that is empty sendcounts is nil. Errors: those of Alltoall; ErrCount as for Gatherv, and where
 // the ranks' counts differ.
 func Alltoallv[T any](c *Comm, send []T, sendcounts, senddispls []int, recv []T, recvcounts, recvdispls []int) error {
 	return run(alltoallv(c, "Alltoallv", send, sendcounts, senddispls, recv, recvcounts, recvdispls))
@@ -70,7 +70,7 @@ func alltoallv[T any](c *Comm, name string, send []T, sendcounts, senddispls []i
 		return l.refuse(err)
 	}
 	switch {
-	case sameStart(sb, rb) && len(sb) == len(rb):
+	case sameStart(sb, rb) && len(sb) == len(rb), len(sb)+len(rb) == 0 && sendcounts == nil:
 		l.sendCounts, l.sendDispls = l.recvCounts, l.recvDispls
 	case overlap(sb, rb):
 		return l.refuse(ErrBuffer)

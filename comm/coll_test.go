@@ -191,3 +191,21 @@ func TestLargeCollectives(t *testing.T) {
 		})
 	}
 }
+
+// TestEmptyInPlace: slices of nothing have no address to tell that they are
+// the same, and are so all the same.
+func TestEmptyInPlace(t *testing.T) {
+	eachCount(t, func(c *comm.Comm) error {
+		none := make([]int, c.Size())
+		var nothing []struct{}
+		return first(
+			comm.Alltoallv[int](c, nil, nil, nil, nil, none, nil),
+			wait(comm.Ialltoallv(c, make([]int, 0, 3), nil, nil, make([]int, 0, 3), none, none)),
+			comm.Alltoallv(c, nothing, nil, nil, nothing, count(c.Size(), 0)[:c.Size()], nil),
+			comm.Alltoall[int](c, nil, nil),
+			comm.Allgatherv[int](c, nil, nil, none, nil),
+			comm.Gatherv[int](c, nil, nil, none, nil, 0),
+			comm.ReduceScatter[int](c, nil, nil, none, comm.Sum),
+		)
+	})
+}
