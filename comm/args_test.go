@@ -232,6 +232,16 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 	})
 }
 
+// TestDisagreementInTheWorld: Finalize notices in Free's stead.
+func TestDisagreementInTheWorld(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		if err := comm.Bcast(c, count(3, 0), c.Rank()); err != nil {
+			return err
+		}
+		return wantErr("Finalize", c.Finalize(), comm.ErrMismatch, "a collective that this rank")
+	})
+}
+
 func TestErrorText(t *testing.T) {
 	e := &comm.Error{Op: "Send", Comm: "comm 3.1", Peer: 4, Tag: 5, Err: comm.ErrProcFailed}
 	require.EqualError(t, e, "comm: Send (comm 3.1, rank 4, tag 5): process failed")

@@ -165,6 +165,7 @@ func verbose() bool {
 // process of the job has called it, delivers what was sent, and closes all
 // communicators; c may be any of them. An error, such as that of a process
 // that has died, does not keep it from closing. A second Finalize is ErrClosed.
+// ErrMismatch tells of the world what it does of others at Free.
 //
 // It must not run beside other calls.
 func (c *Comm) Finalize() error {
@@ -178,6 +179,9 @@ func (c *Comm) Finalize() error {
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.first.flushBsends(c.ctx)),
 		run(barrier(world, "Finalize", kindFinalize)),
+	}
+	if errors.Join(errs...) == nil && j.first.coll.Err() == nil {
+		errs = append(errs, c.fail("Finalize", noRank, noRank, j.first.leftover()))
 	}
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)

@@ -19,7 +19,7 @@ import (
 // Where run returns an error or panics, the error, or the panic with its
 // stack, is written to stderr with the process's rank, and the whole job is
 // aborted with exit code 1, or 2 for a panic. Main returns only where all went
-// well. A panic in another goroutine ends the process as Go does, and the
+// well. run may Finalize by itself. A panic in another goroutine ends the process as Go does, and the
 // launcher the job.
 func Main(run func(c *Comm) error) {
 	c, err := Init(context.Background())
@@ -28,6 +28,9 @@ func Main(run func(c *Comm) error) {
 		os.Exit(1)
 	}
 	guard(c, run)
+	if c.s.job.closed.Load() {
+		return
+	}
 	if err := c.Finalize(); err != nil {
 		c.die(1, fmt.Sprintf("finalize: %v", err), "")
 	}

@@ -32,6 +32,7 @@ var programs = map[string]func(c *comm.Comm) error{
 		}
 		return comm.Barrier(c)
 	},
+	"ended":  func(c *comm.Comm) error { return c.Finalize() },
 	"error":  func(*comm.Comm) error { return errors.New("no such grid") },
 	"panic":  func(*comm.Comm) error { panic("out of cheese") },
 	"goexit": func(*comm.Comm) error { runtime.Goexit(); return nil },
@@ -64,6 +65,7 @@ func TestPrograms(t *testing.T) {
 		stderr []string
 	}{
 		"good":   {0, nil},
+		"ended":  {0, nil},
 		"error":  {1, []string{"rank 0: no such grid"}},
 		"panic":  {2, []string{"rank 0: panic: out of cheese", "main_test.go"}},
 		"goexit": {1, []string{"rank 0: the program ended its main goroutine"}},
