@@ -74,9 +74,19 @@ func (j *job) newID() uint64 { return uint64(j.world.Rank)<<32 | uint64(j.nextID
 // live returns the state of a communicator that can be used.
 func (c *Comm) live() (*state, error) {
 	if c == nil || c.s == nil || c.s.closed.Load() || c.s.job.closed.Load() {
-		return nil, ErrClosed
+		return nil, c.whyClosed()
 	}
 	return c.s, nil
+}
+
+func (c *Comm) whyClosed() error {
+	switch {
+	case c == nil || c.s == nil:
+		return fmt.Errorf("%w: the communicator is nil", ErrClosed)
+	case c.s.job.closed.Load():
+		return fmt.Errorf("%w: the job was finalized", ErrClosed)
+	}
+	return fmt.Errorf("%w: the communicator was freed", ErrClosed)
 }
 
 // name is what errors call the communicator.

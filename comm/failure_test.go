@@ -198,8 +198,8 @@ func TestFinalize(t *testing.T) {
 		if err := d.Finalize(); err != nil {
 			return err
 		}
-		return first(wantErr("again", c.Finalize(), comm.ErrClosed, "Finalize"), wantErr("dup", comm.Barrier(d), comm.ErrClosed, ""),
-			wantErr("world", comm.Send(c, []int{1}, 0, 0), comm.ErrClosed, ""))
+		return first(wantErr("again", c.Finalize(), comm.ErrClosed, "Finalize"), wantErr("dup", comm.Barrier(d), comm.ErrClosed, "the job was finalized"),
+			wantErr("world", comm.Send(c, []int{1}, 0, 0), comm.ErrClosed, "the job was finalized"))
 	})
 }
 
