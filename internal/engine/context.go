@@ -67,7 +67,7 @@ func (c *Context) world(rank int) int32 {
 	return int32(c.members[rank])
 }
 
-// rank returns the rank in the group of a world rank.
+// rank returns the rank in the group of a member's world rank.
 func (c *Context) rank(world int32) int {
 	if c.members == nil {
 		return int(world)
@@ -204,8 +204,14 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 	var w *waiter
 	for polled := false; ; {
 		if u := e.unexpected.find(key); u != nil {
-			if take {
+			member := c.has(u.source)
+			if take || !member {
 				e.unexpected.take(u)
+			}
+			if !member {
+				e.breach(u.source, errMember)
+				e.discard(u)
+				continue
 			}
 			return u, Status{Source: c.rank(u.source), Tag: int(u.header.Tag), Bytes: u.header.Length}, nil
 		}

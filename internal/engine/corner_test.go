@@ -185,6 +185,37 @@ func TestAMessageThatWasWithdrawnIsRevoked(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
+// Who is no member of a group has no rank in it to be taken for.
+func TestAMessageOfANonMemberIsABreach(t *testing.T) {
+	for _, how := range []string{"posted", "unexpected", "probed"} {
+		t.Run(how, func(t *testing.T) {
+			world, s := againstHooked(t, &hooks{}, noAsync)
+			c := world.e.OpenContext(2, []int{0})
+			env := Env{Peer: AnySource, Tag: 1}
+			var r Request
+			if how == "posted" {
+				r = c.Irecv(make([]byte, 1), env)
+			}
+			s.say(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
+			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // moves the engine on
+			require.NoError(t, err)
+			if how == "probed" {
+				_, ok, err := c.Iprobe(env)
+				require.NoError(t, err)
+				require.False(t, ok)
+				require.Equal(t, []int{1}, c.e.Failed())
+				return
+			}
+			if how == "unexpected" {
+				r = c.Irecv(make([]byte, 1), env)
+			}
+			_, err = r.Wait(background)
+			require.ErrorIs(t, err, transport.ErrProtocol)
+			require.Equal(t, []int{1}, c.e.Failed())
+		})
+	}
+}
+
 func TestTheCauseOfARevokeIsBounded(t *testing.T) {
 	c, s := againstHooked(t, &hooks{}, noAsync)
 	data := make([]byte, 2*maxCause)

@@ -249,9 +249,6 @@ func (e *Engine) Rank() int { return e.rank }
 // Size is the number of ranks of the job.
 func (e *Engine) Size() int { return e.size }
 
-// EagerLimit is the size in bytes up to which messages are sent eagerly.
-func (e *Engine) EagerLimit() int { return e.eagerLimit }
-
 // Close ends the engine in good order: what was sent is delivered, peers are
 // told, and every request that is not complete ends with ErrClosed. The caller
 // sees to it that all ranks are through with each other (a barrier). ctx bounds

@@ -155,6 +155,7 @@ var (
 	errSequence = errors.New("a message was lost or came twice")
 	errCredit   = errors.New("more credit returned than was taken")
 	errOverrun  = errors.New("sent beyond its credit")
+	errMember   = errors.New("a message to a group of which it is no member")
 	errTag      = errors.New("a message with a negative tag")
 	errHandle   = errors.New("a message for a request that does not exist")
 	errOffset   = errors.New("data outside the request's buffer")

@@ -125,8 +125,14 @@ func (e *Engine) addUnexpected(u *unexpected) {
 }
 
 // matched notes on a receive which message it got. It answers false, with the
-// receive complete, if the message is of another collective call.
+// receive complete, if the message is of another collective call, or of one who
+// is not in the group.
 func (e *Engine) matched(r *request, source int32, m *wire.Message) bool {
+	if !r.ctx.has(source) {
+		e.breach(source, errMember)
+		e.complete(r, e.peers[source].err)
+		return false
+	}
 	r.status = Status{Source: r.ctx.rank(source), Tag: int(m.Tag), Bytes: m.Length}
 	r.peer = source
 	r.phase = phaseIdle

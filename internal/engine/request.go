@@ -195,11 +195,8 @@ func (e *Engine) redeem(r *request) {
 	}
 }
 
-// Completed returns a request that is complete with err.
-func (e *Engine) Completed(err error) Request {
-	if err == nil {
-		return Request{}
-	}
+// completed returns a request that is complete with err.
+func (e *Engine) completed(err error) Request {
 	e.mu.lock()
 	defer e.mu.unlock()
 	r := e.take(kindTask)

@@ -25,7 +25,7 @@ func (e *Engine) Go(f func() error) Request {
 	e.mu.lock()
 	if e.closed {
 		e.mu.unlock()
-		return e.Completed(ErrClosed)
+		return e.completed(ErrClosed)
 	}
 	r := e.take(kindTask)
 	q := Request{r, r.gen}
