@@ -17,6 +17,7 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/launcher/job"
+	"golang.org/x/sys/unix"
 )
 
 // listens checks a rank's listener against the layout.
@@ -28,7 +29,9 @@ func listens(w *bootstrap.World) error {
 	if err != nil {
 		return err
 	}
+	// As the tcp transport leaves it; a second program in the rank opens it again.
 	defer l.Close()
+	defer func() { _ = unix.Shutdown(int(w.Listener.Fd()), unix.SHUT_RD) }()
 	want := fmt.Sprintf("%s:%d", w.Node, w.BasePort+w.Rank)
 	if len(w.Addrs) > 0 {
 		want = w.Addrs[w.Rank]
@@ -84,6 +87,7 @@ func TestShellBetweenLauncherAndRank(t *testing.T) {
 	res, out, stderr := runJob(t, j)
 	require.Zero(t, res.ExitCode, stderr)
 	require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
+	require.NotContains(t, out, "listen")
 }
 
 func TestExitCodes(t *testing.T) {

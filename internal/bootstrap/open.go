@@ -108,15 +108,20 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: "gorun", Params: set,
 		Node: card.Node, BasePort: card.BasePort, Addrs: card.Addrs,
 	}
-	listen := -1
+	listen, again := -1, false
 	if text := getenv(EnvListenFD); text != "" {
-		if listen, ok = listenSocket(text); !ok {
+		if listen, again, ok = listenSocket(text); !ok {
 			return nil, fmt.Errorf("%s=%q is not a listening socket", EnvListenFD, text)
 		}
 	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, reason: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
+	}
+	if again { // nobody connects before all listen
+		if err := kvs.Fence(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if listen >= 0 {
 		unix.CloseOnExec(listen)
@@ -287,10 +292,25 @@ func streamSocket(text string) (fd int, ok bool) {
 	return fd, err == nil
 }
 
-// listenSocket checks that a variable names a listening stream socket.
-func listenSocket(text string) (fd int, ok bool) {
+// listenBacklog is for the ranks that connect before this one accepts.
+const listenBacklog = 1024
+
+// listenSocket checks that a variable names a listening stream socket. A
+// program that ran before this one in the same rank, as a shell may have them,
+// has shut it down: then it still has its port, and listens again.
+func listenSocket(text string) (fd int, again, ok bool) {
 	fd, listening, ok := socket(text)
-	return fd, ok && listening
+	if !ok || listening {
+		return fd, false, ok
+	}
+	port := 0
+	switch sa, _ := unix.Getsockname(fd); sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		port = sa.Port
+	case *unix.SockaddrInet6:
+		port = sa.Port
+	}
+	return fd, true, port != 0 && unix.Listen(fd, listenBacklog) == nil
 }
 
 func socket(text string) (fd int, listening, ok bool) {
