@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
@@ -60,11 +61,17 @@ func newPMIServer(name string, appnum []int, reply func(rank int, line []byte)) 
 	}
 }
 
-// hangError names the rank for which the others would wait.
-type hangError struct{ rank int }
+// errAbsent is the same for ranks that have just begun: Init is collective.
+var errAbsent = errors.New("ended without Init, which other ranks have called")
 
-func (e *hangError) Error() string { return errHang.Error() }
-func (e *hangError) Unwrap() error { return errHang }
+// hangError names the rank for which the others would wait.
+type hangError struct {
+	rank int
+	why  error // errHang or errAbsent
+}
+
+func (e *hangError) Error() string { return e.why.Error() }
+func (e *hangError) Unwrap() error { return e.why }
 
 // line takes a line of a rank. It returns *pmiAbort, *hangError, or another
 // error where the rank does not speak PMI-1.
@@ -89,6 +96,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 			rc = "-1"
 		}
 		s.answer(rank, wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc))
+		return s.hang()
 	case "get_maxes":
 		s.answer(rank, wire.NewPMI("maxes", "kvsname_max", strconv.Itoa(wire.PMIMaxKVSName),
 			"keylen_max", strconv.Itoa(wire.PMIMaxKey), "vallen_max", strconv.Itoa(wire.PMIMaxValue)))
@@ -215,12 +223,17 @@ func (s *pmiServer) barrier(rank int) error {
 
 // hang tells of a rank that has ended while others wait for it.
 func (s *pmiServer) hang() error {
-	if s.waiting == 0 || s.exited == 0 {
+	if s.exited == 0 {
 		return nil
 	}
-	for r := range s.ranks {
-		if s.ranks[r].exited && !s.ranks[r].waiting {
-			return &hangError{r}
+	begun := slices.ContainsFunc(s.ranks, func(st pmiRank) bool { return st.joined && !st.exited })
+	for r, st := range s.ranks {
+		switch {
+		case !st.exited:
+		case begun && !st.joined && !st.finalized:
+			return &hangError{r, errAbsent}
+		case s.waiting > 0 && !st.waiting:
+			return &hangError{r, errHang}
 		}
 	}
 	return nil

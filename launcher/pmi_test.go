@@ -140,7 +140,10 @@ func boolInt(b bool) int {
 
 func TestPMIExits(t *testing.T) {
 	s := newPMIServer("K", make([]int, 3), func(int, []byte) {})
-	require.NoError(t, s.line(0, []byte("cmd=init pmi_version=1 pmi_subversion=1")))
+	for r := range 2 {
+		require.NoError(t, s.line(r, []byte("cmd=init pmi_version=1 pmi_subversion=1")))
+	}
+	require.NoError(t, s.line(1, []byte("cmd=finalize")))
 	early, err := s.exit(1)
 	require.False(t, early)
 	require.NoError(t, err)
@@ -152,6 +155,23 @@ func TestPMIExits(t *testing.T) {
 	early, err = s.exit(0)
 	require.True(t, early)
 	require.ErrorIs(t, err, errHang)
+}
+
+func TestPMIExitsWithoutInit(t *testing.T) {
+	s := newPMIServer("K", make([]int, 3), func(int, []byte) {})
+	for r := range 2 { // shells, for all that we know
+		_, err := s.exit(r)
+		require.NoError(t, err)
+	}
+	err := s.line(2, []byte("cmd=init pmi_version=1 pmi_subversion=1"))
+	require.ErrorIs(t, err, errAbsent)
+
+	s = newPMIServer("K", make([]int, 2), func(int, []byte) {})
+	require.NoError(t, s.line(1, []byte("cmd=init pmi_version=1 pmi_subversion=1")))
+	_, err = s.exit(0)
+	var hang *hangError
+	require.True(t, errors.As(err, &hang))
+	require.Equal(t, hangError{0, errAbsent}, *hang)
 }
 
 // FuzzPMIServer says anything to a server; it may refuse, but stays in step:

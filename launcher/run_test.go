@@ -112,7 +112,7 @@ func TestExitCodes(t *testing.T) {
 		{"killed", self, []string{"kill", "1"}, 137, "rank 1 was killed by signal 9 (SIGKILL)"},
 		{"abort", self, []string{"abort", "1"}, 7, "rank 1 called Abort: the disk is full (exit code 7)"},
 		{"early", self, []string{"early"}, 1, "rank 0 exited without Finalize"},
-		{"leaves", self, []string{"leaves"}, 1, "rank 0 ended while other ranks wait for it in a fence"},
+		{"leaves", self, []string{"leaves"}, 1, "rank 0 ended without Init, which other ranks have called"},
 		{"not PMI", "sh", []string{"-c", "echo cmd=abort >&3; sleep 100"}, 1, "called Abort"},
 		{"nonsense", "sh", []string{"-c", "echo nonsense >&3; sleep 100"}, 1, "does not speak PMI-1"},
 		{"no program", "", nil, 2, "no program"},
