@@ -28,6 +28,17 @@ func TestBuild(t *testing.T) {
 	require.Empty(t, left)
 }
 
+func TestBuildOfThisDirectory(t *testing.T) {
+	t.Chdir("testdata/prog")
+	for _, program := range []string{".", "../prog"} {
+		j := testJob(1, "a")
+		j.Apps[0].Program = program
+		res, out, stderr := runJob(t, j)
+		require.Zero(t, res.ExitCode, stderr)
+		require.Equal(t, "prog 0 [a] <nil>\n", out)
+	}
+}
+
 func TestBuildErrors(t *testing.T) {
 	for program, says := range map[string]string{
 		"./testdata/broken":  "main.go:4:15: undefined: undefined",

@@ -122,7 +122,7 @@ func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, err
 		}
 	}
 	r.wd = startWatchdog(r.id)
-	found := &programs{stderr: r.stderr, newDir: r.tempDir}
+	found := &programs{stderr: r.stderr, newDir: r.tempDir, mark: bootstrap.EnvJobID + "=" + r.id}
 	bctx, stop := buildContext(ctx, signals)
 	var err error
 	for i, app := range j.Apps {
@@ -261,7 +261,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 // tempDir makes the directory of built programs, which the watchdog removes
 // where gorun cannot.
 func (r *run) tempDir() (string, error) {
-	dir, err := os.MkdirTemp("", "gorun-")
+	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {
 		r.dir = dir
 		r.wd.tell("dir", dir)

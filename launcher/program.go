@@ -41,6 +41,7 @@ type programs struct {
 	dir    string // of what was built; "" until something is
 	stderr io.Writer
 	newDir func() (string, error)
+	mark   string            // the job's, in the environment of go build
 	built  map[string]string // by the program's name
 }
 
@@ -54,7 +55,7 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 	if name == "" {
 		return "", &startError{exitUsage, "no program"}
 	}
-	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") {
+	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") && name != "." && name != ".." {
 		return lookPath(name, path)
 	}
 	full := name
@@ -167,6 +168,9 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	}
 	args := []string{"build", "-C", dir, "-buildvcs=false", "-o", out}
 	cmd := exec.CommandContext(ctx, "go", append(append(args, buildTags(ctx)...), what)...)
+	// Where gorun is killed, its watchdog knows the compilers by the mark, and
+	// what they have written stands in the directory that it removes.
+	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
 	cmd.Stdout, cmd.Stderr = p.stderr, p.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // so that go removes its own files

@@ -191,11 +191,38 @@ func TestKilledGorunLeavesNoBuild(t *testing.T) {
 	require.Len(t, built, 1)
 	require.NoError(t, g.cmd.Process.Kill())
 	_ = g.cmd.Wait()
+	requireEmptied(t, tmp)
+}
+
+func TestKilledGorunLeavesNoCompiler(t *testing.T) {
+	tmp, bin := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	up := filepath.Join(bin, "up")
+	require.NoError(t, unix.Mkfifo(up, 0o600))
+	compiler := "#!/bin/sh\necho pid $$ > '" + up + "'\nmkdir ${GOTMPDIR:-$TMPDIR}/work; exec sleep 1000\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "go"), []byte(compiler), 0o700))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	j := testJob(1)
+	j.Apps[0].Program = "./testdata/prog"
+	g := startGorun(t, j)
+	line, err := os.ReadFile(up)
+	require.NoError(t, err)
+	fds := pidfds(t, []string{strings.TrimSpace(string(line))})
+	require.NoError(t, g.cmd.Process.Kill())
+	_, _ = g.cmd.Process.Wait()
+	requireGone(t, fds)
+	requireEmptied(t, tmp)
+	_ = g.cmd.Wait()
+}
+
+// requireEmptied waits until a watchdog has removed what gorun left.
+func requireEmptied(t *testing.T, dir string) {
+	t.Helper()
 	for {
-		left, err := filepath.Glob(filepath.Join(tmp, "gorun-*"))
+		left, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		if len(left) == 0 {
-			break // the watchdog has done it
+			return
 		}
 		require.NoError(t, t.Context().Err())
 	}
