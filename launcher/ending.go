@@ -15,7 +15,8 @@ var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
 }
 
-// catchSignals begins to catch; a job under nohup goes on ignoring HUP.
+// catchSignals begins to catch; a job under nohup goes on ignoring HUP. PIPE is
+// caught so that a write whose reader has gone fails, and does not end gorun.
 func catchSignals() (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 64)
 	for _, s := range caught {
@@ -24,7 +25,12 @@ func catchSignals() (c chan os.Signal, stop func()) {
 		}
 		signal.Notify(c, s)
 	}
-	return c, func() { signal.Stop(c) }
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	return c, func() {
+		signal.Stop(c)
+		signal.Stop(pipe)
+	}
 }
 
 // asksToEnd says whether a program that does not know a signal ends by it, so

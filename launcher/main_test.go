@@ -257,6 +257,7 @@ func runJob(t *testing.T, j *job.Job) (res Result, out, err string) {
 // gorun is a launcher in a process of its own.
 type gorun struct {
 	cmd    *exec.Cmd
+	pipe   io.Closer // of out
 	out    *bufio.Reader
 	stderr bytes.Buffer
 }
@@ -270,7 +271,7 @@ func startGorun(t *testing.T, j *job.Job) *gorun {
 	g.cmd.Stderr = &g.stderr
 	pipe, err := g.cmd.StdoutPipe()
 	require.NoError(t, err)
-	g.out = bufio.NewReader(pipe)
+	g.pipe, g.out = pipe, bufio.NewReader(pipe)
 	require.NoError(t, g.cmd.Start())
 	return g
 }

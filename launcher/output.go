@@ -62,10 +62,10 @@ type stream struct {
 // sink is a place where lines go; stdout and stderr are one sink where both
 // are one file.
 type sink struct {
-	w    io.Writer
-	buf  []byte
-	mid  int // 1 + index of the stream whose unfinished line is the last thing written
-	dead bool
+	w   io.Writer
+	buf []byte
+	mid int   // 1 + index of the stream whose unfinished line is the last thing written
+	err error // of the first write that failed; none is tried after it
 }
 
 func newOutput(np int, tag bool, out, err io.Writer) (*output, error) {
@@ -197,6 +197,10 @@ func (o *output) read(s int) {
 	if st.fd < 0 {
 		return
 	}
+	if o.sinks[s%2].gone() {
+		o.end(s) // the rank's next write fails, as if there were no launcher between
+		return
+	}
 	n, err := unix.Read(st.fd, o.buf)
 	switch {
 	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
@@ -264,7 +268,7 @@ func (o *output) piece(k *sink, s int) {
 func (o *output) hold(k *sink, s int) {
 	st := &o.streams[s]
 	deadline := time.Now().Add(holdLimit)
-	for k.mid == s+1 && st.fd >= 0 && time.Now().Before(deadline) {
+	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) {
 		p := []unix.PollFd{{Fd: int32(st.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, int(stallLimit.Milliseconds()))
 		if errors.Is(err, unix.EINTR) {
@@ -324,15 +328,26 @@ func (k *sink) enter(s int) (resumed bool) {
 	return false
 }
 
-// flush writes; after an error the sink swallows what it gets, since a reader
-// who has gone is no reason to end a job that runs.
+// flush writes; after an error the sink swallows what it gets, since a full
+// disk is no reason to end a job that runs.
 func (k *sink) flush() {
-	if k.w != nil && !k.dead && len(k.buf) > 0 {
-		if _, err := k.w.Write(k.buf); err != nil {
-			k.dead = true
-		}
+	if k.w != nil && k.err == nil && len(k.buf) > 0 {
+		_, k.err = k.w.Write(k.buf)
 	}
 	k.buf = k.buf[:0]
+}
+
+// gone says whether the reader of a pipe has closed it.
+func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+
+// lost is why output was not written that somebody wanted; loop has ended.
+func (o *output) lost() error {
+	for _, k := range o.sinks {
+		if k.err != nil && !k.gone() {
+			return k.err
+		}
+	}
+	return nil
 }
 
 // tagOf is the prefix of a stream's lines.

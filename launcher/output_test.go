@@ -81,16 +81,28 @@ func TestLongLinesAreNotMixed(t *testing.T) {
 	require.True(t, fmt.Sprint(sortedLines(out)) == fmt.Sprint(sortedLines(strings.Join(want, "\n"))), "%d bytes", len(out))
 }
 
-func TestOutputThatNobodyTakesIsDropped(t *testing.T) {
+func TestOutputThatCannotBeWrittenIsToldAtTheEnd(t *testing.T) {
 	j := testJob(2, "lines")
 	var calls int
 	w := writerFunc(func([]byte) (int, error) {
 		calls++
 		return 0, errors.New("gone")
 	})
-	res := Run(t.Context(), j, Stdio{Out: w})
-	require.Zero(t, res.ExitCode)
+	var stderr bytes.Buffer
+	res := Run(t.Context(), j, Stdio{Out: w, Err: &stderr})
+	require.Equal(t, exitFailed, res.ExitCode)
+	require.Equal(t, "gorun: output of the ranks is lost: gone\n", stderr.String())
 	require.Equal(t, 1, calls)
+}
+
+func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
+	j := testJob(2, "-c", "[ $PMI_RANK = 1 ] && exec sleep 1000; exec yes")
+	j.Apps[0].Program = "sh"
+	g := startGorun(t, j)
+	require.Equal(t, []string{"y"}, g.lines(t, 1))
+	require.NoError(t, g.pipe.Close())
+	require.Equal(t, exitSignalFloor+int(unix.SIGPIPE), g.wait(t))
+	require.Contains(t, g.stderr.String(), "gorun: rank 0 was killed by signal 13 (SIGPIPE)")
 }
 
 // testOutput is an output with pipes that the test writes to itself.

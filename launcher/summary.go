@@ -75,7 +75,7 @@ func (r *run) unstarted(err error) Result {
 func (r *run) result() Result {
 	f := r.failure
 	if f == nil {
-		return Result{}
+		return r.written()
 	}
 	if f.Rank >= 0 {
 		f.Stderr = r.lastWords(f.Rank)
@@ -108,6 +108,17 @@ func (r *run) result() Result {
 		}
 	}
 	return Result{ExitCode: r.exitCode, Failure: f}
+}
+
+// written is the result of a job whose ranks have all ended well.
+func (r *run) written() Result {
+	if !r.drained() || r.output.lost() == nil {
+		return Result{}
+	}
+	f := &Failure{Rank: -1, Host: r.host, ExitCode: exitFailed, Reason: "output of the ranks is lost: " + r.output.lost().Error()}
+	r.output = nil
+	r.tell(f.Reason)
+	return Result{ExitCode: exitFailed, Failure: f}
 }
 
 // drained says whether output.loop has ended.
