@@ -116,6 +116,9 @@ func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, err
 	if err := r.checkSlots(np, p.topo); err != nil {
 		return nil, err
 	}
+	if err := r.checkFiles(np); err != nil {
+		return nil, err
+	}
 	if j.OutputDir != "" {
 		if err := os.MkdirAll(j.OutputDir, 0o777); err != nil {
 			return nil, &startError{exitFailed, err.Error()}
@@ -167,6 +170,27 @@ func (r *run) checkSlots(np int, topo topology) error {
 	}
 	r.tell(fmt.Sprintf("%d ranks share the %d %s of this machine", np, slots, what))
 	return nil
+}
+
+// spareFiles are the descriptors of a job that do not grow with its ranks.
+const spareFiles = 24
+
+// checkFiles refuses a job that would run out of descriptors while it is being
+// started. The soft limit counts no more: package os has raised it.
+func (r *run) checkFiles(np int) error {
+	perRank := 4 // control channel, pidfd, two pipes
+	if r.job.OutputDir != "" {
+		perRank = 3 // control channel, its other end, listener
+	}
+	if r.job.Stdin == job.StdinAll {
+		perRank += 2
+	}
+	var limit unix.Rlimit
+	need := uint64(np*perRank + spareFiles)
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= limit.Cur {
+		return nil
+	}
+	return &startError{exitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
 }
 
 // open makes the descriptors of the job: listeners, control channels, the job

@@ -234,6 +234,19 @@ func TestJobsThatMakeNoSense(t *testing.T) {
 	require.Equal(t, "gorun: 2 ranks share the 1 slots of this machine\n", stderr)
 }
 
+func TestTooFewFiles(t *testing.T) {
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}))
+	res, out, stderr := runJob(t, testJob(64, "exit", "0"))
+	require.Equal(t, exitFailed, res.ExitCode)
+	require.Empty(t, out)
+	require.Equal(t, "gorun: 64 ranks need 280 open files here, and 256 are allowed: raise the limit (ulimit -n)\n", stderr)
+	res, _, stderr = runJob(t, testJob(48, "exit", "0"))
+	require.Zero(t, res.ExitCode, stderr)
+}
+
 func TestEnvironment(t *testing.T) {
 	t.Setenv("WEFT_T_INHERITED", "i")
 	t.Setenv("WEFT_T_CHANGED", "old")
