@@ -97,9 +97,12 @@ func (r *result) extra() (columns, heads string) {
 }
 
 // transport names what leads from this rank to the others, or to itself where
-// it is alone.
+// it is alone. A printer without a communicator cannot know.
 func transport(c *comm.Comm) string {
-	if c.Size() == 1 {
+	switch c.Size() {
+	case 0:
+		return "unknown"
+	case 1:
 		return c.Transport(0)
 	}
 	var names []string
