@@ -40,5 +40,5 @@ func runInit(o *options) error {
 	r := &result{Bench: initialize.name, Ranks: size, Iterations: 1}
 	r.fill(all, new(part))
 	r.Finalized = time.Since(start).Seconds() * 1e6
-	return (&printer{o: o}).write(os.Stdout, r)
+	return (&printer{c: c, o: o}).write(os.Stdout, r)
 }

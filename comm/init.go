@@ -124,7 +124,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 		return nil, err
 	}
 	j.eng, err = engine.New(engine.Config{
-		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, LocalRanks: local, Notice: noticer(w.Rank),
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank),
 	})
 	if err != nil {
 		closeRails(rails)

@@ -49,6 +49,7 @@ type Card struct {
 	Control  int         `json:"control"` // number of the PMI-1 descriptor in every rank
 	Nodes    []Run       `json:"nodes"`   // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`    // the app of each rank
+	Cores    int         `json:"cores"`   // hardware threads of the host that the ranks share
 	Node     string      `json:"node,omitempty"`
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`

@@ -64,6 +64,7 @@ type Config struct {
 	Rails      []Rail      // in order of preference; closed by Close
 	Route      []uint8     // by world rank: which rail leads there; nil: the first
 	LocalRanks int         // ranks of this job on this host
+	Cores      int         // hardware threads that they share; 0: those that this process may use
 	Notice     func(error) // told, under no lock, of oddities that fail nothing; may be nil
 }
 
@@ -229,7 +230,10 @@ func New(cfg Config) (*Engine, error) {
 		}
 		e.peers[r].credit = e.window
 	}
-	if cfg.LocalRanks <= runtime.NumCPU() {
+	if cfg.Cores == 0 {
+		cfg.Cores = runtime.NumCPU()
+	}
+	if cfg.LocalRanks <= cfg.Cores {
 		e.pollTime = p.Duration("engine.poll")
 	}
 	if err := e.waitset.open(e.rails); err != nil {
