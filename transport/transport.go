@@ -128,7 +128,7 @@ type MRMode uint
 
 // The bits of MRMode. Keys are always the provider's.
 const (
-	MRLocal     MRMode = 1 << iota // local buffers of operations need a region's Desc too
+	MRLocal     MRMode = 1 << iota // local buffers of RMA need a region too; those of messages are the endpoint's business
 	MRVirtAddr                     // remote addresses are the target's virtual addresses, else offsets from the region's start
 	MRAllocated                    // memory must be backed by pages when it is registered
 	MREndpoint                     // regions are bound to the endpoint (done by the provider)
@@ -158,7 +158,7 @@ type Access uint
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
-	Local // a local buffer only: gives a Desc
+	Local // a local buffer of RMA, under MRLocal
 )
 
 // Addr is an index into an address vector (fi_addr_t). A job inserts its
@@ -262,7 +262,7 @@ type Op struct {
 	Data       []byte
 	RemoteKey  uint64
 	RemoteAddr uint64
-	Region     MemoryRegion // of Data, where MRLocal asks for it
+	Region     MemoryRegion // of the Data of a Read or Write, where MRLocal asks for it
 	Fetch      []byte
 	Compare    []byte
 	Atomic     AtomicOp
