@@ -211,7 +211,7 @@ func mpich(t *testing.T, name string) string {
 	t.Helper()
 	cc, err := exec.LookPath("mpicc.mpich")
 	if err != nil {
-		t.Skip("no mpicc.mpich: install mpich and libmpich-dev")
+		t.Fatal("no mpicc.mpich: install mpich and libmpich-dev, as make test does")
 	}
 	exe := filepath.Join(t.TempDir(), name)
 	out, err := exec.Command(cc, "-O1", "-o", exe, filepath.Join("testdata", name+".c")).CombinedOutput()
@@ -255,7 +255,7 @@ func TestMPICHPrograms(t *testing.T) {
 func TestHydraInsideGorun(t *testing.T) {
 	mpiexec, err := exec.LookPath("mpiexec.hydra")
 	if err != nil {
-		t.Skip("no mpiexec.hydra: install mpich")
+		t.Fatal("no mpiexec.hydra: install mpich, as make test does")
 	}
 	j := testJob(1, "-n", "2", os.Args[0], "world")
 	j.Apps[0].Program = mpiexec
