@@ -49,11 +49,17 @@ func storm(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 					if err != nil {
 						return err
 					}
+					if st.Tag >= tags || st.Bytes > 60000 { // a header with flipped bits
+						return fmt.Errorf("message of %d bytes with tag %d", st.Bytes, st.Tag)
+					}
 					buf := make([]byte, st.Bytes)
 					if _, err := m.Recv(background, buf); err != nil {
 						return err
 					}
 					i := next[st.Source][st.Tag]*tags + st.Tag
+					if i >= messages {
+						return fmt.Errorf("message %d of %d", i, messages)
+					}
 					next[st.Source][st.Tag]++
 					left--
 					if len(buf) != size(st.Source, rank, i) {
