@@ -2,7 +2,11 @@ package comm
 
 import (
 	"fmt"
+	"math"
+	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/engine"
 )
@@ -136,7 +140,8 @@ func imrecv[T any](m *Message, op string, buf []T) Request {
 // RecvAlloc receives a message of any length into a slice of its own, which is
 // the caller's (MPI_Mprobe and MPI_Mrecv). It blocks. Safe with any number of
 // goroutines, unlike Probe and Recv. From ProcNull: nil. Errors: those of
-// Recv without ErrTruncate; after ErrCount the message is lost.
+// Recv without ErrTruncate, and ErrCount for a message that is larger than the
+// memory of this host; after ErrCount the message is lost.
 func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
 	if err := infoOf[T]().err; err != nil {
 		return nil, Status{}, c.fail("RecvAlloc", source, tag, err)
@@ -149,6 +154,9 @@ func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
 		return nil, st, nil
 	}
 	n, err := elems(st.Count, sizeOf[T]())
+	if err == nil && st.Count > memory() {
+		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, st.Count)
+	}
 	if err != nil {
 		_, _ = m.m.Recv(c.ctx, nil) // so that its sender is not left waiting
 		st.Count = n
@@ -158,6 +166,16 @@ func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
 	st, err = Mrecv(m, buf)
 	return buf, st, renamed(err, "RecvAlloc")
 }
+
+// memory is how many bytes this host has. A peer's word for a length must not
+// make an allocation fail, which would end the process.
+var memory = sync.OnceValue(func() int {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return math.MaxInt
+	}
+	return int(min((info.Totalram+info.Totalswap)*uint64(info.Unit), math.MaxInt))
+})
 
 // renamed gives an error the name of the call that the program made.
 func renamed(err error, op string) error {
