@@ -82,7 +82,7 @@ type Engine struct {
 
 	peers        []peer
 	stalled      []int32 // peers with something queued
-	stalledSpare []int32
+	stalledSpare []int32 // what retry works through while stalled fills anew
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool

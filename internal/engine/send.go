@@ -28,8 +28,10 @@ import (
 // Per peer, users' messages leave in the order in which they were posted. The
 // engine's own messages may overtake them.
 
-// messageCost is the credit that an eager message takes besides its data.
-const messageCost = 128
+// messageCost is the credit that an eager message takes besides its data: what
+// its entry in the unexpected queue and the smallest buffer take. (A buffer may
+// be up to twice as long as its data.)
+const messageCost = 448
 
 // Send blocks until buf may be reused: it has left, or lies in the receiver's
 // memory. A Synchronous send blocks until it is received. If ctx ends first,
