@@ -237,19 +237,18 @@ type RMAEndpoint interface {
 
 // AtomicEndpoint is an endpoint with atomics at the target (fi_atomic(3)); CapAtomic.
 type AtomicEndpoint interface {
-	// AtomicValid says whether an operation on a datatype is possible, and on
-	// how many elements at once (fi_atomicvalid).
-	AtomicValid(op AtomicOp, t Datatype) (count int, ok bool)
-	// Atomic applies op.Data to the remote elements; where op.Fetch is not nil
-	// the former values go there, and where op.Compare is not nil it is compared.
+	// AtomicValid says whether op.Atomic on elements of op.Datatype is
+	// possible, with a Fetch and a Compare where op has them, and on how many
+	// elements at once (fi_atomicvalid, fi_fetch_atomicvalid,
+	// fi_compare_atomicvalid). Only which of the slices are nil counts.
+	AtomicValid(op *Op) (count int, ok bool)
+	// Atomic applies op.Data to the elements at op.RemoteKey, op.RemoteAddr of
+	// op.Peer, each as one step; where op.Fetch is not nil the former values go
+	// there, and where op.Compare is not nil it is compared. Completion and
+	// errors are as for Write; it says that the elements have been changed and
+	// that Fetch is filled.
 	Atomic(op *Op) error
 }
-
-// AtomicOp is an operation of fi_atomic(3).
-type AtomicOp uint8
-
-// Datatype is an element type of fi_atomic(3).
-type Datatype uint8
 
 // Op is an operation's context (fi_context). Its owner fills the upper part and
 // must not touch it between posting and completion. Ops are reused: nothing in
@@ -263,8 +262,8 @@ type Op struct {
 	RemoteKey  uint64
 	RemoteAddr uint64
 	Region     MemoryRegion // of the Data of a Read or Write, where MRLocal asks for it
-	Fetch      []byte
-	Compare    []byte
+	Fetch      []byte // atomics: where the former elements go
+	Compare    []byte // atomics: what they are compared with
 	Atomic     AtomicOp
 	Datatype   Datatype
 

@@ -1,0 +1,16 @@
+// Package rma makes windows over an engine: memory that the ranks of a
+// communicator open to each other (MPI 4.1, chapter 12). It knows bytes,
+// ranks and displacements; element types and the collective calls are comm's.
+//
+//	         Put, Get                    Accumulate, FetchOp, CompareSwap, Lock
+//	            │                                        │
+//	rails with CapRead|CapWrite          every (op, type) valid at every member?
+//	    yes │        │ no                   yes │                │ no
+//	 Write, Read   messages                  Atomic           messages
+//	                  └───────────┬───────────────────────────────┘
+//	                 served by the target's progress, also while it computes
+//
+// Which way a window's accumulates go is one decision for the whole window,
+// taken when it is made, for an atomic of the fabric and one of the target's
+// processor do not know of each other.
+package rma

@@ -1,0 +1,112 @@
+//go:build libfabric
+
+package fi
+
+// #cgo pkg-config: libfabric
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Errno is an error number of libfabric (fi_errno(3)): the system's below 256,
+// its own from there on.
+type Errno int
+
+// The error numbers that programs act upon. All others have their number and
+// their text too.
+const (
+	ErrAgain        Errno = C.FI_EAGAIN
+	ErrBusy         Errno = C.FI_EBUSY
+	ErrCanceled     Errno = C.FI_ECANCELED
+	ErrInvalid      Errno = C.FI_EINVAL
+	ErrNoData       Errno = C.FI_ENODATA
+	ErrNoMemory     Errno = C.FI_ENOMEM
+	ErrNoEntry      Errno = C.FI_ENOENT
+	ErrNoMessage    Errno = C.FI_ENOMSG
+	ErrNotImpl      Errno = C.FI_ENOSYS
+	ErrNotSupp      Errno = C.FI_EOPNOTSUPP
+	ErrNoProtoOpt   Errno = C.FI_ENOPROTOOPT
+	ErrAccess       Errno = C.FI_EACCES
+	ErrPermission   Errno = C.FI_EPERM
+	ErrFault        Errno = C.FI_EFAULT
+	ErrTooBig       Errno = C.FI_E2BIG
+	ErrMsgSize      Errno = C.FI_EMSGSIZE
+	ErrInterrupted  Errno = C.FI_EINTR
+	ErrTimedOut     Errno = C.FI_ETIMEDOUT
+	ErrConnRefused  Errno = C.FI_ECONNREFUSED
+	ErrConnReset    Errno = C.FI_ECONNRESET
+	ErrConnAborted  Errno = C.FI_ECONNABORTED
+	ErrNotConnected Errno = C.FI_ENOTCONN
+	ErrShutdown     Errno = C.FI_ESHUTDOWN
+	ErrHostUnreach  Errno = C.FI_EHOSTUNREACH
+	ErrAddrInUse    Errno = C.FI_EADDRINUSE
+	ErrAddrNotAvail Errno = C.FI_EADDRNOTAVAIL
+	ErrRemoteIO     Errno = C.FI_EREMOTEIO
+	ErrIO           Errno = C.FI_EIO
+	ErrOverflow     Errno = C.FI_EOVERFLOW
+	ErrOther        Errno = C.FI_EOTHER
+	ErrTooSmall     Errno = C.FI_ETOOSMALL
+	ErrOpBadState   Errno = C.FI_EOPBADSTATE
+	ErrAvail        Errno = C.FI_EAVAIL
+	ErrBadFlags     Errno = C.FI_EBADFLAGS
+	ErrNoEQ         Errno = C.FI_ENOEQ
+	ErrDomain       Errno = C.FI_EDOMAIN
+	ErrNoCQ         Errno = C.FI_ENOCQ
+	ErrCRC          Errno = C.FI_ECRC
+	ErrTruncated    Errno = C.FI_ETRUNC
+	ErrNoKey        Errno = C.FI_ENOKEY
+	ErrNoAV         Errno = C.FI_ENOAV
+	ErrOverrun      Errno = C.FI_EOVERRUN
+	ErrNoReceive    Errno = C.FI_ENORX
+)
+
+var (
+	// ErrNotSupported is what the errors of calls wrap that this library or
+	// provider does not have.
+	ErrNotSupported = errors.New("not supported by this libfabric or provider")
+	// ErrClosed is returned by calls on a closed object.
+	ErrClosed = errors.New("libfabric object is closed")
+)
+
+// Error is libfabric's text for the number (fi_strerror).
+func (e Errno) Error() string { return C.GoString(C.fi_strerror(C.int(e))) }
+
+// Is makes errors.Is find ErrNotSupported in the numbers that say so, and the
+// system's errno in those that are the system's.
+func (e Errno) Is(target error) bool {
+	if target == ErrNotSupported { //nolint:errorlint // this is what errors.Is asks
+		return e == ErrNotImpl || e == ErrNotSupp || e == ErrNoProtoOpt
+	}
+	n, ok := target.(syscall.Errno) //nolint:errorlint // this is what errors.Is asks
+	return ok && e < 256 && Errno(n) == e
+}
+
+// Error is a failed call.
+type Error struct {
+	Func string // the C function, as "fi_getinfo"
+	Err  error  // an Errno, or ErrClosed
+}
+
+// Error names the function and says what it said.
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Func, e.Err) }
+
+// Unwrap gives the Errno.
+func (e *Error) Unwrap() error { return e.Err }
+
+// check makes an error of what a function of libfabric has returned.
+func check(function string, rc C.int) error {
+	if rc >= 0 {
+		return nil
+	}
+	return &Error{function, Errno(-rc)}
+}
+
+// lacks is the error of a call that the headers this was built with do not have.
+func lacks(function string) error { return &Error{function, ErrNotImpl} }
+
+// closedError is the error of a call on a closed object.
+func closedError(function string) error { return &Error{function, ErrClosed} }

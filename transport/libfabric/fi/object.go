@@ -1,0 +1,83 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim.h"
+import "C"
+
+import (
+	"sync"
+	"unsafe"
+)
+
+// objects guards the references between objects. They change only when
+// something is opened, bound or closed.
+var objects sync.Mutex
+
+// object is the part that everything with a struct fid has in common.
+//
+// A reference counts an object that would be left hanging if this one were
+// closed: what was opened from it, and what it was bound to. Providers count
+// some of these themselves, but not all of them and not all alike.
+type object struct {
+	fid    *C.struct_fid // nil: closed
+	needs  []*object     // whose references this one counts in
+	refs   int           // guarded by objects
+	closed []func()      // run once when the object is closed: what it kept pinned or allocated
+}
+
+// open makes o an open object that needs others.
+func (o *object) open(fid *C.struct_fid, needs ...*object) {
+	objects.Lock()
+	defer objects.Unlock()
+	o.fid = fid
+	for _, n := range needs {
+		n.refs++
+	}
+	o.needs = append(o.needs, needs...)
+}
+
+// bind notes that o, which is open, needs another object from now on.
+func (o *object) bind(other *object) {
+	objects.Lock()
+	defer objects.Unlock()
+	other.refs++
+	o.needs = append(o.needs, other)
+}
+
+// Close closes the object (fi_close). While another needs it, as a domain is
+// needed by its endpoints, it answers ErrBusy and nothing is changed. Closing
+// a closed object does nothing.
+func (o *object) Close() error {
+	if o == nil {
+		return nil
+	}
+	objects.Lock()
+	defer objects.Unlock()
+	if o.fid == nil {
+		return nil
+	}
+	if o.refs > 0 {
+		return &Error{"fi_close", ErrBusy}
+	}
+	if err := check("fi_close", C.fi_close(o.fid)); err != nil {
+		return err
+	}
+	o.fid = nil
+	for _, n := range o.needs {
+		n.refs--
+	}
+	o.needs = nil
+	for _, f := range o.closed {
+		f()
+	}
+	o.closed = nil
+	return nil
+}
+
+// isOpen reports whether calls on the object may go to the library.
+func (o *object) isOpen() bool { return o != nil && o.fid != nil }
+
+// pointer is the object as libfabric knows it: every struct fid_xxx begins with
+// its struct fid.
+func (o *object) pointer() unsafe.Pointer { return unsafe.Pointer(o.fid) }
