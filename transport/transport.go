@@ -262,8 +262,8 @@ type Op struct {
 	RemoteKey  uint64
 	RemoteAddr uint64
 	Region     MemoryRegion // of the Data of a Read or Write, where MRLocal asks for it
-	Fetch      []byte // atomics: where the former elements go
-	Compare    []byte // atomics: what they are compared with
+	Fetch      []byte       // atomics: where the former elements go
+	Compare    []byte       // atomics: what they are compared with
 	Atomic     AtomicOp
 	Datatype   Datatype
 

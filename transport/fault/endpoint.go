@@ -47,8 +47,8 @@ type atomicPart struct {
 }
 
 // AtomicValid asks the provider.
-func (e *atomicPart) AtomicValid(op transport.AtomicOp, t transport.Datatype) (int, bool) {
-	return e.atomic.AtomicValid(op, t)
+func (e *atomicPart) AtomicValid(op *transport.Op) (int, bool) {
+	return e.atomic.AtomicValid(op)
 }
 
 // Atomic posts an atomic.
