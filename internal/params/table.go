@@ -2,10 +2,12 @@ package params
 
 // Table lists every tunable. gorun -info prints it.
 var Table = []Param{
-	{Key: "transport.use", Kind: List, Default: "tcp", Choices: []string{"tcp"},
+	{Key: "transport.use", Kind: List, Default: "tcp", Choices: []string{"tcp", "libfabric"},
 		Help: "transports in order of preference; each pair of ranks takes the first that reaches"},
 	{Key: "transport.tcp.interface", Kind: String, Default: "",
 		Help: "network interface, address or subnet that tcp listens on; empty: loopback within one host, else the first routable"},
+	{Key: "transport.libfabric.provider", Kind: String, Default: "",
+		Help: "libfabric provider, as fi_info names it; empty: the best that libfabric offers"},
 	{Key: "engine.poll", Kind: Duration, Default: "50us",
 		Help: "how long a waiting goroutine polls before it yields and then sleeps"},
 	{Key: "transport.tcp.connect_timeout", Kind: Duration, Default: "30s",

@@ -181,15 +181,11 @@ func (d *decoder) tunables(path string, v any) {
 		switch {
 		case slices.Contains(names, key):
 			d.tunables(full, v)
-		case full == "transport.libfabric":
-			d.failAt(d.file.pos.key(full), full, "%s", noLibfabric)
 		default:
 			d.unknown(full, key, names)
 		}
 	}
 }
-
-const noLibfabric = "unknown to this gorun, which is built without libfabric"
 
 // env reads a table of environment variables, sorted by name.
 func (d *decoder) env(path string, v any) []EnvVar {

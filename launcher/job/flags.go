@@ -22,6 +22,13 @@ type option struct {
 	set     func(c *commandLine, text string) (problem string)
 }
 
+// useKey and providerKey are tunables that a flag sets together: who names a
+// provider and no transport means libfabric.
+const (
+	useKey      = "transport.use"
+	providerKey = "transport.libfabric.provider"
+)
+
 // options lists the flags in the order of the help.
 var options = []option{
 	{names: []string{"n", "np"}, arg: "N", segment: true, help: "ranks of the program; 1 by default", set: (*commandLine).setRanks},
@@ -41,9 +48,9 @@ var options = []option{
 	{names: []string{"tag-output"}, setting: "job.tag_output"},
 	{names: []string{"output"}, arg: "DIR", setting: "job.output"},
 	{names: []string{"launcher"}, arg: "auto|local", setting: "launcher.kind"},
-	{names: []string{"transport"}, arg: "NAME,…", tunable: "transport.use"},
+	{names: []string{"transport"}, arg: "NAME,…", tunable: useKey},
 	{names: []string{"iface"}, arg: "NAME", tunable: "transport.tcp.interface"},
-	{names: []string{"provider"}, arg: "NAME", help: "libfabric provider; this gorun is built without libfabric", set: (*commandLine).setProvider},
+	{names: []string{"provider"}, arg: "NAME", tunable: providerKey},
 	{names: []string{"p"}, arg: "KEY=VALUE", help: "set any tunable that -info lists; repeatable", set: (*commandLine).setTunable},
 	{names: []string{"dry-run"}, help: "print the job as understood and where each value came from; start nothing", set: action(DryRun)},
 	{names: []string{"info"}, help: "print transports, tunables and algorithms; start nothing", set: action(Info)},
@@ -278,10 +285,6 @@ func (c *commandLine) setMap(text string) string {
 		return "expected slot or core, found " + quote(text)
 	}
 	return ""
-}
-
-func (c *commandLine) setProvider(string) string {
-	return noLibfabric
 }
 
 func (c *commandLine) setTunable(text string) string {

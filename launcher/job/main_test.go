@@ -10,8 +10,9 @@ import (
 // The tests of what becomes of a value are about these tunables, so that they
 // do not depend on what rooms elsewhere have to set.
 var testTable = []params.Param{
-	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm"}, Help: "in order of preference"},
+	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm", "libfabric"}, Help: "in order of preference"},
 	{Key: "transport.tcp.interface", Kind: params.String, Help: "where tcp listens"},
+	{Key: "transport.libfabric.provider", Kind: params.String, Help: "which provider"},
 	{Key: "transport.tcp.poll", Kind: params.Duration, Default: "50us", Help: "how long to poll"},
 	{Key: "engine.eager_limit", Kind: params.Bytes, Default: "0", Unit: "bytes", Help: "sent at once"},
 	{Key: "engine.unexpected_limit", Kind: params.Bytes, Default: "64m", Help: "what may wait"},

@@ -102,6 +102,11 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 			return nil, &UsageError{What: t.flag, Problem: err.Error()}
 		}
 	}
+	if j.Params.Get(providerKey).Source == params.FromFlag && j.Params.Get(useKey).Source == params.FromDefault {
+		if err := j.Params.Set(useKey, "libfabric", params.FromFlag); err != nil {
+			return nil, &UsageError{What: "-provider", Problem: err.Error()}
+		}
+	}
 	if err := j.programs(line, file); err != nil {
 		return nil, err
 	}

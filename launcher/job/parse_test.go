@@ -69,6 +69,29 @@ func TestParseFlags(t *testing.T) {
 	require.Equal(t, "job", parse(t, nil, ".").Name)
 }
 
+// TestProvider: a provider means libfabric, unless transports are named.
+func TestProvider(t *testing.T) {
+	for _, test := range []struct {
+		environ  []string
+		args     string
+		use      string
+		provider string
+	}{
+		{nil, "-provider tcp;ofi_rxm x", "libfabric", "tcp;ofi_rxm"},
+		{nil, "-transport libfabric -provider shm x", "libfabric", "shm"},
+		{nil, "-provider shm -transport tcp,libfabric x", "tcp,libfabric", "shm"},
+		{[]string{"WEFT_TRANSPORT_USE=tcp"}, "-provider shm x", "tcp", "shm"},
+		{nil, "-transport libfabric x", "libfabric", ""},
+		{[]string{"WEFT_TRANSPORT_LIBFABRIC_PROVIDER=shm"}, "x", "tcp", "shm"},
+		{nil, "-config " + writeFile(t, "[transport.libfabric]\nprovider = \"net\"\n") + " x", "tcp", "net"},
+		{nil, "-provider shm -config " + writeFile(t, "[transport]\nuse = \"libfabric\"\nlibfabric.provider = \"net\"\n") + " x", "libfabric", "shm"},
+	} {
+		j := parse(t, test.environ, strings.Fields(test.args)...)
+		require.Equal(t, test.use, j.Params.String("transport.use"), test.args)
+		require.Equal(t, test.provider, j.Params.String("transport.libfabric.provider"), test.args)
+	}
+}
+
 func TestParseMPMD(t *testing.T) {
 	j := parse(t, nil, "-v", "-np", "2", "-x", "A=1", "a", "-n", "9", ":", "b", ":", "-n", "3", "-wdir", "/", "-x", "B=1", "c", "d")
 	require.Equal(t, []App{
@@ -118,10 +141,9 @@ func TestUsageErrors(t *testing.T) {
 		{"-H localhost:0 x", `-H: expected HOST[:SLOTS] with from 1 to 65536 slots, found "localhost:0"`},
 		{"-H [::1 x", `-H: expected HOST[:SLOTS], found "[::1"`},
 		{"-H , x", `-H: expected HOST[:SLOTS] separated by commas, found ","`},
-		{"-provider tcp x", "-provider: unknown to this gorun, which is built without libfabric"},
 		{"-launcher slurm x", `-launcher: expected one of auto, local (only ranks of this machine can be started), found "slurm"`},
-		{"-transport tcp,pigeon x", `-transport: expected a list of names out of tcp, shm, found "tcp,pigeon"`},
-		{"-transport tcp,,tcp x", `-transport: expected a list of names out of tcp, shm, found "tcp,,tcp"`},
+		{"-transport tcp,pigeon x", `-transport: expected a list of names out of tcp, shm, libfabric, found "tcp,pigeon"`},
+		{"-transport tcp,,tcp x", `-transport: expected a list of names out of tcp, shm, libfabric, found "tcp,,tcp"`},
 		{"-x NOSUCH x", "-x: expected NOSUCH to be set where gorun runs, or NOSUCH=VALUE"},
 		{"-x =1 x", `-x: expected a variable's name without blanks and =, found ""`},
 		{"-wdir " + dir + "/no x", `-wdir: expected a directory, found "` + quote(dir + "/no")[1:]},
@@ -147,7 +169,7 @@ func TestUsageErrors(t *testing.T) {
 func TestEnvironmentErrors(t *testing.T) {
 	for _, test := range []struct{ env, want string }{
 		{"WEFT_JOB_TIMEOUT=5", `WEFT_JOB_TIMEOUT: expected a duration such as 90s or 10m, not negative, found "5"`},
-		{"WEFT_TRANSPORT_USE=carrier", `WEFT_TRANSPORT_USE: expected a list of names out of tcp, shm, found "carrier"`},
+		{"WEFT_TRANSPORT_USE=carrier", `WEFT_TRANSPORT_USE: expected a list of names out of tcp, shm, libfabric, found "carrier"`},
 		{"WEFT_TRANSPORT_TCP_POLL=-1s", `WEFT_TRANSPORT_TCP_POLL: expected a duration such as 90s or 10m, not negative, found "-1s"`},
 		{"WEFT_LAUNCHER_KIND=ssh", `WEFT_LAUNCHER_KIND: expected one of auto, local, found "ssh"`},
 	} {
