@@ -53,8 +53,9 @@ type Rail struct {
 
 type rail struct {
 	Rail
-	rma  transport.RMAEndpoint // nil: rendezvous by messages
-	attr transport.Attr
+	rma   transport.RMAEndpoint // nil: rendezvous by messages
+	attr  transport.Attr
+	index int // in Engine.rails
 }
 
 // Config is what an engine is made of.
@@ -87,6 +88,7 @@ type Engine struct {
 	unexpected   unexpectedQueue
 	buffers      bufferPool
 	revoked      map[uint64]error // by communicator: context id / 2
+	spans        []*Span          // what Alloc has allocated, by address
 
 	slots  []*request
 	free   *request
@@ -201,7 +203,7 @@ func New(cfg Config) (*Engine, error) {
 	e.rails = make([]rail, len(cfg.Rails))
 	for i, r := range cfg.Rails {
 		a := r.Domain.Attr()
-		e.rails[i] = rail{Rail: r, attr: a}
+		e.rails[i] = rail{Rail: r, attr: a, index: i}
 		if a.Caps.Has(transport.CapRead) {
 			rma, ok := r.Endpoint.(transport.RMAEndpoint)
 			if !ok {
@@ -295,6 +297,11 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 			err = errors.Join(err, e.rails[i].Endpoint.Shutdown(ctx))
 		}
 	}
+	e.mu.lock()
+	for _, s := range e.spans {
+		err = errors.Join(err, s.withdrawLocked())
+	}
+	e.mu.unlock()
 	for i := range e.rails {
 		err = errors.Join(err, e.rails[i].Domain.Close())
 	}
@@ -303,6 +310,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	e.failAll(func(*request) bool { return true }, ErrClosed)
 	e.mu.unlock()
 	e.workers.close()
+	err = errors.Join(err, e.Reap())
 	if err != nil {
 		return fmt.Errorf("engine: close: %w", err)
 	}

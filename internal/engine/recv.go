@@ -184,14 +184,11 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message) {
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
 	default:
 		if p.rail.attr.MRMode&transport.MRLocal != 0 {
-			mr, err := p.rail.Domain.RegisterMemory(r.buf[:r.total], transport.Local)
-			if err != nil {
-				err = fmt.Errorf("register %d bytes: %w", r.total, err)
+			if err := e.region(r, p.rail, r.buf[:r.total], transport.Local); err != nil {
 				e.sendFin(source, m.Handle, err)
 				e.complete(r, err)
 				return
 			}
-			r.region = mr
 		}
 		r.phase = phaseReading
 		if p.control.head != nil || !e.read(r) {

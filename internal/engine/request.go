@@ -82,6 +82,7 @@ type request struct {
 	remote uint64                 // the other side's request, or memory address
 	key    uint64                 // the other side's memory key
 	region transport.MemoryRegion // of buf: what a rendezvous sender lets be read, or an MRLocal fabric reads into
+	span   *Span                  // whose region that is; nil: it is this request's own
 
 	header wire.Message // of what is to be sent
 	node   node         // in the posted queue
@@ -144,10 +145,9 @@ func (e *Engine) complete(r *request, err error) {
 		return
 	}
 	if r.region != nil {
-		if cerr := r.region.Close(); err == nil {
+		if cerr := r.dropRegion(); err == nil {
 			err = cerr
 		}
-		r.region = nil
 	}
 	r.done = true
 	r.err = err

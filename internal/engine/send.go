@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -121,15 +120,13 @@ func (e *Engine) transmitData(r *request) bool {
 		m.Kind, m.Handle = wire.MsgRTS, r.handle()
 		r.op.Data = nil
 		if p.rail.rma != nil && len(r.buf) > 0 && r.region == nil {
-			mr, err := p.rail.Domain.RegisterMemory(r.buf, transport.RemoteRead)
-			if err != nil {
-				e.complete(r, fmt.Errorf("register %d bytes: %w", len(r.buf), err))
+			if err := e.region(r, p.rail, r.buf, transport.RemoteRead); err != nil {
+				e.complete(r, err)
 				return true
 			}
-			r.region = mr
 		}
 		if r.region != nil {
-			m.Key, m.Addr = r.region.Key(), r.region.Base()
+			m.Key, m.Addr = r.region.Key(), r.remoteAddr()
 		}
 	}
 	p.credit -= cost
