@@ -33,4 +33,68 @@
 #error "weft needs libfabric 1.17 or newer"
 #endif
 
+// Values that some headers state by a _Pragma, which cgo cannot read.
+#define WEFT_MR_UNSPEC 0
+#define WEFT_MR_BASIC (1 << 0)
+#define WEFT_MR_SCALABLE (1 << 1)
+#define WEFT_LOCAL_MR (1ULL << 55)
+#define WEFT_REG_MR (1ULL << 59)
+#define WEFT_ORDER_STRICT 0x1FFULL
+#define WEFT_ORDER_DATA (1ULL << 16)
+
+// Bits that 1.x and 2.x do not share: zero where they are missing, because the
+// other interface may use them for something else.
+#if WEFT_HEADERS_AT_LEAST(2, 0)
+#define WEFT_PRIORITY 0ULL
+#define WEFT_VARIABLE_MSG 0ULL
+#define WEFT_NOTIFY_FLAGS_ONLY 0ULL
+#define WEFT_RESTRICTED_COMP 0ULL
+#define WEFT_BUFFERED_RECV 0ULL
+#define WEFT_TAGGED_DIRECTED_RECV FI_TAGGED_DIRECTED_RECV
+#define WEFT_TAGGED_MULTI_RECV FI_TAGGED_MULTI_RECV
+#define WEFT_EXACT_DIRECTED_RECV FI_EXACT_DIRECTED_RECV
+#define WEFT_AUTH_KEY FI_AUTH_KEY
+#define WEFT_MR_DMABUF FI_MR_DMABUF
+#define WEFT_MR_SINGLE_USE FI_MR_SINGLE_USE
+#define WEFT_PROGRESS_CONTROL_UNIFIED FI_PROGRESS_CONTROL_UNIFIED
+#define WEFT_ADDR_UCX FI_ADDR_UCX
+#else
+#define WEFT_PRIORITY FI_PRIORITY
+#define WEFT_VARIABLE_MSG FI_VARIABLE_MSG
+#define WEFT_NOTIFY_FLAGS_ONLY FI_NOTIFY_FLAGS_ONLY
+#define WEFT_RESTRICTED_COMP FI_RESTRICTED_COMP
+#define WEFT_BUFFERED_RECV FI_BUFFERED_RECV
+#define WEFT_TAGGED_DIRECTED_RECV 0ULL
+#define WEFT_TAGGED_MULTI_RECV 0ULL
+#define WEFT_EXACT_DIRECTED_RECV 0ULL
+#define WEFT_AUTH_KEY 0ULL
+#define WEFT_MR_DMABUF 0ULL
+#define WEFT_MR_SINGLE_USE 0ULL
+#define WEFT_PROGRESS_CONTROL_UNIFIED (FI_PROGRESS_MANUAL + 1)
+#define WEFT_ADDR_UCX (FI_ADDR_CXI + 1)
+#endif
+
+// Added in the course of 2.x.
+#ifdef FI_RESCAN
+#define WEFT_RESCAN FI_RESCAN
+#else
+#define WEFT_RESCAN 0ULL
+#endif
+#ifdef FI_FIREWALL_ADDR
+#define WEFT_FIREWALL FI_FIREWALL_ADDR
+#else
+#define WEFT_FIREWALL 0ULL
+#endif
+#ifdef FI_XPU
+#define WEFT_XPU FI_XPU
+#else
+#define WEFT_XPU 0ULL
+#endif
+#ifdef FI_MR_XPU_DESC
+#define WEFT_MR_XPU_DESC FI_MR_XPU_DESC
+#else
+#define WEFT_MR_XPU_DESC 0
+#endif
+#define WEFT_SOCKADDR_IP (WEFT_ADDR_UCX + 1)
+
 #endif
