@@ -135,14 +135,14 @@ func TestGOMAXPROCS(t *testing.T) {
 }
 
 func TestLayout(t *testing.T) {
-	l, err := newLayout(16)
+	l, err := newLayout(16, false)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, l.base, firstPort)
 	require.Less(t, l.base+15, ephemeralFloor())
 	require.Len(t, l.fds, 16)
 	var many []*layout
 	for range 8 { // no two have a port in common
-		m, err := newLayout(16)
+		m, err := newLayout(16, true)
 		require.NoError(t, err)
 		many = append(many, m)
 	}
@@ -152,7 +152,7 @@ func TestLayout(t *testing.T) {
 	l.close()
 	l.close()
 
-	l, err = scatteredLayout(4)
+	l, err = scatteredLayout(4, true)
 	require.NoError(t, err)
 	require.Zero(t, l.base)
 	require.Len(t, l.addrs, 4)

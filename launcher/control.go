@@ -28,6 +28,7 @@ type run struct {
 	host   string
 	begun  time.Time
 	dir    string    // of built programs; "": none
+	path   []string  // of executables, by app
 	stderr io.Writer // never nil; see tell
 	ranks  []rank
 	output *output

@@ -19,6 +19,9 @@ var foreignEnv = []string{
 	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_",
 }
 
+// envVerbose is the variable that package comm asks whether to say what it does.
+const envVerbose = "WEFT_VERBOSE"
+
 // environ is the launcher's environment, then the job's variables, then the
 // app's; a later one takes the place of an earlier one with its name. What
 // tells a rank who it is is left out: that is the launcher's to say.
@@ -48,6 +51,9 @@ func environ(j *job.Job, app job.App) []string {
 		if wd, err := filepath.Abs(app.Wdir); err == nil {
 			set("PWD", wd)
 		}
+	}
+	if j.Verbose {
+		set(envVerbose, "1") // so that rank 0 says how the ranks found each other
 	}
 	for _, vars := range [][]job.EnvVar{j.Env, app.Env} {
 		for _, v := range vars {

@@ -126,7 +126,7 @@ func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, err
 		}
 	}
 	r.wd = startWatchdog(r.id)
-	found := &programs{stderr: r.stderr, newDir: r.tempDir, mark: bootstrap.EnvJobID + "=" + r.id}
+	found := &programs{stderr: r.stderr, newDir: r.tempDir, mark: bootstrap.EnvJobID + "=" + r.id, libfabric: wantsLibfabric(j.Params)}
 	bctx, stop := buildContext(ctx, signals)
 	var err error
 	for i, app := range j.Apps {
@@ -140,6 +140,7 @@ func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, err
 			arg0 = exe
 		}
 		p.path = append(p.path, exe)
+		r.path = append(r.path, exe)
 		p.argv = append(p.argv, append([]string{arg0}, app.Args...))
 	}
 	if sig := stop(); sig != 0 {
@@ -230,7 +231,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	// Where the user names an interface, the ranks listen there and exchange
 	// their addresses.
 	if r.job.Params == nil || r.job.Params.String("transport.tcp.interface") == "" {
-		if p.lay, err = newLayout(np); err != nil {
+		if p.lay, err = newLayout(np, wantsLibfabric(r.job.Params)); err != nil {
 			p.lay = &layout{}
 			return nil, fmt.Errorf("cannot listen: %w", err)
 		}

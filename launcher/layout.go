@@ -26,11 +26,14 @@ const (
 type layout struct {
 	base  int      // rank i has port base+i; 0: see addrs
 	addrs []string // "host:port" of each rank
+	ports []int    // of each rank
 	fds   []int    // listening sockets; -1 once handed over
 }
 
 // newLayout listens on np ports in a row, or, where there are none, on any np.
-func newLayout(np int) (*layout, error) {
+// With datagrams the UDP ports of these numbers are free too: a libfabric
+// provider binds the one or the other.
+func newLayout(np int, datagrams bool) (*layout, error) {
 	top := ephemeralFloor()
 	for range layoutTry {
 		room := top - firstPort - np
@@ -39,7 +42,7 @@ func newLayout(np int) (*layout, error) {
 		}
 		base := firstPort + rand.IntN(room)
 		l := &layout{base: base}
-		err := l.listen(np, func(i int) int { return base + i })
+		err := l.listen(np, datagrams, func(i int) int { return base + i })
 		if err == nil {
 			return l, nil
 		}
@@ -48,45 +51,70 @@ func newLayout(np int) (*layout, error) {
 			return nil, err
 		}
 	}
-	return scatteredLayout(np)
+	return scatteredLayout(np, datagrams)
 }
 
 // scatteredLayout listens on any np ports.
-func scatteredLayout(np int) (*layout, error) {
-	l := &layout{addrs: make([]string, 0, np)}
-	if err := l.listen(np, func(int) int { return 0 }); err != nil {
-		l.close()
-		return nil, err
-	}
-	for _, fd := range l.fds {
-		sa, err := unix.Getsockname(fd)
-		in, ok := sa.(*unix.SockaddrInet4)
-		if err != nil || !ok {
-			l.close()
-			return nil, fmt.Errorf("getsockname: %w", err)
+func scatteredLayout(np int, datagrams bool) (*layout, error) {
+	var err error
+	for range layoutTry {
+		l := &layout{}
+		if err = l.listen(np, datagrams, func(int) int { return 0 }); err == nil {
+			for _, port := range l.ports {
+				l.addrs = append(l.addrs, net.JoinHostPort(layoutHost, strconv.Itoa(port)))
+			}
+			return l, nil
 		}
-		l.addrs = append(l.addrs, net.JoinHostPort(layoutHost, strconv.Itoa(in.Port)))
+		l.close()
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
 	}
-	return l, nil
+	return nil, err
 }
 
-func (l *layout) listen(np int, port func(int) int) error {
-	l.fds = make([]int, 0, np)
+// listen binds the ports, of which 0 is any.
+func (l *layout) listen(np int, datagrams bool, port func(int) int) error {
+	l.fds, l.ports = make([]int, 0, np), make([]int, 0, np)
 	for i := range np {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, bound, err := bind(unix.SOCK_STREAM, port(i))
 		if err != nil {
-			return fmt.Errorf("socket: %w", err)
+			return err
 		}
-		l.fds = append(l.fds, fd)
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // connections of an earlier job may linger on the port
-		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port(i), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-			return fmt.Errorf("bind: %w", err)
-		}
+		l.fds, l.ports = append(l.fds, fd), append(l.ports, bound)
 		if err := unix.Listen(fd, backlog); err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
+		if datagrams {
+			probe, _, err := bind(unix.SOCK_DGRAM, bound)
+			if err != nil {
+				return err
+			}
+			_ = unix.Close(probe)
+		}
 	}
 	return nil
+}
+
+// bind makes a socket on a port of layoutHost and returns the port that it has.
+func bind(kind, port int) (fd, bound int, err error) {
+	if fd, err = unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, 0, fmt.Errorf("socket: %w", err)
+	}
+	if kind == unix.SOCK_STREAM { // connections of an earlier job may linger on the port
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		_ = unix.Close(fd)
+		return -1, 0, fmt.Errorf("bind: %w", err)
+	}
+	sa, err := unix.Getsockname(fd)
+	in, ok := sa.(*unix.SockaddrInet4)
+	if err != nil || !ok {
+		_ = unix.Close(fd)
+		return -1, 0, fmt.Errorf("getsockname: %w", err)
+	}
+	return fd, in.Port, nil
 }
 
 func (l *layout) close() {

@@ -43,6 +43,8 @@ type programs struct {
 	newDir func() (string, error)
 	mark   string            // the job's, in the environment of go build
 	built  map[string]string // by the program's name
+
+	libfabric bool // the job wants the transport
 }
 
 // resolve returns the path of the executable behind a program's name.
@@ -166,15 +168,13 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	if err := os.Mkdir(filepath.Dir(out), 0o700); err != nil {
 		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
 	}
-	args := []string{"build", "-C", dir, "-buildvcs=false", "-o", out}
-	cmd := exec.CommandContext(ctx, "go", append(append(args, buildTags(ctx)...), what)...)
-	// Where gorun is killed, its watchdog knows the compilers by the mark, and
-	// what they have written stands in the directory that it removes.
-	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
+	tags, err := p.buildTags(ctx)
+	if err != nil {
+		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+	}
+	args := append([]string{"build", "-C", dir, "-buildvcs=false", "-o", out}, tags...)
+	cmd := p.goCommand(ctx, append(args, what)...)
 	cmd.Stdout, cmd.Stderr = p.stderr, p.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // so that go removes its own files
-	cmd.WaitDelay = 2 * time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
@@ -188,13 +188,16 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	return out, nil
 }
 
-// buildTags adds the libfabric transport where its library is installed, unless
-// the user has chosen tags.
-func buildTags(ctx context.Context) []string {
-	if strings.Contains(os.Getenv("GOFLAGS"), "-tags") || exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() != nil {
-		return nil
-	}
-	return []string{"-tags", "libfabric"}
+// goCommand is a call of the go command. Where gorun is killed, its watchdog
+// knows the compilers by the mark, and what they have written stands in the
+// directory that it removes.
+func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // so that go removes its own files
+	cmd.WaitDelay = 2 * time.Second
+	return cmd
 }
 
 // isArchive says whether go build made a library, as it does of a package that

@@ -79,6 +79,9 @@ func (r *run) result() Result {
 	}
 	if f.Rank >= 0 {
 		f.Stderr = r.lastWords(f.Rank)
+		if f.Reason == "" && f.Signal == 0 && lacksLibrary(r.path[r.ranks[f.Rank].app], f.ExitCode, f.Stderr) {
+			f.Reason = "found no " + libfabricSoname + "; " + installLibrary
+		}
 	}
 	if !r.drained() {
 		return Result{ExitCode: r.exitCode, Failure: f} // nobody reads what we write
