@@ -6,13 +6,22 @@ PKGS     ?= ./...
 BENCH    ?= .
 # no: do not install missing Debian packages.
 INSTALL  ?= yes
+# yes: it is an error if libfabric is missing; auto: its tests do not run then.
+LIBFABRIC ?= auto
 
-.PHONY: all build check fmt fmt-check vet lint test test-deps race fuzz bench cover vuln nocgo clean
+# The libfabric transport is built and tested where pkg-config finds its library.
+# The text is expanded when a recipe begins: test-deps may have installed it.
+tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric)
+
+# What differs without the tag.
+UNTAGGED ?= ./launcher/... ./cmd/...
+
+.PHONY: all build check fmt fmt-check vet lint test test-deps race fuzz bench cover vuln nocgo fi-2x clean
 
 all: build
 
 build: ## gorun
-	$(GO) build -o bin/gorun ./cmd/gorun
+	$(GO) build $(tags) -o bin/gorun ./cmd/gorun
 
 check: fmt-check vet lint test
 
@@ -24,41 +33,68 @@ fmt-check:
 
 vet:
 	$(GO) vet $(PKGS)
+	$(if $(tags),$(GO) vet $(tags) $(PKGS))
 
 lint: bin/golangci-lint
 	bin/golangci-lint config verify
 	bin/golangci-lint run $(PKGS)
+	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
 
-# The other MPI libraries and the C compiler that some tests compare with.
+# The other MPI libraries and the C compiler that some tests compare with, and
+# libfabric.
 test-deps:
 	INSTALL=$(INSTALL) tools/install.sh
+	@pkg-config --exists libfabric || { \
+		echo "pkg-config does not find libfabric (Debian, Ubuntu: libfabric-dev): the tests of the libfabric transport DO NOT RUN" >&2; \
+		[ "$(LIBFABRIC)" != yes ]; }
 
 test: test-deps vet
-	$(GO) test -timeout 15m $(PKGS)
+	$(GO) test $(tags) -timeout 14m $(PKGS)
+	$(if $(tags),$(GO) test -timeout 5m $(UNTAGGED))
 
 race: test-deps
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
 
 fuzz:
-	GO="$(GO)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
+	GO="$(GO)" GOFLAGS="$(GOFLAGS) $(tags)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
 
 # Nothing else should run meanwhile.
 bench: test-deps
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKGS)
+	$(GO) test $(tags) -run '^$$' -bench '$(BENCH)' -benchmem $(PKGS)
 	$(GO) run ./bench/compare
 
 cover: test-deps
-	$(GO) test -coverprofile=cover.out -coverpkg=./... $(PKGS)
+	$(GO) test $(tags) -coverprofile=cover.out -coverpkg=./... $(PKGS)
 	$(GO) tool cover -func=cover.out | tail -1
 
 vuln: bin/govulncheck
-	bin/govulncheck $(PKGS)
+	bin/govulncheck $(tags) $(PKGS)
 
 nocgo:
 	CGO_ENABLED=0 $(GO) build $(PKGS)
 	CGO_ENABLED=0 $(GO) vet $(PKGS)
+
+# The binding against the headers of libfabric 2.x: Debian's, of a release that
+# this machine need not have.
+fi2x     = .cache/libfabric-2.1.0
+fi2x_url = http://deb.debian.org/debian/pool/main/libf/libfabric/libfabric-dev_2.1.0-1.1_amd64.deb
+fi2x_sum = 0c827978d96c2c84bb4065d14f2cc2f6774c2145a2e6ad84dc3e7c25956abb0a
+
+fi-2x: export CGO_CFLAGS = -O2 -g -I$(CURDIR)/$(fi2x)/usr/include
+fi-2x: $(fi2x).deb
+	rm -rf $(fi2x)
+	dpkg-deb -x $< $(fi2x)
+	echo '#include <rdma/fabric.h>' | gcc $(CGO_CFLAGS) -E -dM - | grep 'define FI_MAJOR_VERSION 2'
+	$(GO) build -tags libfabric ./transport/libfabric/...
+	$(GO) vet -tags libfabric ./transport/libfabric/...
+
+$(fi2x).deb:
+	mkdir -p $(@D)
+	curl -fsSL --retry 3 --max-time 120 -o $@.part $(fi2x_url)
+	echo "$(fi2x_sum)  $@.part" | sha256sum --check --quiet
+	mv $@.part $@
 
 clean:
 	rm -rf bin cover.out

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that tests need and that are missing: MPICH and
-# Open MPI, whose launchers and programs weft is tested with, and a C compiler.
-# Where it cannot, it says what is missing; the tests that need it then fail.
+# Open MPI, whose launchers and programs weft is tested with, libfabric, and a C
+# compiler. Where it cannot, it says what is missing; the tests that need it
+# then fail, and those of the libfabric transport are not even built.
 set -u
 
 declare -A package=(
@@ -10,6 +11,9 @@ declare -A package=(
 	[mpirun.openmpi]=openmpi-bin
 	[mpicc.openmpi]=libopenmpi-dev
 	[gcc]=gcc
+	[pkg-config]=pkg-config
+	[fi_pingpong]=libfabric-bin
+	[curl]=curl
 )
 
 missing() {
@@ -18,6 +22,7 @@ missing() {
 		command -v "$program" >/dev/null || echo "${package[$program]}"
 	done | sort -u
 	[ -e /usr/include/stdio.h ] || echo libc6-dev
+	[ -e /usr/include/rdma/fabric.h ] || echo libfabric-dev
 }
 
 want=$(missing | tr '\n' ' ')
