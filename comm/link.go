@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
@@ -119,8 +120,11 @@ func (l *link) broken(err error) error {
 func (l *link) release() {
 	s := l.s
 	l.waits.Store(0)
-	if l.tainted {
-		return // a transfer that was cut short may still use the buffers
+	if l.tainted { // a transfer that was cut short may still use the buffers
+		s.linkMu.Lock()
+		s.all = slices.DeleteFunc(s.all, func(x *link) bool { return x == l })
+		s.linkMu.Unlock()
+		return
 	}
 	l.used = 0
 	l.c, l.ctx = nil, nil
