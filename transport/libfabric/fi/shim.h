@@ -97,4 +97,50 @@
 #endif
 #define WEFT_SOCKADDR_IP (WEFT_ADDR_UCX + 1)
 
+// fi_domain_attr's data_progress is in a union without a name in 2.x, and its
+// last members come and go with the version.
+struct weft_domain_rest {
+	uint64_t max_ep_auth_key, max_group_id, max_cntr_value, max_err_cntr_value, max_xpu_ctx_cnt;
+};
+
+static inline enum fi_progress *weft_data_progress(struct fi_domain_attr *a)
+{
+	return &a->data_progress;
+}
+
+static inline void weft_domain_rest_get(const struct fi_domain_attr *a, struct weft_domain_rest *r)
+{
+	memset(r, 0, sizeof *r);
+#if WEFT_HEADERS_AT_LEAST(1, 20)
+	r->max_ep_auth_key = a->max_ep_auth_key;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 0)
+	r->max_group_id = a->max_group_id;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 5)
+	r->max_cntr_value = a->max_cntr_value;
+	r->max_err_cntr_value = a->max_err_cntr_value;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 6)
+	r->max_xpu_ctx_cnt = a->max_xpu_ctx_cnt;
+#endif
+}
+
+static inline void weft_domain_rest_set(struct fi_domain_attr *a, const struct weft_domain_rest *r)
+{
+#if WEFT_HEADERS_AT_LEAST(1, 20)
+	a->max_ep_auth_key = r->max_ep_auth_key;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 0)
+	a->max_group_id = (uint32_t)r->max_group_id;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 5)
+	a->max_cntr_value = r->max_cntr_value;
+	a->max_err_cntr_value = r->max_err_cntr_value;
+#endif
+#if WEFT_HEADERS_AT_LEAST(2, 6)
+	a->max_xpu_ctx_cnt = r->max_xpu_ctx_cnt;
+#endif
+}
+
 #endif

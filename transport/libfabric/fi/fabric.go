@@ -1,0 +1,52 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim.h"
+import "C"
+
+// Fabric is a network as one provider sees it (fi_fabric(3)).
+type Fabric struct {
+	object
+}
+
+// OpenFabric opens the fabric of an Info (fi_fabric).
+func OpenFabric(info *Info) (*Fabric, error) {
+	var (
+		c  *C.struct_fid_fabric
+		rc C.int
+	)
+	if err := info.withC(func(i *C.struct_fi_info) { rc = C.fi_fabric(i.fabric_attr, &c, nil) }); err != nil {
+		return nil, err
+	}
+	if err := check("fi_fabric", rc); err != nil {
+		return nil, err
+	}
+	f := new(Fabric)
+	f.open(&c.fid)
+	return f, nil
+}
+
+func (f *Fabric) c() *C.struct_fid_fabric { return (*C.struct_fid_fabric)(f.pointer()) }
+
+// Waitable is what a thread can wait on besides the library's own calls: an
+// EQ, a CQ or a Counter.
+type Waitable interface{ waitable() *object }
+
+// TryWait says whether the thread may sleep on the descriptors of the objects
+// (fi_trywait): ErrAgain means that something is there to be read, or may be,
+// and has to be looked at first.
+func (f *Fabric) TryWait(objs ...Waitable) error {
+	if !f.isOpen() {
+		return closedError("fi_trywait")
+	}
+	fids := make([]*C.struct_fid, len(objs)+1) // one more: there may be none
+	for i, o := range objs {
+		w := o.waitable()
+		if !w.isOpen() {
+			return closedError("fi_trywait")
+		}
+		fids[i] = w.fid
+	}
+	return check("fi_trywait", C.fi_trywait(f.c(), &fids[0], C.int(len(objs))))
+}
