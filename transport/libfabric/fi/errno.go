@@ -110,3 +110,14 @@ func lacks(function string) error { return &Error{function, ErrNotImpl} }
 
 // closedError is the error of a call on a closed object.
 func closedError(function string) error { return &Error{function, ErrClosed} }
+
+var errAvail error = ErrAvail
+
+// errno is the error of a hot call that returned rc, which is negative. It does
+// not allocate for what is no failure.
+func errno(rc C.ssize_t) error {
+	if rc == -C.FI_EAVAIL {
+		return errAvail
+	}
+	return Errno(-rc)
+}

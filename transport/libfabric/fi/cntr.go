@@ -1,0 +1,111 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_ep.h"
+import "C"
+
+import "time"
+
+// CntrAttr says what a counter is to be (struct fi_cntr_attr).
+type CntrAttr struct {
+	Bytes bool    // count bytes, not completions (FI_CNTR_EVENTS_BYTES, 2.x)
+	Wait  WaitObj // WaitNone: Wait fails; WaitUnspec is the usual one
+	Flags Flags
+}
+
+// Counter counts operations that have completed (fi_cntr(3)), those that its
+// endpoints are bound for. It keeps two values: successes, and failures.
+type Counter struct {
+	object
+	wait WaitObj
+}
+
+// OpenCounter opens a counter (fi_cntr_open).
+func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
+	const function = "fi_cntr_open"
+	if !d.isOpen() {
+		return nil, closedError(function)
+	}
+	c := C.struct_fi_cntr_attr{
+		events:   C.FI_CNTR_EVENTS_COMP,
+		wait_obj: C.enum_fi_wait_obj(attr.Wait),
+		flags:    C.uint64_t(attr.Flags),
+	}
+	if attr.Bytes {
+		c.events = C.WEFT_CNTR_EVENTS_BYTES
+	}
+	var fid *C.struct_fid_cntr
+	if err := check(function, C.fi_cntr_open(d.c(), &c, &fid, nil)); err != nil {
+		return nil, err
+	}
+	n := &Counter{wait: attr.Wait}
+	n.open(&fid.fid, &d.object)
+	return n, nil
+}
+
+func (n *Counter) c() *C.struct_fid_cntr { return (*C.struct_fid_cntr)(n.pointer()) }
+
+func (n *Counter) waitable() *object { return &n.object }
+
+// Read is how many operations have succeeded (fi_cntr_read), zero for a closed
+// counter. It moves the endpoints' data on where progress is manual.
+func (n *Counter) Read() uint64 {
+	if !n.isOpen() {
+		return 0
+	}
+	return uint64(C.fi_cntr_read(n.c()))
+}
+
+// ReadErr is how many operations have failed (fi_cntr_readerr).
+func (n *Counter) ReadErr() uint64 {
+	if !n.isOpen() {
+		return 0
+	}
+	return uint64(C.fi_cntr_readerr(n.c()))
+}
+
+// Add adds to the successes (fi_cntr_add).
+func (n *Counter) Add(value uint64) error {
+	return n.change("fi_cntr_add", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_add(c, C.uint64_t(value)) })
+}
+
+// AddErr adds to the failures (fi_cntr_adderr).
+func (n *Counter) AddErr(value uint64) error {
+	return n.change("fi_cntr_adderr", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_adderr(c, C.uint64_t(value)) })
+}
+
+// Set sets the successes (fi_cntr_set).
+func (n *Counter) Set(value uint64) error {
+	return n.change("fi_cntr_set", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_set(c, C.uint64_t(value)) })
+}
+
+// SetErr sets the failures (fi_cntr_seterr).
+func (n *Counter) SetErr(value uint64) error {
+	return n.change("fi_cntr_seterr", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_seterr(c, C.uint64_t(value)) })
+}
+
+func (n *Counter) change(function string, call func(*C.struct_fid_cntr) C.int) error {
+	if !n.isOpen() {
+		return closedError(function)
+	}
+	return check(function, call(n.c()))
+}
+
+// Wait returns when the successes have reached threshold (fi_cntr_wait), or with
+// ErrAvail when another operation has failed, or with ErrTimedOut when timeout
+// is over; a negative one never is. It blocks a thread of the system, and moves
+// data on as Read does.
+func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
+	const function = "fi_cntr_wait"
+	if !n.isOpen() {
+		return closedError(function)
+	}
+	if n.wait == WaitNone {
+		return &Error{function, ErrInvalid} // providers do not look
+	}
+	e := waitFor(timeout, func(ms C.int) Errno {
+		return Errno(-C.fi_cntr_wait(n.c(), C.uint64_t(threshold), ms))
+	})
+	return check(function, C.int(-e))
+}

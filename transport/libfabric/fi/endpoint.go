@@ -1,0 +1,190 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_ep.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Endpoint is where data goes out and comes in (fi_endpoint(3)). It is opened,
+// bound to queues, counters and an address vector, enabled, and then used:
+//
+//	OpenEndpoint ─► BindCQ BindAV BindEQ BindCounter ─► Enable ─► Send Recv Read Write …
+//
+// An endpoint of type EPRDM or EPDgram needs an AV, one of type EPMsg an EQ and
+// a connection.
+type Endpoint struct {
+	object
+	root  *Endpoint // the endpoint itself, or that of which it is an alias
+	multi bool      // receives take several messages unless their flags say something else
+	queue []*CQ     // where its operations complete
+}
+
+// OpenEndpoint opens an endpoint of an Info (fi_endpoint).
+func (d *Domain) OpenEndpoint(info *Info) (*Endpoint, error) { return d.OpenEndpoint2(info, 0) }
+
+// OpenEndpoint2 is OpenEndpoint with flags (fi_endpoint2), FlagPeerTransfer and
+// those of providers.
+func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
+	const function = "fi_endpoint"
+	if !d.isOpen() {
+		return nil, closedError(function)
+	}
+	var (
+		c  *C.struct_fid_ep
+		rc C.int
+	)
+	if err := info.withC(func(i *C.struct_fi_info) {
+		rc = C.fi_endpoint2(d.c(), i, &c, C.uint64_t(flags), nil)
+	}); err != nil {
+		return nil, err
+	}
+	if err := check(function, rc); err != nil {
+		return nil, err
+	}
+	return newEndpoint(c, info.Rx.OpFlags&FlagMultiRecv != 0, &d.object), nil
+}
+
+// newEndpoint owns an endpoint that has been opened from what it needs.
+func newEndpoint(c *C.struct_fid_ep, multi bool, needs ...*object) *Endpoint {
+	e := &Endpoint{multi: multi}
+	e.root = e
+	e.open(&c.fid, needs...)
+	e.closed = append(e.closed, e.abandon)
+	return e
+}
+
+// abandon ends what was in flight. It runs when the endpoint has been closed,
+// with objects locked. The slots wait for the queues that may still name them.
+func (e *Endpoint) abandon() {
+	left, queues := abandon(e), len(e.queue)
+	if len(left) == 0 {
+		return
+	}
+	if queues == 0 {
+		freeSlots(left)
+		return
+	}
+	for _, q := range e.queue {
+		q.closed = append(q.closed, func() {
+			if queues--; queues == 0 {
+				freeSlots(left)
+			}
+		})
+	}
+}
+
+// ep is the endpoint for the shim.
+func (e *Endpoint) ep() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(e.fid))) }
+
+func (e *Endpoint) c() *C.struct_fid_ep { return (*C.struct_fid_ep)(e.pointer()) }
+
+// bindTo binds the endpoint to another object (fi_ep_bind).
+func (e *Endpoint) bindTo(o *object, flags Flags) error {
+	const function = "fi_ep_bind"
+	if !e.isOpen() || !o.isOpen() {
+		return closedError(function)
+	}
+	if err := check(function, C.fi_ep_bind(e.c(), o.fid, C.uint64_t(flags))); err != nil {
+		return err
+	}
+	e.bind(o)
+	return nil
+}
+
+// BindAV says where addresses are looked up.
+func (e *Endpoint) BindAV(v *AV) error { return e.bindTo(&v.object, 0) }
+
+// BindEQ says where connections and their ends are told.
+func (e *Endpoint) BindEQ(q *EQ) error { return e.bindTo(&q.object, 0) }
+
+// BindCQ says where operations complete: those of FlagTransmit, of FlagRecv, or
+// both. With FlagSelectiveCompletion only operations that ask for it by
+// FlagCompletion tell their success; failures are always told.
+func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
+	if err := e.bindTo(&q.object, flags); err != nil {
+		return err
+	}
+	objects.Lock()
+	e.queue = append(e.queue, q)
+	objects.Unlock()
+	return nil
+}
+
+// BindCounter says what counts completions: those of the operations that flags
+// name, among FlagSend, FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and
+// FlagRemoteWrite.
+func (e *Endpoint) BindCounter(n *Counter, flags Flags) error { return e.bindTo(&n.object, flags) }
+
+// Enable makes the endpoint ready for data transfer (fi_enable). Connect and
+// Accept do it as well.
+func (e *Endpoint) Enable() error {
+	const function = "fi_enable"
+	if !e.isOpen() {
+		return closedError(function)
+	}
+	return check(function, C.fi_enable(e.c()))
+}
+
+// Alias opens the same endpoint under other flags for its operations
+// (fi_ep_alias): flags are those of the TxAttr with FlagTransmit, or of the
+// RxAttr with FlagRecv. What is posted to an alias is in flight on the endpoint.
+func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
+	const function = "fi_ep_alias"
+	if !e.isOpen() {
+		return nil, closedError(function)
+	}
+	var c *C.struct_fid_ep
+	if err := check(function, C.fi_ep_alias(e.c(), &c, C.uint64_t(flags))); err != nil {
+		return nil, err
+	}
+	a := &Endpoint{root: e.root, multi: e.multi}
+	if flags&FlagRecv != 0 {
+		a.multi = flags&FlagMultiRecv != 0
+	}
+	a.open(&c.fid, &e.object)
+	return a, nil
+}
+
+// Cancel asks for the end of an operation in flight (fi_cancel), as a rule a
+// receive. If it comes in time the operation fails with ErrCanceled, told by
+// ReadErr as any failure; otherwise it completes. ErrNoEntry says that it is not
+// in flight here.
+func (e *Endpoint) Cancel(ctx *Context) error {
+	if !e.isOpen() {
+		return ErrClosed
+	}
+	if ctx == nil || ctx.owner.Load() != e.root {
+		return ErrNoEntry
+	}
+	rc := C.weft_cancel(e.ep(), ctx.address())
+	runtime.KeepAlive(ctx)
+	if rc < 0 {
+		return errno(rc)
+	}
+	return nil
+}
+
+// TxSizeLeft is how many operations can still be posted (fi_tx_size_left,
+// deprecated).
+func (e *Endpoint) TxSizeLeft() (int, error) {
+	return e.sizeLeft("fi_tx_size_left", func(c *C.struct_fid_ep) C.ssize_t { return C.weft_tx_size_left(c) })
+}
+
+// RxSizeLeft is how many receives can still be posted (fi_rx_size_left,
+// deprecated).
+func (e *Endpoint) RxSizeLeft() (int, error) {
+	return e.sizeLeft("fi_rx_size_left", func(c *C.struct_fid_ep) C.ssize_t { return C.weft_rx_size_left(c) })
+}
+
+func (e *Endpoint) sizeLeft(function string, left func(*C.struct_fid_ep) C.ssize_t) (int, error) {
+	if !e.isOpen() {
+		return 0, closedError(function)
+	}
+	n := left(e.c())
+	return int(max(n, 0)), check(function, C.int(min(n, 0)))
+}
