@@ -1,0 +1,165 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_atomic.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Vector is the elements of several buffers, one after the other, for the vector
+// calls of the atomic operations.
+type Vector struct {
+	Bufs  [][]byte
+	Descs []Desc // for each of Bufs, or none
+}
+
+// RMAIoc is a piece of a peer's memory (struct fi_rma_ioc).
+type RMAIoc struct {
+	Addr  uint64 // virtual address or offset
+	Count uint64 // elements
+	Key   uint64
+}
+
+// AtomicMsg is an atomic operation with all that it may have (struct
+// fi_msg_atomic).
+type AtomicMsg struct {
+	Operand  Vector
+	Compare  Vector   // for CompareAtomicMsg
+	Result   Vector   // for FetchAtomicMsg and CompareAtomicMsg
+	Addr     Addr     // the peer
+	RMA      []RMAIoc // its memory; left alone until completion with ModeAsyncIov
+	Datatype Datatype
+	Op       AtomicOp
+	Context  *Context
+	Data     uint64 // for FlagRemoteCQData
+}
+
+// AtomicV is Atomic with the elements of several buffers (fi_atomicv).
+func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
+	v, err := e.beginAtomic(ctx, t, op, operand, Vector{}, Vector{})
+	if err != nil {
+		return err
+	}
+	rc := C.weft_atomicv(e.ep(), v.operand, target(dest, addr, key, t, op), ctx.address())
+	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(operand)
+	return ctx.posted(rc)
+}
+
+// FetchAtomicV is FetchAtomic with several buffers (fi_fetch_atomicv). Operand
+// and result have equally many elements, not necessarily in equally many
+// buffers. AtomicRead needs no operand.
+func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
+	v, err := e.beginAtomic(ctx, t, op, operand, Vector{}, result)
+	if err != nil {
+		return err
+	}
+	rc := C.weft_fetch_atomicv(e.ep(), v.operand, v.result, target(dest, addr, key, t, op), ctx.address())
+	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(operand)
+	runtime.KeepAlive(result)
+	return ctx.posted(rc)
+}
+
+// CompareAtomicV is CompareAtomic with several buffers (fi_compare_atomicv).
+// The three have equally many elements.
+func (e *Endpoint) CompareAtomicV(operand, compare, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
+	v, err := e.beginAtomic(ctx, t, op, operand, compare, result)
+	if err != nil {
+		return err
+	}
+	rc := C.weft_compare_atomicv(e.ep(), v.operand, v.compare, v.result, target(dest, addr, key, t, op), ctx.address())
+	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(operand)
+	runtime.KeepAlive(compare)
+	runtime.KeepAlive(result)
+	return ctx.posted(rc)
+}
+
+// AtomicMsg is Atomic as msg says (fi_atomicmsg). FlagInject gives the buffers
+// back at once; FlagTagged aims at a tagged receive buffer, whose tag is the key.
+func (e *Endpoint) AtomicMsg(msg *AtomicMsg, flags Flags) error {
+	return e.atomicMsg(C.WEFT_BASE, msg, flags)
+}
+
+// FetchAtomicMsg is FetchAtomic as msg says (fi_fetch_atomicmsg).
+func (e *Endpoint) FetchAtomicMsg(msg *AtomicMsg, flags Flags) error {
+	return e.atomicMsg(C.WEFT_FETCH, msg, flags)
+}
+
+// CompareAtomicMsg is CompareAtomic as msg says (fi_compare_atomicmsg).
+func (e *Endpoint) CompareAtomicMsg(msg *AtomicMsg, flags Flags) error {
+	return e.atomicMsg(C.WEFT_COMPARE, msg, flags)
+}
+
+func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
+	ctx := msg.Context
+	v, err := e.beginAtomic(ctx, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result)
+	if err != nil {
+		return err
+	}
+	rma := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(msg.RMA)), len(msg.RMA))
+	rc := C.weft_atomicmsg(e.ep(), kind, v.operand, v.compare, v.result,
+		target(msg.Addr, 0, 0, msg.Datatype, msg.Op), rma, C.size_t(len(msg.RMA)),
+		ctx.address(), C.uint64_t(msg.Data), C.uint64_t(flags))
+	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(msg)
+	return ctx.posted(rc)
+}
+
+// vectors is what a call with vectors gets. Home has the arrays.
+type vectors struct {
+	home                     *Context
+	operand, compare, result C.struct_weft_iocs
+}
+
+// beginAtomic puts ctx in flight with the buffers of all vectors. The arrays of
+// the three stand one after the other in the context; struct fi_ioc is like
+// struct iovec, but counts elements.
+func (e *Endpoint) beginAtomic(ctx *Context, t Datatype, op AtomicOp, operand, compare, result Vector) (vectors, error) {
+	for _, v := range [...]*Vector{&operand, &compare, &result} {
+		for _, b := range v.Bufs {
+			if _, err := e.elements(b, t, op); err != nil {
+				return vectors{}, err
+			}
+		}
+	}
+	if _, err := e.elements(nil, t, op); err != nil {
+		return vectors{}, err
+	}
+	if err := ctx.begin(e.root, false); err != nil {
+		return vectors{}, err
+	}
+	home := ctx
+	if home == nil {
+		home = new(Context) // a place for the arrays alone
+	}
+	home.iov, home.descs = home.iov[:0], home.descs[:0]
+	for _, v := range [...]*Vector{&operand, &compare, &result} {
+		for i, b := range v.Bufs {
+			var desc Desc
+			if i < len(v.Descs) {
+				desc = v.Descs[i]
+			}
+			home.iov = append(home.iov, iovec{uintptr(ctx.pin(b)), uintptr(len(b) / t.Size())})
+			home.descs = append(home.descs, desc)
+		}
+	}
+	iov := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(home.iov)), len(home.iov))
+	desc := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(home.descs)), len(home.descs))
+	next := func(v *Vector) C.struct_weft_iocs {
+		n := len(v.Bufs)
+		if n == 0 {
+			return C.struct_weft_iocs{}
+		}
+		at := C.struct_weft_iocs{iov: iov, desc: desc, count: C.size_t(n)}
+		iov += C.uintptr_t(n) * C.sizeof_struct_fi_ioc
+		desc += C.uintptr_t(n) * C.uintptr_t(unsafe.Sizeof(Desc{}))
+		return at
+	}
+	return vectors{home: home, operand: next(&operand), compare: next(&compare), result: next(&result)}, nil
+}
