@@ -37,7 +37,7 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 	case job.Version:
 		_, err = fmt.Fprintln(stdout, "gorun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 	case job.Info:
-		err = job.WriteInfo(stdout, j)
+		err = launcher.WriteInfo(stdout, j)
 	case job.DryRun:
 		err = job.Describe(stdout, j)
 	case job.Run:

@@ -40,6 +40,7 @@ func TestInfo(t *testing.T) {
 	code, out, errs := gorun(t, "-info")
 	require.Zero(t, code)
 	require.Contains(t, out, "WEFT_TRANSPORT_USE")
+	require.Contains(t, out, "\n\nLIBFABRIC")
 	require.Empty(t, errs)
 }
 

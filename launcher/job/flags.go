@@ -53,7 +53,7 @@ var options = []option{
 	{names: []string{"provider"}, arg: "NAME", tunable: providerKey},
 	{names: []string{"p"}, arg: "KEY=VALUE", help: "set any tunable that -info lists; repeatable", set: (*commandLine).setTunable},
 	{names: []string{"dry-run"}, help: "print the job as understood and where each value came from; start nothing", set: action(DryRun)},
-	{names: []string{"info"}, help: "print transports, tunables and algorithms; start nothing", set: action(Info)},
+	{names: []string{"info"}, help: "print transports, providers, tunables and algorithms; start nothing", set: action(Info)},
 	{names: []string{"v"}, help: "say what is done", set: (*commandLine).setVerbose},
 	{names: []string{"version"}, help: "print the version", set: action(Version)},
 	{names: []string{"h", "help"}, help: "print this help", set: action(Help)},

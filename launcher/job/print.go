@@ -35,14 +35,21 @@ func Describe(w io.Writer, j *Job) error {
 	return t.flush()
 }
 
+// transportHelp says between what a transport leads, and how.
+var transportHelp = map[string]string{
+	"tcp":       "processes of one host or several, over sockets",
+	"libfabric": "what a libfabric provider reaches; for programs built with -tags libfabric",
+}
+
 // WriteInfo prints the transports, the algorithms of the collectives, and
-// everything that can be set with its value in this job: what gorun -info shows.
+// everything that can be set with its value in this job: the part of gorun
+// -info that every gorun has.
 func WriteInfo(w io.Writer, j *Job) error {
 	t := newTable(w)
-	t.row("TRANSPORT", "")
+	t.row("TRANSPORT", "BETWEEN")
 	if p, ok := params.Lookup("transport.use"); ok {
 		for _, name := range p.Choices {
-			t.row(name, "")
+			t.row(name, transportHelp[name])
 		}
 	}
 	t.gap()

@@ -45,7 +45,7 @@ func TestWriteInfo(t *testing.T) {
 	require.NoError(t, WriteInfo(&b, j))
 	lines := fields(b.String())
 	for _, want := range []string{
-		"tcp", "shm", "allreduce auto ring rd",
+		"tcp processes of one host or several, over sockets", "shm", "allreduce auto ring rd",
 		"engine.eager_limit 1k 0 bytes flag WEFT_ENGINE_EAGER_LIMIT sent at once",
 		"engine.depth 16 16 messages default WEFT_ENGINE_DEPTH how many",
 	} {
@@ -87,6 +87,11 @@ func TestHelp(t *testing.T) {
 	}
 	for _, p := range params.Table {
 		require.Empty(t, mismatch(p, p.Default), "the default of %s", p.Key)
+	}
+	use, ok := params.Lookup(useKey)
+	require.True(t, ok)
+	for _, name := range use.Choices {
+		require.NotEmpty(t, transportHelp[name], name)
 	}
 }
 

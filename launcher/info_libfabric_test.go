@@ -1,0 +1,66 @@
+//go:build libfabric
+
+package launcher
+
+import (
+	"errors"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// TestInfoListsProviders asks the library of this machine.
+func TestInfoListsProviders(t *testing.T) {
+	j, _, err := job.Parse([]string{"-info"}, nil)
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, WriteInfo(&b, j))
+	_, providers, found := strings.Cut(b.String(), "\n\nLIBFABRIC "+fi.LibraryVersion().String()+", ")
+	require.True(t, found, b.String())
+	blank := regexp.MustCompile(` {2,}`)
+	rows := make(map[string][]string)
+	for line := range strings.Lines(providers) {
+		if cells := blank.Split(strings.TrimSpace(line), -1); len(cells) == offerCells+2 {
+			rows[cells[0]+" "+cells[2]] = cells
+		}
+	}
+	require.Equal(t, "DOMAINS", rows["PROVIDER ENDPOINT"][offerCells+1], providers)
+	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} { // on every Linux
+		cells := rows[name]
+		require.NotNil(t, cells, "%s in %s", name, providers)
+		require.Contains(t, cells[3], "msg")
+		require.Contains(t, cells[offerCells], "sockaddr_in")
+		require.NotContains(t, strings.Join(cells, " "), "FI_")
+	}
+}
+
+// TestOffers merges what differs in domain and address only.
+func TestOffers(t *testing.T) {
+	info := func(domain string, format fi.AddrFormat, mode fi.MRMode) *fi.Info {
+		i := fi.NewInfo()
+		i.Fabric.ProvName, i.Fabric.ProvVersion = "p", fi.MakeVersion(2, 1)
+		i.Caps, i.AddrFormat = fi.CapMsg|fi.CapRMA|fi.CapAtomic, format
+		i.EP.Type, i.EP.MaxMsgSize, i.Tx.InjectSize = fi.EPRDM, math.MaxInt, 64
+		i.Domain.Name, i.Domain.MRMode = domain, mode
+		return i
+	}
+	got := offers([]*fi.Info{
+		info("a", fi.SockaddrIn, 0), info("a", fi.SockaddrIn6, 0), info("b", fi.SockaddrIn, 0), info("b", fi.SockaddrIn, fi.MRVirtAddr|fi.MRProvKey),
+	})
+	require.Len(t, got, 2)
+	require.Equal(t, []string{"a", "b"}, got[0].domains)
+	require.Equal(t, []string{"sockaddr_in", "sockaddr_in6"}, got[0].formats)
+	require.Equal(t, []string{"p", "2.1", "rdm", "msg rma atomic", "-"}, got[0].cells[:5])
+	require.Equal(t, []string{"64", "any"}, got[0].cells[8:10])
+	require.Equal(t, "virt_addr prov_key", got[1].cells[4])
+}
+
+func TestInfoToABrokenPipe(t *testing.T) {
+	full := errors.New("no space")
+	require.ErrorIs(t, writeProviders(writerFunc(func([]byte) (int, error) { return 0, full })), full)
+}
