@@ -12,6 +12,7 @@ type Fabric struct {
 
 // OpenFabric opens the fabric of an Info (fi_fabric).
 func OpenFabric(info *Info) (*Fabric, error) {
+	loaded.Store(true)
 	var (
 		c  *C.struct_fid_fabric
 		rc C.int

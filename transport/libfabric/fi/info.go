@@ -171,6 +171,7 @@ func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([
 	defer free()
 	cservice, free := optional(service)
 	defer free()
+	loaded.Store(true)
 	var (
 		list *C.struct_fi_info
 		rc   C.int

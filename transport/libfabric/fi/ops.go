@@ -1,0 +1,110 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// FID identifies an object as long as it is open: events and errors say by it
+// which one they are about. FIDs can be compared.
+type FID struct{ p unsafe.Pointer }
+
+// String is the address.
+func (f FID) String() string { return fmt.Sprintf("fid:%p", f.p) }
+
+// FID identifies the object. That of a closed one is the zero FID.
+func (o *object) FID() FID { return FID{o.pointer()} }
+
+// Command is what Control does (fi_control(3)).
+type Command int
+
+// The commands, and what their argument points to. Most have a method of their
+// own on the objects that they are for.
+const (
+	ControlGetFIDFlag Command = C.FI_GETFIDFLAG  // uint64
+	ControlSetFIDFlag Command = C.FI_SETFIDFLAG  // uint64
+	ControlGetOpsFlag Command = C.FI_GETOPSFLAG  // uint64, with CapSend or CapRecv set
+	ControlSetOpsFlag Command = C.FI_SETOPSFLAG  // uint64, with CapSend or CapRecv set
+	ControlAlias      Command = C.FI_ALIAS       // struct fi_alias
+	ControlGetWait    Command = C.FI_GETWAIT     // as the wait object is
+	ControlEnable     Command = C.FI_ENABLE      // nil
+	ControlBacklog    Command = C.FI_BACKLOG     // int32
+	ControlGetRawMR   Command = C.FI_GET_RAW_MR  // struct fi_mr_raw_attr
+	ControlMapRawMR   Command = C.FI_MAP_RAW_MR  // struct fi_mr_map_raw
+	ControlUnmapKey   Command = C.FI_UNMAP_KEY   // uint64
+	ControlQueueWork  Command = C.FI_QUEUE_WORK  // struct fi_deferred_work
+	ControlCancelWork Command = C.FI_CANCEL_WORK // struct fi_deferred_work
+	ControlFlushWork  Command = C.FI_FLUSH_WORK  // nil
+	ControlRefresh    Command = C.FI_REFRESH     // struct fi_mr_modify
+	ControlDup        Command = C.FI_DUP         // struct fid *
+	ControlGetWaitObj Command = C.FI_GETWAITOBJ  // int32: a WaitObj
+	ControlGetVal     Command = C.FI_GET_VAL     // struct fi_fid_var
+	ControlSetVal     Command = C.FI_SET_VAL     // struct fi_fid_var
+	ControlExportFID  Command = C.FI_EXPORT_FID  // struct fi_fid_export
+)
+
+// Control does what only some objects or providers can do (fi_control). The
+// argument is the command's: memory whose pointers do not lead into Go memory,
+// unless that is pinned.
+func (o *object) Control(command Command, arg unsafe.Pointer) error {
+	const function = "fi_control"
+	if !o.isOpen() {
+		return closedError(function)
+	}
+	return check(function, C.fi_control(o.fid, C.int(command), arg))
+}
+
+// GetVal reads a value that has a number of the provider's (fi_get_val).
+func (o *object) GetVal(name int, val unsafe.Pointer) error {
+	const function = "fi_get_val"
+	if !o.isOpen() {
+		return closedError(function)
+	}
+	return check(function, C.fi_get_val(o.fid, C.int(name), val))
+}
+
+// SetVal changes a value that has a number of the provider's (fi_set_val).
+func (o *object) SetVal(name int, val unsafe.Pointer) error {
+	const function = "fi_set_val"
+	if !o.isOpen() {
+		return closedError(function)
+	}
+	return check(function, C.fi_set_val(o.fid, C.int(name), val))
+}
+
+// OpenOps is a table of C functions by which a provider offers more than the
+// interface has (fi_open_ops). Its layout is the provider's.
+func (o *object) OpenOps(name string, flags Flags) (unsafe.Pointer, error) {
+	const function = "fi_open_ops"
+	if !o.isOpen() {
+		return nil, closedError(function)
+	}
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	var ops unsafe.Pointer
+	if err := check(function, C.fi_open_ops(o.fid, c, C.uint64_t(flags), &ops, nil)); err != nil {
+		return nil, err
+	}
+	return ops, nil
+}
+
+// OpsHMEMOverride is the name by which SetOps takes functions that copy from
+// and to device memory: struct fi_hmem_override_ops (fi_domain(3)).
+const OpsHMEMOverride = "hmem_override_ops"
+
+// SetOps gives a provider C functions to call instead of its own (fi_set_ops).
+// The table is C memory, and stays while the object is open.
+func (o *object) SetOps(name string, flags Flags, ops unsafe.Pointer) error {
+	const function = "fi_set_ops"
+	if !o.isOpen() {
+		return closedError(function)
+	}
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	return check(function, C.fi_set_ops(o.fid, c, C.uint64_t(flags), ops, nil))
+}

@@ -1,0 +1,63 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim.h"
+import "C"
+
+import "unsafe"
+
+// ParamType is the type of a Param (enum fi_param_type).
+type ParamType int
+
+// The types of parameters.
+const (
+	ParamString ParamType = C.FI_PARAM_STRING
+	ParamInt    ParamType = C.FI_PARAM_INT
+	ParamBool   ParamType = C.FI_PARAM_BOOL
+	ParamSizeT  ParamType = C.FI_PARAM_SIZE_T
+)
+
+// String names the type as fi_info -e does.
+func (t ParamType) String() string {
+	return name(int(t), "String", "Integer", "Boolean (0/1, on/off, true/false, yes/no)", "size_t")
+}
+
+// Param is an environment variable that the library or a provider heeds
+// (struct fi_param).
+type Param struct {
+	Name  string // as "FI_PROVIDER"
+	Type  ParamType
+	Help  string
+	Value string // in C's environment
+	Set   bool   // whether it is there
+}
+
+// Params are the environment variables of the library and of all providers
+// that have been loaded (fi_getparams). They are read at the first call that
+// loads the providers, most of them, and have to be set before.
+func Params() ([]Param, error) {
+	loaded.Store(true)
+	var (
+		c *C.struct_fi_param
+		n C.int
+	)
+	if err := check("fi_getparams", C.fi_getparams(&c, &n)); err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return nil, nil
+	}
+	defer C.fi_freeparams(c)
+	params := make([]Param, 0, n)
+	for _, p := range unsafe.Slice(c, n) {
+		params = append(params, Param{
+			Name:  goString(p.name),
+			Type:  ParamType(p._type),
+			Help:  goString(p.help_string),
+			Value: goString(p.value),
+			Set:   p.value != nil,
+		})
+	}
+	return params, nil
+}
