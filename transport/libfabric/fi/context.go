@@ -89,7 +89,7 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c == nil {
 		return nil
 	}
-	if !c.owner.CompareAndSwap(nil, e) {
+	if !c.owner.CompareAndSwap(nil, e.root) {
 		if c.owner.Load() == retired {
 			return ErrClosed
 		}

@@ -1,0 +1,268 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 10 * time.Second
+
+// setup says what endpoints a test wants. Zero values are usual ones.
+type setup struct {
+	prov  string // as in FabricAttr.ProvName
+	ep    EPType // EPRDM
+	caps  Caps   // CapMsg | CapTagged
+	cq    CQAttr // CQTagged without waiting
+	bind  Flags  // to the queue: FlagTransmit | FlagRecv
+	hints func(*Info)
+	open  func(*node) // called before the endpoint is enabled: binds more to it
+	sep   bool        // each endpoint has a domain of its own
+}
+
+// node is an endpoint with all that it needs, in a test.
+type node struct {
+	t      *testing.T
+	info   *Info
+	fabric *Fabric
+	domain *Domain
+	av     *AV
+	cq     *CQ
+	ep     *Endpoint
+	peer   Addr // the other one of a pair
+	other  *node
+
+	entries [8]CQEntry
+	from    [8]Addr
+	events  []event // read from the queue, and not yet asked for
+}
+
+// event is an operation that has ended.
+type event struct {
+	CQEntry
+	from Addr
+	err  *CQError
+}
+
+// localInfo is the first offer of a provider for endpoints on this machine.
+func localInfo(t *testing.T, s setup) *Info {
+	t.Helper()
+	hints := NewInfo()
+	hints.Fabric.ProvName = s.prov
+	hints.EP.Type = s.ep
+	hints.Caps = s.caps
+	hints.Mode = ModeContext | ModeContext2 | ModeAsyncIov | ModeRxCQData
+	hints.Domain.MRMode = MRLocal | MRVirtAddr | MRAllocated | MRProvKey | MREndpoint
+	if s.hints != nil {
+		s.hints(hints)
+	}
+	host := "127.0.0.1"
+	if s.prov == "shm" {
+		host = ""
+	}
+	infos, err := GetInfo(HeaderVersion, host, "", FlagSource, hints)
+	if host == "" {
+		infos, err = GetInfo(HeaderVersion, "", "", 0, hints)
+	}
+	require.NoError(t, err, "%s must be able to do this", s.prov)
+	return infos[0]
+}
+
+// openPair opens two endpoints of a provider that know each other, and closes
+// them when the test ends.
+func openPair(t *testing.T, s setup) (a, b *node) {
+	t.Helper()
+	if s.ep == EPUnspec {
+		s.ep = EPRDM
+	}
+	if s.caps == 0 {
+		s.caps = CapMsg | CapTagged
+	}
+	if s.bind == 0 {
+		s.bind = FlagTransmit | FlagRecv
+	}
+	info := localInfo(t, s)
+	fabric, err := OpenFabric(info)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, fabric.Close()) })
+	domain, err := fabric.OpenDomain(info)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, domain.Close()) })
+
+	a = openNode(t, s, info, fabric, domain)
+	if s.sep {
+		domain, err = fabric.OpenDomain(info)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, domain.Close()) })
+	}
+	b = openNode(t, s, info, fabric, domain)
+	a.meet(b)
+	b.meet(a)
+	return a, b
+}
+
+// openNode opens an endpoint in a domain, with a queue and a vector of its own.
+func openNode(t *testing.T, s setup, info *Info, fabric *Fabric, domain *Domain) *node {
+	t.Helper()
+	n := &node{t: t, info: info, fabric: fabric, domain: domain}
+	var err error
+	n.av, err = domain.OpenAV(AVAttr{Type: AVTable})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.av.Close()) })
+	n.cq, err = domain.OpenCQ(s.cq)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.cq.Close()) })
+	n.ep, err = domain.OpenEndpoint(info)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.ep.Close()) })
+	require.NoError(t, n.ep.BindAV(n.av))
+	require.NoError(t, n.ep.BindCQ(n.cq, s.bind))
+	if s.open != nil {
+		s.open(n)
+	}
+	require.NoError(t, n.ep.Enable())
+	return n
+}
+
+// meet inserts the address of another node.
+func (n *node) meet(other *node) {
+	n.t.Helper()
+	name, err := other.ep.Name()
+	require.NoError(n.t, err)
+	out := make([]Addr, 1)
+	count, err := n.av.Insert([][]byte{name}, out, 0, 0)
+	require.NoError(n.t, err)
+	require.Equal(n.t, 1, count)
+	n.peer, n.other = out[0], other
+}
+
+// progress reads what there is on the node's queue, and its peer's.
+func (n *node) progress() {
+	n.t.Helper()
+	n.poll()
+	if n.other != nil {
+		n.other.poll()
+	}
+}
+
+func (n *node) poll() {
+	n.t.Helper()
+	count, err := n.cq.ReadFrom(n.entries[:], n.from[:])
+	if errors.Is(err, ErrAvail) {
+		var failed *CQError
+		if failed, err = n.cq.ReadErr(); err == nil {
+			n.events = append(n.events, event{CQEntry: failed.CQEntry, err: failed})
+		}
+	}
+	if !errors.Is(err, ErrAgain) {
+		require.NoError(n.t, err)
+	}
+	for i, e := range n.entries[:count] {
+		n.events = append(n.events, event{CQEntry: e, from: n.from[i]})
+	}
+}
+
+// post calls a posting function until the provider takes it.
+func (n *node) post(call func() error) {
+	n.t.Helper()
+	n.until("posted", func() bool {
+		err := call()
+		if errors.Is(err, ErrAgain) {
+			return false
+		}
+		require.NoError(n.t, err)
+		return true
+	})
+}
+
+// until makes progress on both nodes until done, for as long as patience.
+func (n *node) until(what string, done func() bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); !done(); n.progress() {
+		require.True(n.t, time.Now().Before(deadline), "waited too long for: %s", what)
+	}
+}
+
+// next is the next operation of the node to end, in whatever way.
+func (n *node) next() event {
+	n.t.Helper()
+	n.until("a completion", func() bool { return len(n.events) > 0 })
+	e := n.events[0]
+	n.events = n.events[1:]
+	return e
+}
+
+// wait is the end of the operation of ctx, which must succeed.
+func (n *node) wait(ctx *Context) event {
+	n.t.Helper()
+	e := n.ended(ctx)
+	if e.err != nil {
+		require.NoError(n.t, e.err)
+	}
+	return e
+}
+
+// ended is the end of the operation of ctx.
+func (n *node) ended(ctx *Context) (found event) {
+	n.t.Helper()
+	n.until("the completion of an operation", func() bool {
+		for i, e := range n.events {
+			if e.Context == ctx {
+				found = e
+				n.events = append(n.events[:i], n.events[i+1:]...)
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// quiet makes progress for a moment, in which the node must have no completion.
+func (n *node) quiet() {
+	n.t.Helper()
+	for range 200 {
+		n.progress()
+		require.Empty(n.t, n.events)
+	}
+}
+
+// pattern fills buf with bytes that depend on seed, and returns it.
+func pattern(buf []byte, seed int) []byte {
+	for i := range buf {
+		buf[i] = byte(i*7 + seed*13 + 1)
+	}
+	return buf
+}
+
+// TestMain finds what the tests have left in /dev/shm.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if left := shmFiles(); code == 0 && len(left) > 0 {
+		println("left in /dev/shm:", left[0])
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// shmFiles are the segments of this process.
+func shmFiles() (names []string) {
+	files, err := os.ReadDir("/dev/shm")
+	if err != nil {
+		return nil
+	}
+	prefix := "fi_shm://" + strconv.Itoa(os.Getpid())
+	for _, f := range files {
+		if name := f.Name(); len(name) >= len(prefix) && name[:len(prefix)] == prefix {
+			names = append(names, name)
+		}
+	}
+	return names
+}
