@@ -43,7 +43,27 @@ func writeProviders(w io.Writer) error {
 	for _, o := range offers(infos) {
 		row(append(o.cells[:], strings.Join(o.formats, " "), strings.Join(o.domains, " "))...)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	known, err := fi.Providers()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "also in the library: %s\n", strings.Join(rest(known, infos), ", "))
+	return err
+}
+
+// rest are the providers that offer nothing by themselves: those for which
+// there is no device, those that work on top of others, and hooks.
+func rest(known []fi.Provider, infos []*fi.Info) []string {
+	var list []string
+	for _, p := range known {
+		if !slices.ContainsFunc(infos, func(i *fi.Info) bool { return i.Fabric.ProvName == p.Name }) {
+			list = append(list, fmt.Sprintf("%s %v (%v)", p.Name, p.Version, p.Class()))
+		}
+	}
+	return list
 }
 
 // offers merges what differs in domain and address format only, in the order

@@ -29,6 +29,7 @@ func TestInfoListsProviders(t *testing.T) {
 			rows[cells[0]+" "+cells[2]] = cells
 		}
 	}
+	require.Contains(t, providers, "\nalso in the library: ")
 	require.Equal(t, "DOMAINS", rows["PROVIDER ENDPOINT"][offerCells+1], providers)
 	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} { // on every Linux
 		cells := rows[name]
@@ -37,6 +38,14 @@ func TestInfoListsProviders(t *testing.T) {
 		require.Contains(t, cells[offerCells], "sockaddr_in")
 		require.NotContains(t, strings.Join(cells, " "), "FI_")
 	}
+}
+
+func TestRestOfTheProviders(t *testing.T) {
+	i := fi.NewInfo()
+	i.Fabric.ProvName = "tcp"
+	v := fi.MakeVersion(117, 0)
+	got := rest([]fi.Provider{{Name: "psm2", Version: v}, {Name: "tcp", Version: v}, {Name: "ofi_rxm", Version: v}, {Name: "ofi_hook_perf", Version: v}}, []*fi.Info{i})
+	require.Equal(t, []string{"psm2 117.0 (core)", "ofi_rxm 117.0 (utility)", "ofi_hook_perf 117.0 (hook)"}, got)
 }
 
 // TestOffers merges what differs in domain and address only.
