@@ -1,0 +1,221 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_av.h"
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"unsafe"
+)
+
+// Addr is a peer as data transfer calls take it: what inserting the peer's
+// address into an address vector gave. In a vector of type AVTable it is the
+// index of insertion.
+type Addr uint64
+
+// The addresses that are none. They are the same number.
+const (
+	AddrUnspec   = ^Addr(0) // any peer, where a receive says from whom
+	AddrNotAvail = ^Addr(0) // not inserted, not known
+)
+
+// AVAttr is how an address vector is opened (struct fi_av_attr).
+type AVAttr struct {
+	Type      AVType  // AVTable, or what the domain says
+	RxCtxBits int     // bits of an Addr that name a receive context, see RxAddr
+	Count     int     // addresses expected; 0: unknown
+	EPPerNode int     // endpoints expected per node; 0: unknown
+	Name      string  // shared under this name by the processes of the node
+	MapAddr   uintptr // base of the addresses of a shared AVMap; 0: the provider's choice
+	Flags     Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
+}
+
+// AV is an address vector: who is where (fi_av(3)). Endpoints that are
+// connectionless need one; endpoints of a domain may share one.
+//
+// Insertions complete before the call returns, unless the vector was opened
+// with FlagEvent: then they complete by events of a bound EQ, and Remove and
+// Lookup do not check their arguments.
+//
+// Calls on one vector must not run at once.
+type AV struct {
+	object
+	attr    AVAttr
+	known   *known // nil: others insert too, or events tell what was inserted
+	strings bool   // addresses are strings
+	removed bool   // something was removed, so the next index is a hole
+}
+
+// OpenAV opens an address vector (fi_av_open). The vector needs the domain. A
+// Name is ErrNotSupported with all providers of libfabric 1.17 but sockets.
+func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
+	if !d.isOpen() {
+		return nil, closedError("fi_av_open")
+	}
+	if attr.Count < 0 || attr.EPPerNode < 0 || attr.RxCtxBits < 0 || attr.RxCtxBits > 63 {
+		return nil, &Error{"fi_av_open", ErrInvalid}
+	}
+	var name *C.char
+	if attr.Name != "" {
+		name = C.CString(attr.Name)
+	}
+	c := C.struct_fi_av_attr{
+		_type:       C.enum_fi_av_type(attr.Type),
+		rx_ctx_bits: C.int(attr.RxCtxBits),
+		count:       C.size_t(attr.Count),
+		ep_per_node: C.size_t(attr.EPPerNode),
+		name:        name,
+		flags:       C.uint64_t(attr.Flags),
+	}
+	mapAddr := C.uintptr_t(attr.MapAddr)
+	var fid *C.struct_fid_av
+	rc := C.weft_av_open(d.c(), &c, &mapAddr, &fid)
+	if err := check("fi_av_open", rc); err != nil {
+		C.free(unsafe.Pointer(name))
+		return nil, err
+	}
+	attr.Type, attr.Count, attr.MapAddr = AVType(c._type), int(c.count), uintptr(mapAddr)
+	v := &AV{attr: attr, strings: d.info.AddrFormat == AddrStr}
+	if attr.Name == "" && attr.Flags&FlagEvent == 0 {
+		v.known = new(known)
+	}
+	v.open(&fid.fid, &d.object)
+	v.atClose(func() { C.free(unsafe.Pointer(name)) }) // sockets keeps the pointer
+	return v, nil
+}
+
+// Attr is how the vector was opened, with what the provider chose: the type,
+// the base of a shared vector.
+func (v *AV) Attr() AVAttr { return v.attr }
+
+// BindEQ has insertions complete by events of eq (fi_av_bind), as FlagEvent
+// asks: EventAVComplete with the number of addresses inserted as Data, after an
+// error for each that was not, with its position as Data. The queue is needed
+// from then on. Deprecated in libfabric 2.x.
+func (v *AV) BindEQ(eq *EQ, flags Flags) error {
+	if !v.isOpen() || !eq.isOpen() {
+		return closedError("fi_av_bind")
+	}
+	if err := check("fi_av_bind", C.weft_av_bind(v.c(), eq.fid, C.uint64_t(flags))); err != nil {
+		return err
+	}
+	v.bind(&eq.object)
+	return nil
+}
+
+// Lookup is the address that was inserted as a (fi_av_lookup). It may be longer
+// than what was given: names of shm come with the zero byte of C. An address
+// that is not in the vector is ErrInvalid.
+func (v *AV) Lookup(a Addr) ([]byte, error) {
+	if !v.isOpen() {
+		return nil, closedError("fi_av_lookup")
+	}
+	if !v.isKnown(a) {
+		return nil, &Error{"fi_av_lookup", ErrInvalid}
+	}
+	return sized("fi_av_lookup", func(buf unsafe.Pointer, size *C.size_t) C.int {
+		return C.fi_av_lookup(v.c(), C.fi_addr_t(a), buf, size)
+	})
+}
+
+// StrAddr is the text of an address in the vector's format, which need not have
+// been inserted (fi_av_straddr); empty for one that the provider cannot read.
+func (v *AV) StrAddr(addr []byte) string {
+	if !v.isOpen() || len(addr) == 0 {
+		return ""
+	}
+	in := newAddrBuf(addr)
+	defer in.free()
+	text, err := sized("fi_av_straddr", func(buf unsafe.Pointer, size *C.size_t) C.int {
+		if C.fi_av_straddr(v.c(), in.p, (*C.char)(buf), size) == nil {
+			return -C.FI_EINVAL
+		}
+		return 0
+	})
+	if err != nil {
+		return ""
+	}
+	if end := bytes.IndexByte(text, 0); end >= 0 {
+		text = text[:end]
+	}
+	return string(text)
+}
+
+// SetUserID has completions name the peer a by id (fi_av_set_user_id), in a
+// vector opened with FlagAVUserID. FlagAuthKey says that a is an authorisation
+// key. Needs libfabric 2.x.
+func (v *AV) SetUserID(a, id Addr, flags Flags) error {
+	if !v.isOpen() {
+		return closedError("fi_av_set_user_id")
+	}
+	return check("fi_av_set_user_id",
+		C.weft_av_set_user_id(v.c(), C.fi_addr_t(a), C.fi_addr_t(id), C.uint64_t(flags)))
+}
+
+// RxAddr is the receive context with this index of the scalable endpoint a, in
+// a vector with as many RxCtxBits (fi_rx_addr).
+func RxAddr(a Addr, index, rxCtxBits int) Addr {
+	return Addr(uint64(index)<<(64-uint(rxCtxBits))) | a
+}
+
+// GroupAddr is peer a as a member of a peer group (fi_group_addr), which at most
+// the domain's MaxGroupID says. Needs the headers of libfabric 2.x: older
+// providers take the group's bits for a part of the index.
+func GroupAddr(a Addr, group uint32) (Addr, error) {
+	if C.WEFT_GROUP_ADDR == 0 {
+		return AddrNotAvail, lacks("fi_group_addr")
+	}
+	return Addr(uint64(group)<<32) | a, nil
+}
+
+// c is the vector as libfabric knows it.
+func (v *AV) c() *C.struct_fid_av { return (*C.struct_fid_av)(v.pointer()) }
+
+// isKnown says whether the library may be asked about a.
+func (v *AV) isKnown(a Addr) bool {
+	mask := ^Addr(0) >> uint(v.attr.RxCtxBits)
+	return v.known == nil || v.known.has(a&mask)
+}
+
+// note remembers the addresses of an insertion.
+func (v *AV) note(addrs []Addr) {
+	for _, a := range addrs {
+		if v.known != nil && a != AddrNotAvail {
+			v.known.add(a)
+		}
+	}
+}
+
+// addrBuf is C memory with an address and zeros behind it: the string that some
+// providers look for, and the length that others assume.
+type addrBuf struct{ p unsafe.Pointer }
+
+const addrPad = 64
+
+func newAddrBuf(addr []byte) addrBuf {
+	p := C.calloc(1, C.size_t(len(addr)+addrPad))
+	copy(unsafe.Slice((*byte)(p), len(addr)), addr)
+	return addrBuf{p}
+}
+
+func (b addrBuf) free() { C.free(b.p) }
+
+// sized calls f with buffers of rising size until its output fits.
+func sized(function string, f func(buf unsafe.Pointer, size *C.size_t) C.int) ([]byte, error) {
+	size := C.size_t(128)
+	for {
+		buf := make([]byte, size)
+		n := size
+		err := check(function, f(unsafe.Pointer(&buf[0]), &n))
+		if err != nil && !(errors.Is(err, ErrTooSmall) && n > size) {
+			return nil, err
+		}
+		if n <= size {
+			return buf[:n], nil
+		}
+		size = n
+	}
+}

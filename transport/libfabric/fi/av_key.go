@@ -1,0 +1,57 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_av.h"
+import "C"
+
+import "unsafe"
+
+// InsertAuthKey inserts an authorisation key, in the provider's form, into a
+// vector of a domain that takes its keys from vectors (fi_av_insert_auth_key).
+// The Addr stands for all peers under that key, where FlagAuthKey says so. Needs
+// libfabric 2.x.
+func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
+	const function = "fi_av_insert_auth_key"
+	if !v.isOpen() {
+		return AddrNotAvail, closedError(function)
+	}
+	if C.WEFT_AV_AUTH_KEY == 0 {
+		return AddrNotAvail, lacks(function)
+	}
+	in := newAddrBuf(key)
+	defer in.free()
+	a := C.fi_addr_t(AddrNotAvail)
+	rc := C.weft_av_insert_auth_key(v.c(), in.p, C.size_t(len(key)), &a, C.uint64_t(flags))
+	return Addr(a), check(function, rc)
+}
+
+// LookupAuthKey is the authorisation key that a was inserted as, or with
+// (fi_av_lookup_auth_key). Needs libfabric 2.x.
+func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
+	const function = "fi_av_lookup_auth_key"
+	if !v.isOpen() {
+		return nil, closedError(function)
+	}
+	if C.WEFT_AV_AUTH_KEY == 0 {
+		return nil, lacks(function)
+	}
+	return sized(function, func(buf unsafe.Pointer, size *C.size_t) C.int {
+		return C.weft_av_lookup_auth_key(v.c(), C.fi_addr_t(a), buf, size)
+	})
+}
+
+// RemoveAuthKey takes an authorisation key out of the vector (fi_av_remove with
+// FI_AUTH_KEY): ErrBusy while enabled endpoints use it. Needs libfabric
+// 2.x.
+func (v *AV) RemoveAuthKey(a Addr) error {
+	const function = "fi_av_remove"
+	if !v.isOpen() {
+		return closedError(function)
+	}
+	if C.WEFT_AV_AUTH_KEY == 0 {
+		return lacks(function)
+	}
+	addr := C.fi_addr_t(a)
+	return check(function, C.fi_av_remove(v.c(), &addr, 1, C.uint64_t(FlagAuthKey)))
+}

@@ -1,0 +1,219 @@
+//go:build libfabric
+
+package fi
+
+// #include "shim_mr.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+// KeyNotAvail is the key of a region that has none yet, or one that only
+// RawAttr can tell (FI_KEY_NOTAVAIL).
+const KeyNotAvail = ^uint64(0)
+
+// MR is a memory region: memory that peers may reach, or that the device needs
+// to know (fi_mr(3)). What the domain's MRMode says decides how it is used:
+//
+//	MRLocal        buffers of the domain's own operations need the region's Desc
+//	MRVirtAddr     peers address it by virtual address, else from 0 on
+//	MRProvKey      the provider chooses the key, else the caller
+//	MRRaw          peers need RawAttr and MapRaw instead of Key
+//	MREndpoint     BindEndpoint and Enable come before use
+//	MRRMAEvent     with FlagRMAEvent: BindCounter and Enable come before use
+//
+// The memory is alive and pinned from registration until Close, also if the
+// region is forgotten. It may be Go's heap, or C's, or mapped.
+type MR struct {
+	object
+	bufs [][]byte
+}
+
+// RegisterMemory registers buf for the kinds of access given (fi_mr_reg). offset
+// must be 0. The key is the requested one unless the domain has MRProvKey; one
+// in use is ErrNoKey. An empty buf is ErrInvalid. The region needs the domain.
+//
+// In a domain bound to an EQ with FlagRegMR the region may be used after an
+// EventMRComplete.
+func (d *Domain) RegisterMemory(buf []byte, access Access, offset, requestedKey uint64, flags Flags) (*MR, error) {
+	return d.register("fi_mr_reg", [][]byte{buf}, func(iov []iovec, mr **C.struct_fid_mr) C.int {
+		return C.weft_mr_reg(d.c(), C.uintptr_t(iov[0].base), C.size_t(iov[0].length), C.uint64_t(access),
+			C.uint64_t(offset), C.uint64_t(requestedKey), C.uint64_t(flags), mr)
+	})
+}
+
+// RegisterV registers several buffers as one region, one after the other
+// (fi_mr_regv): at most the domain's MRIovLimit. Otherwise it is RegisterMemory.
+func (d *Domain) RegisterV(bufs [][]byte, access Access, offset, requestedKey uint64, flags Flags) (*MR, error) {
+	return d.register("fi_mr_regv", bufs, func(iov []iovec, mr **C.struct_fid_mr) C.int {
+		return C.weft_mr_regv(d.c(), address(iov), C.size_t(len(iov)), C.uint64_t(access),
+			C.uint64_t(offset), C.uint64_t(requestedKey), C.uint64_t(flags), mr)
+	})
+}
+
+// register registers buffers by a call of libfabric.
+func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C.struct_fid_mr) C.int) (*MR, error) {
+	if !d.isOpen() {
+		return nil, closedError(function)
+	}
+	iov, pins, err := pinned(bufs)
+	if err != nil {
+		return nil, &Error{function, err}
+	}
+	var fid *C.struct_fid_mr
+	if err := check(function, call(iov, &fid)); err != nil {
+		unpin(pins)
+		return nil, err
+	}
+	runtime.KeepAlive(iov)
+	m := &MR{bufs: bufs}
+	m.open(&fid.fid, &d.object)
+	m.atClose(func() { unpin(pins); m.bufs = nil })
+	return m, nil
+}
+
+// pinned pins buffers and says where they are.
+func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
+	if len(bufs) == 0 {
+		return nil, nil, fmt.Errorf("no memory: %w", ErrInvalid)
+	}
+	starts := make([]unsafe.Pointer, len(bufs))
+	iov := make([]iovec, len(bufs))
+	for i, b := range bufs {
+		if len(b) == 0 {
+			return nil, nil, fmt.Errorf("buffer %d is empty: %w", i, ErrInvalid)
+		}
+		starts[i] = unsafe.Pointer(&b[0])
+	}
+	pins := pin(starts...)
+	for i, b := range bufs {
+		iov[i] = iovec{uintptr(starts[i]), uintptr(len(b))}
+	}
+	return iov, pins, nil
+}
+
+// address is where an array is whose owner keeps it alive.
+func address(iov []iovec) C.uintptr_t {
+	if len(iov) == 0 {
+		return 0
+	}
+	return escape(unsafe.Pointer(&iov[0]))
+}
+
+// Key is what peers name the region by (fi_mr_key): KeyNotAvail for one that is
+// closed.
+func (m *MR) Key() uint64 {
+	if !m.isOpen() {
+		return KeyNotAvail
+	}
+	return uint64(C.fi_mr_key(m.c()))
+}
+
+// Desc is the region's descriptor for local operations (fi_mr_desc), valid until
+// Close.
+func (m *MR) Desc() Desc {
+	if !m.isOpen() {
+		return Desc{}
+	}
+	return Desc{uintptr(C.weft_mr_desc(m.c()))}
+}
+
+// Base is the address of the region's first buffer, which peers count from where
+// the domain has MRVirtAddr; 0 for memory that was not given as a buffer.
+func (m *MR) Base() uintptr {
+	if len(m.bufs) == 0 {
+		return 0
+	}
+	return uintptr(unsafe.Pointer(&m.bufs[0][0]))
+}
+
+// RawAttr is the base address and the key that peers give to MapRaw
+// (fi_mr_raw_attr), where the domain has MRRaw. No provider of libfabric 1.17
+// that runs without special hardware has it: ErrNotSupported.
+func (m *MR) RawAttr(flags Flags) (base uint64, key []byte, err error) {
+	if !m.isOpen() {
+		return 0, nil, closedError("fi_mr_raw_attr")
+	}
+	var b C.uint64_t
+	key, err = sized("fi_mr_raw_attr", func(buf unsafe.Pointer, size *C.size_t) C.int {
+		return C.fi_mr_raw_attr(m.c(), &b, (*C.uint8_t)(buf), size, C.uint64_t(flags))
+	})
+	return uint64(b), key, err
+}
+
+// MapRaw makes a key for this domain's operations of what RawAttr told at the
+// peer (fi_mr_map_raw). UnmapKey ends it.
+func (d *Domain) MapRaw(base uint64, rawKey []byte, flags Flags) (uint64, error) {
+	if !d.isOpen() {
+		return KeyNotAvail, closedError("fi_mr_map_raw")
+	}
+	if len(rawKey) == 0 {
+		return KeyNotAvail, &Error{"fi_mr_map_raw", ErrInvalid}
+	}
+	raw := C.CBytes(rawKey)
+	defer C.free(raw)
+	key := C.uint64_t(KeyNotAvail)
+	err := check("fi_mr_map_raw", C.fi_mr_map_raw(d.c(), C.uint64_t(base), (*C.uint8_t)(raw),
+		C.size_t(len(rawKey)), &key, C.uint64_t(flags)))
+	return uint64(key), err
+}
+
+// UnmapKey gives back a key of MapRaw (fi_mr_unmap_key), before the domain is
+// closed.
+func (d *Domain) UnmapKey(key uint64) error {
+	if !d.isOpen() {
+		return closedError("fi_mr_unmap_key")
+	}
+	return check("fi_mr_unmap_key", C.fi_mr_unmap_key(d.c(), C.uint64_t(key)))
+}
+
+// BindEndpoint binds the region to an endpoint (fi_mr_bind), where the domain has
+// MREndpoint, before Enable. The endpoint is needed from then on.
+func (m *MR) BindEndpoint(e *Endpoint, flags Flags) error { return m.bindTo(&e.object, flags) }
+
+// BindCounter has a counter count what peers do to the region (fi_mr_bind):
+// flags are FlagRemoteWrite. The counter is needed from then on. Of the
+// providers of 1.17 for IP and shared memory only sockets has it.
+func (m *MR) BindCounter(c *Counter, flags Flags) error { return m.bindTo(&c.object, flags) }
+
+func (m *MR) bindTo(o *object, flags Flags) error {
+	if !m.isOpen() || !o.isOpen() {
+		return closedError("fi_mr_bind")
+	}
+	if err := check("fi_mr_bind", C.fi_mr_bind(m.c(), o.fid, C.uint64_t(flags))); err != nil {
+		return err
+	}
+	m.bind(o)
+	return nil
+}
+
+// Enable lets the region be used (fi_mr_enable), where the domain has MREndpoint
+// or MRRMAEvent, after all bindings.
+func (m *MR) Enable() error {
+	if !m.isOpen() {
+		return closedError("fi_mr_enable")
+	}
+	return check("fi_mr_enable", C.fi_mr_enable(m.c()))
+}
+
+// Refresh tells of changed pages behind parts of the region, or behind all of it
+// without parts (fi_mr_refresh). Go's memory does not need it.
+func (m *MR) Refresh(parts [][]byte, flags Flags) error {
+	if !m.isOpen() {
+		return closedError("fi_mr_refresh")
+	}
+	var iov []iovec
+	for _, p := range parts {
+		if len(p) > 0 {
+			iov = append(iov, iovec{uintptr(unsafe.Pointer(&p[0])), uintptr(len(p))})
+		}
+	}
+	err := check("fi_mr_refresh", C.weft_mr_refresh(m.c(), address(iov), C.size_t(len(iov)), C.uint64_t(flags)))
+	runtime.KeepAlive(iov)
+	return err
+}
+
+func (m *MR) c() *C.struct_fid_mr { return (*C.struct_fid_mr)(m.pointer()) }
