@@ -4,8 +4,6 @@ package fi
 
 import (
 	"errors"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -240,29 +238,4 @@ func pattern(buf []byte, seed int) []byte {
 		buf[i] = byte(i*7 + seed*13 + 1)
 	}
 	return buf
-}
-
-// TestMain finds what the tests have left in /dev/shm.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if left := shmFiles(); code == 0 && len(left) > 0 {
-		println("left in /dev/shm:", left[0])
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// shmFiles are the segments of this process.
-func shmFiles() (names []string) {
-	files, err := os.ReadDir("/dev/shm")
-	if err != nil {
-		return nil
-	}
-	prefix := "fi_shm://" + strconv.Itoa(os.Getpid())
-	for _, f := range files {
-		if name := f.Name(); len(name) >= len(prefix) && name[:len(prefix)] == prefix {
-			names = append(names, name)
-		}
-	}
-	return names
 }
