@@ -102,6 +102,7 @@ func TestJSON(t *testing.T) {
 			require.Positive(t, r.Min)
 			require.GreaterOrEqual(t, r.Median, r.Min)
 			require.GreaterOrEqual(t, r.P99, r.Median)
+			require.GreaterOrEqual(t, r.Mean, r.Min)
 			require.Equal(t, b.sizes != "", r.Bandwidth > 0)
 			require.Equal(t, b == &mr, r.Rate > 0)
 			require.Equal(t, b == &overlap, r.Overlap != nil)

@@ -45,6 +45,9 @@ type part struct {
 	// more adds fields to the result on rank 0; samples are seconds per
 	// operation. It is called on all ranks.
 	more func(samples []float64, r *result) error
+
+	// close releases what prepare made, on all ranks; nil: there is nothing.
+	close func() error
 }
 
 // The samples of a size are at most this many, each long enough that reading
@@ -101,6 +104,14 @@ func measure(c *comm.Comm, o *options, size int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	r, err := p.measure(c, o, size)
+	if err == nil && p.close != nil {
+		err = p.close()
+	}
+	return r, err
+}
+
+func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	if p.verify != nil {
 		if err := p.verify(); err != nil {
 			return nil, fmt.Errorf("verify: %w", err)
@@ -221,7 +232,11 @@ func (r *result) fill(samples []float64, p *part) {
 	s := slices.Clone(samples)
 	slices.Sort(s)
 	at := func(q float64) float64 { return s[int(q*float64(len(s)-1)+0.5)] }
-	median := at(0.5)
+	median, sum := at(0.5), 0.0
+	for _, x := range s {
+		sum += x
+	}
+	r.Mean = sum / float64(len(s)) * 1e6 / perOp
 	r.Min, r.Median, r.P99 = s[0]*1e6/perOp, median*1e6/perOp, at(0.99)*1e6/perOp
 	if median > 0 {
 		r.Bandwidth = p.bytes / median

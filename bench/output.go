@@ -22,6 +22,7 @@ type result struct {
 	Min        float64 `json:"min_us"`
 	Median     float64 `json:"median_us"`
 	P99        float64 `json:"p99_us"`
+	Mean       float64 `json:"mean_us"`
 	Bandwidth  float64 `json:"bytes_per_s"`
 	Allocs     float64 `json:"allocs_per_op"`
 	Iterations int     `json:"iterations"`
