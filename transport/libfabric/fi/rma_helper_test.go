@@ -1,0 +1,73 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// window is memory of a node that is registered.
+type window struct {
+	mem  []byte
+	mr   *MR
+	base uint64 // what peers call its first byte
+	key  uint64
+}
+
+// nextKey is a key that no region of the process has.
+var nextKey atomic.Uint64
+
+// window registers memory of a node and closes the region when the test ends.
+// As much memory again lies behind it, which nobody may reach.
+func (n *node) window(size int, access Access) *window {
+	n.t.Helper()
+	w := &window{mem: make([]byte, size, 2*size)}
+	var err error
+	w.mr, err = n.domain.RegisterMemory(w.mem, access, 0, nextKey.Add(1), 0)
+	require.NoError(n.t, err)
+	n.t.Cleanup(func() { require.NoError(n.t, w.mr.Close()) })
+	if n.info.Domain.MRMode&MREndpoint != 0 {
+		require.NoError(n.t, w.mr.BindEndpoint(n.ep, 0))
+		require.NoError(n.t, w.mr.Enable())
+	}
+	w.key = w.mr.Key()
+	if n.info.Domain.MRMode&(MRVirtAddr|MRBasic) != 0 {
+		w.base = uint64(w.mr.Base())
+	}
+	return w
+}
+
+// remote is a window that the peer may do everything with.
+func (n *node) remote(size int) *window {
+	n.t.Helper()
+	return n.window(size, AccessRemoteRead|AccessRemoteWrite)
+}
+
+// local is memory for the node's own operations.
+func (n *node) local(size int) *window {
+	n.t.Helper()
+	return n.window(size, AccessRead|AccessWrite|AccessSend|AccessRecv)
+}
+
+// untouched says whether the window, and what lies behind it, is still zero.
+func (w *window) untouched() bool {
+	all := w.mem[:cap(w.mem)]
+	return bytes.Count(all, []byte{0}) == len(all)
+}
+
+// arrives waits for data in the memory of the node's peer. A completion says
+// less with most providers: that the data has been sent.
+func (n *node) arrives(mem, want []byte) {
+	n.t.Helper()
+	n.until("data in the peer's memory", func() bool { return bytes.Equal(mem, want) })
+}
+
+// rmaPair opens a pair for remote memory access.
+func rmaPair(t *testing.T, prov string) (a, b *node) {
+	t.Helper()
+	return openPair(t, setup{prov: prov, caps: CapMsg | CapRMA})
+}
