@@ -130,6 +130,7 @@ func (e *Engine) revoke(comm uint64, err error) {
 				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
+	e.endPorts(func(p *Port) bool { return p.c.id/2 == comm }, err)
 	for _, w := range e.probes {
 		if w.key.context/2 == comm {
 			e.tell(w)

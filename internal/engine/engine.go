@@ -53,9 +53,10 @@ type Rail struct {
 
 type rail struct {
 	Rail
-	rma   transport.RMAEndpoint // nil: rendezvous by messages
-	attr  transport.Attr
-	index int // in Engine.rails
+	rma    transport.RMAEndpoint    // nil: rendezvous by messages
+	atomic transport.AtomicEndpoint // nil: no atomics
+	attr   transport.Attr
+	index  int // in Engine.rails
 }
 
 // Config is what an engine is made of.
@@ -88,6 +89,7 @@ type Engine struct {
 	unexpected   unexpectedQueue
 	buffers      bufferPool
 	revoked      map[uint64]error // by communicator: context id / 2
+	ports        map[uint64]*Port // by context id
 	spans        []*Span          // what Alloc has allocated, by address
 
 	slots  []*request
@@ -195,6 +197,7 @@ func New(cfg Config) (*Engine, error) {
 		rank: cfg.Rank, size: cfg.Size,
 		peers:   make([]peer, cfg.Size),
 		revoked: make(map[uint64]error),
+		ports:   make(map[uint64]*Port),
 		notice:  cfg.Notice,
 	}
 	e.quiet = sync.NewCond(&e.mu.Mutex)
@@ -210,6 +213,13 @@ func New(cfg Config) (*Engine, error) {
 				return nil, fmt.Errorf("engine: %s says CapRead and has no Read", a.Provider)
 			}
 			e.rails[i].rma = rma
+		}
+		if a.Caps.Has(transport.CapAtomic) {
+			atomic, ok := r.Endpoint.(transport.AtomicEndpoint)
+			if !ok {
+				return nil, fmt.Errorf("engine: %s says CapAtomic and has no Atomic", a.Provider)
+			}
+			e.rails[i].atomic = atomic
 		}
 		limit := a.EagerLimit
 		if l := p.Int("engine.eager_limit"); l > 0 {
@@ -281,6 +291,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		}
 	}
 	e.failAll(func(r *request) bool { return !r.inflight }, ErrClosed)
+	e.endPorts(func(*Port) bool { return true }, ErrClosed)
 	for _, w := range append([]*waiter{}, e.followers...) {
 		e.wake(w)
 	}
@@ -345,7 +356,7 @@ func (e *Engine) sending() bool {
 // failAll completes the requests under way that which picks.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
-		if r.kind == kindFree || r.kind == kindTask || r.done || !which(r) {
+		if r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.done || !which(r) {
 			continue
 		}
 		e.withdraw(r)
@@ -370,6 +381,10 @@ func (e *Engine) withdraw(r *request) {
 
 // finish completes a request, or frees it if no Request names it.
 func (e *Engine) finish(r *request, err error) {
+	if r.kind == kindTransfer {
+		e.transferDone(r, err)
+		return
+	}
 	if r.kind == kindControl {
 		e.redeem(r)
 		e.release(r)

@@ -72,6 +72,7 @@ func (e *Engine) fail(broken *rail, err error) {
 			e.peers[i].err = e.fatal
 		}
 	}
+	e.endPorts(func(*Port) bool { return true }, e.fatal)
 	for _, w := range e.probes {
 		e.tell(w)
 	}
@@ -101,6 +102,11 @@ func (e *Engine) opDone(r *request, err error) {
 	switch {
 	case r.kind == kindRecv:
 		e.readDone(r, err)
+	case r.kind == kindTransfer:
+		if err != nil {
+			err = e.peerError(r.peer, err)
+		}
+		e.transferDone(r, err)
 	case err != nil:
 		e.finish(r, e.peerError(r.peer, err))
 	case r.kind != kindControl && e.peers[r.peer].err != nil && r.awaitsReply():
@@ -143,6 +149,8 @@ func (e *Engine) receive(source int32, b []byte) {
 		err = e.piece(source, &m, data)
 	case wire.MsgRevoke:
 		e.revoke(m.Context/2, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, data[:min(len(data), maxCause)]))
+	case wire.MsgWindow:
+		err = e.deliver(source, &m, data)
 	case wire.MsgCredit:
 	}
 	if err != nil {
@@ -291,6 +299,7 @@ func (e *Engine) peerDown(peer int32, err error, left bool) {
 		e.unexpected.take(u)
 		e.discard(u)
 	}
+	e.portsLose(peer)
 	for _, w := range e.probes {
 		e.tell(w)
 	}

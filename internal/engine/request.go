@@ -26,11 +26,13 @@ type Request struct {
 type requestKind uint8
 
 const (
-	kindFree    requestKind = iota
-	kindSend                // a user's send
-	kindRecv                // a user's receive
-	kindControl             // a message of the engine's own; no Request names it
-	kindTask                // a function on a goroutine of its own
+	kindFree     requestKind = iota
+	kindSend                 // a user's send
+	kindRecv                 // a user's receive
+	kindControl              // a message of the engine's own; no Request names it
+	kindTask                 // a function on a goroutine of its own
+	kindTransfer             // a Transfer's; no Request names it
+	kindOp                   // what a Port completes
 )
 
 // phase is where a request stands. Arrows are taken under the engine's lock.
@@ -84,11 +86,12 @@ type request struct {
 	region transport.MemoryRegion // of buf: what a rendezvous sender lets be read, or an MRLocal fabric reads into
 	span   *Span                  // whose region that is; nil: it is this request's own
 
-	header wire.Message // of what is to be sent
-	node   node         // in the posted queue
-	op     transport.Op
-	waiter *waiter  // who is to be told
-	next   *request // free list, or a peer's queue
+	header   wire.Message // of what is to be sent
+	node     node         // in the posted queue
+	op       transport.Op
+	transfer *Transfer // whose request it is
+	waiter   *waiter   // who is to be told
+	next     *request  // free list, or a peer's queue
 }
 
 // handle is the request's name on the wire.
@@ -131,7 +134,7 @@ func (e *Engine) release(r *request) {
 	r.gen++
 	r.kind, r.phase = kindFree, phaseIdle
 	r.done, r.abandoned, r.replied = false, false, false
-	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
+	r.err, r.ctx, r.buf, r.waiter, r.transfer = nil, nil, nil, nil, nil
 	r.status = Status{}
 	r.op.Data, r.op.Region = nil, nil
 	r.offset, r.total, r.sig, r.mode = 0, 0, 0, Standard

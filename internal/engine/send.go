@@ -278,6 +278,8 @@ func (e *Engine) retry() {
 			switch {
 			case r.kind == kindRecv:
 				ok = e.read(r)
+			case r.kind == kindTransfer:
+				ok = e.relaunch(r)
 			case r.phase == phasePumping:
 				e.pump(r) // queues itself
 			default:

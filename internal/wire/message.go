@@ -26,6 +26,7 @@ const (
 	MsgAck                              // MsgEagerSync of request Handle is matched
 	MsgCredit                           // nothing but the credit
 	MsgRevoke                           // the context is revoked; the data says why
+	MsgWindow                           // of one-sided communication; see Window
 	msgKindEnd
 )
 
@@ -130,7 +131,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	}
 	m.Length = int(length)
 	switch m.Kind {
-	case MsgEager, MsgEagerSync, MsgData, MsgFin, MsgRevoke:
+	case MsgEager, MsgEagerSync, MsgData, MsgFin, MsgRevoke, MsgWindow:
 		if m.Length != len(data) {
 			return nil, errMsgLength
 		}

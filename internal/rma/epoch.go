@@ -1,0 +1,435 @@
+package rma
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// Epochs of an origin (MPI 4.1, 12.5), of which one is open at a time:
+//
+//	Fence(more) ─────── all targets ────────── Fence
+//	Start(targets) ──── those targets ──────── Complete
+//	Lock(target) ────── that target, others ── Unlock
+//	LockAll ─────────── all targets ────────── UnlockAll
+//
+// A fence epoch in which nothing was done does not keep the others from
+// opening. The side of the target is comm's: barriers and messages.
+
+// lockState says how a rank stands to the lock of a part.
+type lockState uint8
+
+const (
+	lockNone lockState = iota
+	lockAsked
+	lockHeld
+)
+
+// enter permits an operation with a target, and under LockAll gets the lock
+// first.
+func (w *Window) enter(ctx context.Context, t *target) error {
+	switch {
+	case t.down != nil:
+		return t.down
+	case t.lock == lockHeld && !t.abandoned, w.fence, t.begun:
+		return nil
+	case w.all:
+		return w.acquire(ctx, t, false)
+	}
+	return fmt.Errorf("%w: neither a lock of rank %d's part nor another epoch with it", ErrEpoch, t.rank)
+}
+
+// opening says whether another epoch may open.
+func (w *Window) opening() error {
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.all || w.begun > 0:
+		return fmt.Errorf("%w: another one is open", ErrEpoch)
+	}
+	return nil
+}
+
+// Lock opens an epoch with one target (MPI_Win_lock): it blocks until this rank
+// has the lock of the target's part, shared or alone. Who asks first gets it
+// first. If ctx ends first its error is returned, and the lock is given back
+// when it comes.
+func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if err := w.opening(); err != nil {
+		return err
+	}
+	if target < 0 || target >= len(w.targets) {
+		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
+	}
+	t := &w.targets[target]
+	if t.lock != lockNone && !t.abandoned {
+		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
+	}
+	w.fence = false
+	if err := w.acquire(ctx, t, exclusive); err != nil {
+		return err
+	}
+	w.locked++
+	return nil
+}
+
+// acquire gets the lock of a part.
+func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
+	t.lockWaiters++
+	defer func() { t.lockWaiters-- }()
+	for {
+		if err := t.unfit(); err != nil {
+			return err
+		}
+		switch {
+		case t.lock == lockNone:
+			t.lock, t.exclusive, t.abandoned = lockAsked, exclusive, false
+			if t.rank == w.rank {
+				if err := w.enqueue(t, exclusive); err != nil {
+					return err
+				}
+			} else {
+				t.say(wire.Window{Kind: wire.WinLock, Flag: exclusive})
+			}
+			continue
+		case t.exclusive == exclusive && t.abandoned:
+			t.abandoned = false // the question still stands
+			continue
+		case t.lock == lockHeld && !t.abandoned:
+			return nil
+		}
+		if err := w.port.Await(ctx); err != nil {
+			if t.lockWaiters == 1 && t.lock == lockAsked {
+				t.abandoned = true
+			}
+			return err
+		}
+	}
+}
+
+// granted takes the lock of a part.
+func (t *target) granted() {
+	t.lock = lockHeld
+	if t.abandoned {
+		t.giveBack()
+	}
+	t.w.port.Tell()
+}
+
+// giveBack gives the lock of a part back.
+func (t *target) giveBack() {
+	if t.lock != lockHeld {
+		return
+	}
+	t.lock, t.abandoned = lockNone, false
+	if t.rank == t.w.rank {
+		t.w.release(t)
+	} else {
+		t.say(wire.Window{Kind: wire.WinUnlock})
+	}
+}
+
+// Unlock closes the epoch of Lock: it blocks until all operations with the
+// target are complete there, and gives the lock back. The error is the first of
+// the operations since Lock. If ctx ends first its error is returned and the
+// epoch is still open.
+func (w *Window) Unlock(ctx context.Context, target int) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if target < 0 || target >= len(w.targets) {
+		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
+	}
+	t := &w.targets[target]
+	if w.err == nil && t.down == nil && (w.all || t.lock != lockHeld) {
+		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
+	}
+	if err := w.drain(ctx, t, false); err != nil {
+		return err
+	}
+	if w.locked > 0 {
+		w.locked--
+	}
+	t.giveBack()
+	if err := t.outcome(); err != nil {
+		return err
+	}
+	return t.down
+}
+
+// LockAll opens an epoch with all targets (MPI_Win_lock_all): a shared lock of
+// each part, which is got at the first operation with it.
+func (w *Window) LockAll(context.Context) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if err := w.opening(); err != nil {
+		return err
+	}
+	if w.locked > 0 {
+		return fmt.Errorf("%w: a part is locked", ErrEpoch)
+	}
+	w.fence, w.all = false, true
+	return nil
+}
+
+// UnlockAll closes the epoch of LockAll as Unlock does with one target.
+func (w *Window) UnlockAll(ctx context.Context) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if !w.all {
+		return fmt.Errorf("%w: LockAll was not called", ErrEpoch)
+	}
+	return w.finishEpoch(ctx, func() { w.all = false })
+}
+
+// Fence closes the fence epoch, if one is open, and opens another unless last
+// (MPI_Win_fence). It blocks until all operations of this rank are complete at
+// their targets, and returns their first error; that those of other ranks are
+// is for a barrier of the caller's, after it.
+func (w *Window) Fence(ctx context.Context, last bool) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if w.err == nil && (w.all || w.begun > 0 || w.locked > 0) {
+		return fmt.Errorf("%w: another one is open", ErrEpoch)
+	}
+	return w.finishEpoch(ctx, func() { w.fence = !last })
+}
+
+// Start opens an epoch with some targets (MPI_Win_start). The caller has heard
+// from all of them that they are ready.
+func (w *Window) Start(targets []int) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if err := w.opening(); err != nil {
+		return err
+	}
+	if w.locked > 0 {
+		return fmt.Errorf("%w: a part is locked", ErrEpoch)
+	}
+	for _, i := range targets {
+		if i < 0 || i >= len(w.targets) {
+			return fmt.Errorf("%w: rank %d of %d", ErrRange, i, len(w.targets))
+		}
+	}
+	w.fence = false
+	for _, i := range targets {
+		w.targets[i].begun = true
+	}
+	w.begun = max(1, len(targets))
+	return nil
+}
+
+// Complete closes the epoch of Start: it blocks until all operations are
+// complete at their targets, and returns their first error (MPI_Win_complete).
+func (w *Window) Complete(ctx context.Context) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if w.begun == 0 {
+		return fmt.Errorf("%w: Start was not called", ErrEpoch)
+	}
+	return w.finishEpoch(ctx, func() {
+		w.begun = 0
+		for i := range w.targets {
+			w.targets[i].begun = false
+		}
+	})
+}
+
+// finishEpoch closes an epoch with all targets.
+func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
+	if err := w.drainAll(ctx, false); err != nil {
+		return err
+	}
+	closed()
+	var first error
+	for i := range w.targets {
+		t := &w.targets[i]
+		t.giveBack()
+		if err := t.outcome(); first == nil {
+			first = err
+		}
+	}
+	if first == nil {
+		first = w.err
+	}
+	return first
+}
+
+// outcome is the first error of the epoch with a target, which is over.
+func (t *target) outcome() error {
+	err := t.err
+	t.err = nil
+	if err == nil {
+		err = t.w.err
+	}
+	return err
+}
+
+// Flush blocks until all operations of this rank with the target are complete
+// there (MPI_Win_flush). The error is the first of them since the epoch began;
+// the end of the epoch has it again.
+func (w *Window) Flush(ctx context.Context, target int) error {
+	return w.flush(ctx, target, false)
+}
+
+// FlushLocal blocks until the buffers of all operations with the target may be
+// used: those of Get and of fetches are filled (MPI_Win_flush_local).
+func (w *Window) FlushLocal(ctx context.Context, target int) error {
+	return w.flush(ctx, target, true)
+}
+
+func (w *Window) flush(ctx context.Context, target int, local bool) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if target < 0 || target >= len(w.targets) {
+		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
+	}
+	t := &w.targets[target]
+	if err := w.drain(ctx, t, local); err != nil {
+		return err
+	}
+	if t.err != nil {
+		return t.err
+	}
+	return w.err
+}
+
+// FlushAll is Flush of all targets.
+func (w *Window) FlushAll(ctx context.Context) error { return w.flushAll(ctx, false) }
+
+// FlushLocalAll is FlushLocal of all targets.
+func (w *Window) FlushLocalAll(ctx context.Context) error { return w.flushAll(ctx, true) }
+
+func (w *Window) flushAll(ctx context.Context, local bool) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if err := w.drainAll(ctx, local); err != nil {
+		return err
+	}
+	for i := range w.targets {
+		if err := w.targets[i].err; err != nil {
+			return err
+		}
+	}
+	return w.err
+}
+
+// Sync moves the engine on and orders this rank's memory with what peers have
+// done to it (MPI_Win_sync).
+func (w *Window) Sync() error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	w.port.Poll()
+	return w.err
+}
+
+// drain blocks until the operations with a target are complete, whatever came
+// of them, or locally so.
+//
+// Hot path: no allocation.
+func (w *Window) drain(ctx context.Context, t *target, local bool) error {
+	if t.pending == 0 {
+		w.port.Poll()
+		return nil
+	}
+	t.flushing++
+	defer func() { t.flushing-- }()
+	for t.pending > 0 && !(local && t.unsent == 0) {
+		if !local {
+			t.ask()
+		}
+		if err := w.port.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Window) drainAll(ctx context.Context, local bool) error {
+	if !local {
+		for i := range w.targets {
+			if t := &w.targets[i]; t.pending > 0 {
+				t.ask()
+			}
+		}
+	}
+	for i := range w.targets {
+		if t := &w.targets[i]; t.pending > 0 {
+			if err := w.drain(ctx, t, local); err != nil {
+				return err
+			}
+		}
+	}
+	w.port.Poll()
+	return nil
+}
+
+// The lock of this rank's part
+//
+//	                 shared asked, nobody waits
+//	       free ───────────────────────────────► shared × n
+//	        ▲ │ exclusive asked                      │ exclusive asked: waits,
+//	        │ ▼                                      ▼ and all who ask after it
+//	       owned ◄───────────────────────────── the last gives it back
+
+// lockRequest is a rank that waits for the lock of this rank's part.
+type lockRequest struct {
+	rank      int
+	exclusive bool
+}
+
+// enqueue takes a rank's question for the lock.
+func (w *Window) enqueue(t *target, exclusive bool) error {
+	if t.holds != lockNone {
+		return errLocking
+	}
+	t.holds = lockAsked
+	w.queue = append(w.queue, lockRequest{t.rank, exclusive})
+	w.grant()
+	return nil
+}
+
+// grant gives the lock to who is first, as long as it can be had.
+func (w *Window) grant() {
+	for len(w.queue) > 0 {
+		q := w.queue[0]
+		if w.owned || q.exclusive && w.shared > 0 {
+			return
+		}
+		w.queue = append(w.queue[:0], w.queue[1:]...) // before it is granted, which may give it back
+		w.shared++
+		w.owned = q.exclusive
+		t := &w.targets[q.rank]
+		t.holds = lockHeld
+		if q.rank == w.rank {
+			t.granted()
+		} else {
+			t.say(wire.Window{Kind: wire.WinGrant})
+		}
+	}
+}
+
+// release takes the lock back from a rank, or its question for it.
+func (w *Window) release(t *target) {
+	switch t.holds {
+	case lockHeld:
+		w.shared--
+		w.owned = false
+	case lockAsked:
+		for i := range w.queue {
+			if w.queue[i].rank == t.rank {
+				w.queue = append(w.queue[:i], w.queue[i+1:]...)
+				break
+			}
+		}
+	default:
+		return
+	}
+	t.holds = lockNone
+	w.grant()
+}
+
+var _ engine.Service = (*service)(nil)

@@ -1,0 +1,65 @@
+package rma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// maxRails is how many rails a Part can name the memory for; by others the
+// window goes by messages.
+const maxRails = 4
+
+// PartSize is the encoded size of a Part.
+const PartSize = 24 + 16*maxRails
+
+// Part is what a rank tells the others about its part of a window.
+type Part struct {
+	Size    int // bytes
+	Elem    int // bytes of an element
+	Chunk   int // most data of one message to this rank
+	Native  int // 1 + the rail by whose atomics the rank can reach all others and itself; 0: none
+	Direct  int // bits: rails that know the memory
+	Regions [maxRails]struct{ Key, Base uint64 }
+}
+
+var errPart = errors.New("a rank's description of its part of the window makes no sense")
+
+// Encode writes p into b, which has at least PartSize bytes, little endian:
+//
+//	 0        8        12        16        20        24
+//	┌────────┬────────┬─────────┬─────────┬─────────┬──────────────────────────┐
+//	│  size  │  elem  │  chunk  │ native  │ direct  │ maxRails × (key, base)   │
+//	└────────┴────────┴─────────┴─────────┴─────────┴──────────────────────────┘
+func (p *Part) Encode(b []byte) {
+	_ = b[PartSize-1]
+	binary.LittleEndian.PutUint64(b, uint64(p.Size))
+	binary.LittleEndian.PutUint32(b[8:], uint32(p.Elem))
+	binary.LittleEndian.PutUint32(b[12:], uint32(p.Chunk))
+	binary.LittleEndian.PutUint32(b[16:], uint32(p.Native))
+	binary.LittleEndian.PutUint32(b[20:], uint32(p.Direct))
+	for i, r := range p.Regions {
+		binary.LittleEndian.PutUint64(b[24+16*i:], r.Key)
+		binary.LittleEndian.PutUint64(b[32+16*i:], r.Base)
+	}
+}
+
+// Decode reads what Encode wrote.
+func (p *Part) Decode(b []byte) error {
+	if len(b) < PartSize {
+		return fmt.Errorf("%w: %d bytes", errPart, len(b))
+	}
+	size := binary.LittleEndian.Uint64(b)
+	elem, chunk := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
+	native, direct := binary.LittleEndian.Uint32(b[16:]), binary.LittleEndian.Uint32(b[20:])
+	if size > math.MaxInt || elem > math.MaxInt32 || chunk > math.MaxInt32 || native > math.MaxUint8 || direct >= 1<<maxRails {
+		return errPart
+	}
+	*p = Part{Size: int(size), Elem: int(elem), Chunk: int(chunk), Native: int(native), Direct: int(direct)}
+	for i := range p.Regions {
+		p.Regions[i].Key = binary.LittleEndian.Uint64(b[24+16*i:])
+		p.Regions[i].Base = binary.LittleEndian.Uint64(b[32+16*i:])
+	}
+	return nil
+}

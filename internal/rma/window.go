@@ -1,0 +1,303 @@
+package rma
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// The errors of windows, besides the engine's; wrapped with their cause.
+var (
+	ErrEpoch = errors.New("no epoch of the window permits this")
+	ErrRange = errors.New("outside the target's part of the window")
+	ErrOp    = errors.New("operation not defined for the window's elements")
+	ErrParts = errors.New("ranks disagree about the window")
+)
+
+// Config is what a window is made of.
+type Config struct {
+	// Ctx is the window's own context: its group is the window's, its messages
+	// are the window's, and Revoke ends it.
+	Ctx   *engine.Context
+	Local []byte // this rank's part; may be empty
+	Elem  int    // bytes of an element, the same on all ranks
+	Align int    // alignment in bytes that Combine's kernels need; Local has it. 0: none
+
+	// Datatype is the element type as fabrics know it, if HasType.
+	Datatype transport.Datatype
+	HasType  bool
+	// Combine gives the kernel of an operation after NoOp: inout[i] becomes
+	// in[i] ∘ inout[i] of whole elements. nil: it is not defined for this type.
+	// A kernel runs under the engine's lock, on up to 64 KiB at once.
+	Combine func(op Op) func(inout, in []byte)
+}
+
+// Limits of the operations with one target that a rank has under way.
+const (
+	maxPending  = 128             // altogether; who starts more waits
+	maxMessages = 64              // sent and not acknowledged
+	maxReply    = 1 << 20         // bytes asked for by messages and not come
+	maxFlying   = 64              // transfers of RMA and atomics
+	maxChunk    = 64 << 10        // data of a message
+	ackEvery    = 16              // messages
+	maxAnswers  = 4 * maxMessages // messages for a rank that have not left
+)
+
+// Window is memory that the ranks of a group open to each other. Its methods
+// are safe for concurrent use. All that they move is in place when the flush,
+// or the end of the epoch, that covers it has returned.
+//
+// Peers' operations change Local at any time during an exposure: by messages on
+// whatever goroutine moves the engine on, by RMA on none of ours. Every method
+// that returns after a peer's Flush was made known to this rank, by a Lock of
+// this rank's own part, a Fence and barrier, or a message, returns after the
+// change in the sense of the Go memory model too.
+type Window struct {
+	cfg  Config
+	port *engine.Port
+	rank int
+
+	// Guarded by the engine's lock, as all below.
+	local   []byte
+	memory  [maxRails]engine.Memory
+	targets []target
+	kernels [Ops]func(inout, in []byte)
+	scratch []byte // aligned, for data that is not; of maxChunk, made on first use
+
+	native     bool // accumulates by the fabric's atomics
+	nativeRail int
+	counts     [Ops][2]int // elements of one atomic, without and with fetch
+
+	err    error // why the window is of no use
+	closed bool
+	fence  bool // a fence epoch is open
+	all    bool // LockAll
+	locked int  // targets that Lock has locked
+	begun  int  // targets of Start
+
+	queue  []lockRequest // for this rank's part, first come first
+	shared int           // holders of the lock of this rank's part
+	owned  bool          // exclusively
+
+	freeOps   *operation
+	freeNotes *note
+}
+
+// target is what a window knows of one rank.
+type target struct {
+	w      *Window
+	rank   int
+	part   Part
+	rail   int  // -1: this rank itself
+	direct bool // Put and Get are RMA
+	chunk  int  // data of a message to it
+	reach  int  // data of a message that it may ask us for
+
+	// Our operations with it.
+	err     error // the first that failed since the epoch began
+	down    error // why it cannot be reached
+	pending int   // operations that are not complete there
+	unsent  int   // of them those that still need the user's memory
+
+	queued   fifo   // by message, the first perhaps in part
+	awaited  fifo   // by message, sent and not acknowledged
+	sent     uint64 // messages, ever
+	acked    uint64 // of them acknowledged
+	asked    uint64 // the last that asked for it
+	expected int    // bytes of answers
+	flushing int    // goroutines that wait for all of pending
+
+	waiting fifo         // by RMA or atomics, not posted
+	flying  int          // those posted
+	atomics []*operation // of those the atomics
+
+	// Our epoch with it.
+	lock        lockState
+	exclusive   bool // what is asked for or held
+	abandoned   bool // who asked for the lock does not wait for it any more
+	lockWaiters int
+	begun       bool // by Start
+
+	// Its operations with us.
+	applied  uint64 // messages, ever
+	notes    int    // answers that have not left
+	noted    int    // their bytes
+	ackBusy  bool   // an acknowledgement has not left
+	ackAgain bool   // and another one is due
+	holds    lockState
+}
+
+// New registers this rank's part. The Part is for all members; see Connect.
+// New does not communicate. The caller closes the window, also where Connect
+// fails.
+func New(cfg Config) (*Window, Part, error) {
+	w := &Window{cfg: cfg, local: cfg.Local}
+	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
+		return nil, Part{}, fmt.Errorf("elements of %d bytes: %w", cfg.Elem, ErrOp)
+	}
+	if cfg.Combine != nil {
+		for op := Sum; op < Ops; op++ {
+			w.kernels[op] = cfg.Combine(op)
+		}
+	}
+	port, err := cfg.Ctx.OpenPort((*service)(w))
+	if err != nil {
+		return nil, Part{}, err
+	}
+	w.port = port
+	port.Lock()
+	defer port.Unlock()
+	w.rank = port.Rank()
+	w.targets = make([]target, port.Size())
+	part := Part{Size: len(cfg.Local), Elem: cfg.Elem, Chunk: math.MaxInt32}
+	for i := range w.targets {
+		t := &w.targets[i]
+		t.w, t.rank, t.rail = w, i, port.Rail(i)
+		if t.rail >= 0 {
+			t.reach = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
+			part.Chunk = min(part.Chunk, t.reach)
+		}
+	}
+	if len(w.targets) == 1 {
+		return w, part, nil
+	}
+	for rail := range min(port.Rails(), maxRails) {
+		if !port.Attr(rail).Caps.Has(transport.CapRead|transport.CapWrite) || len(cfg.Local) == 0 {
+			continue
+		}
+		m, err := port.Register(rail, cfg.Local, transport.RemoteRead|transport.RemoteWrite)
+		if err != nil {
+			continue // by messages, then
+		}
+		w.memory[rail] = m
+		part.Direct |= 1 << rail
+		part.Regions[rail].Key, part.Regions[rail].Base = m.Key, m.Base
+	}
+	part.Native = w.nativeBy(part.Direct)
+	return w, part, nil
+}
+
+// Connect takes the parts of all ranks of the group, in their order, as Encode
+// and Decode have carried them. From the barrier on that the caller makes of it
+// afterwards, the window may be used. All ranks come to the same answer.
+func (w *Window) Connect(parts []Part) error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	if len(parts) != len(w.targets) {
+		return fmt.Errorf("%w: %d parts for %d ranks", ErrParts, len(parts), len(w.targets))
+	}
+	native := parts[0].Native
+	for i := range parts {
+		p, t := &parts[i], &w.targets[i]
+		if p.Elem != parts[0].Elem {
+			return fmt.Errorf("%w: elements of %d bytes at rank %d, of %d at rank 0", ErrParts, p.Elem, i, parts[0].Elem)
+		}
+		if p.Native != native {
+			native = 0
+		}
+		t.part = *p
+		if t.rail < 0 {
+			continue
+		}
+		t.chunk = min(t.reach, p.Chunk)
+		t.direct = t.rail < maxRails && p.Direct&(1<<t.rail) != 0 &&
+			w.port.Attr(t.rail).Caps.Has(transport.CapRead|transport.CapWrite)
+	}
+	w.native, w.nativeRail = native > 0, native-1
+	return nil
+}
+
+// Close ends this rank's part. The caller has made sure by a barrier that no
+// rank uses it any more; operations that are under way nevertheless fail with
+// ErrClosed, here and at peers. No byte of Local is touched after it returns.
+// It does not block and may be called again.
+func (w *Window) Close() error {
+	w.port.Lock()
+	defer w.port.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	if w.err == nil {
+		w.end(fmt.Errorf("%w: the window is freed", engine.ErrClosed))
+	}
+	var err error
+	for i := range w.memory {
+		err = errors.Join(err, w.port.Deregister(w.memory[i]))
+		w.memory[i] = engine.Memory{}
+	}
+	w.local = nil
+	w.port.Close()
+	return err
+}
+
+// Native says whether accumulates go by the fabric's atomics.
+func (w *Window) Native() bool {
+	w.port.Lock()
+	defer w.port.Unlock()
+	return w.native
+}
+
+// end fails all that is under way and to come.
+func (w *Window) end(err error) {
+	w.err = err
+	for i := range w.targets {
+		w.targets[i].fail(err)
+	}
+	w.queue = w.queue[:0]
+	w.port.Tell()
+}
+
+// fail ends the operations with a target that has ended.
+func (t *target) fail(err error) {
+	if t.down != nil {
+		return
+	}
+	t.down = err
+	t.lock = lockNone
+	for _, q := range [...]*fifo{&t.queued, &t.awaited, &t.waiting} {
+		for q.head != nil {
+			op := q.pop()
+			op.err = err
+			if !op.posted { // else Done finishes it
+				op.finish(err)
+			}
+		}
+	}
+	t.w.port.Tell()
+}
+
+// service is the window as its port sees it.
+type service Window
+
+// Down is engine.Service's: a rank has ended. What it held is free.
+func (s *service) Down(rank int, err error) {
+	w := (*Window)(s)
+	t := &w.targets[rank]
+	t.fail(err)
+	w.release(t)
+}
+
+// End is engine.Service's.
+func (s *service) End(err error) {
+	if w := (*Window)(s); w.err == nil {
+		w.end(err)
+	}
+}
+
+// Done is engine.Service's: a transfer has ended.
+func (s *service) Done(t *engine.Transfer, err error) {
+	switch x := t.User.(type) {
+	case *operation:
+		x.done(err)
+	case *note:
+		x.done()
+	}
+}
