@@ -8,7 +8,6 @@ import "C"
 import (
 	"fmt"
 	"runtime"
-	"time"
 	"unsafe"
 )
 
@@ -66,7 +65,7 @@ func (e *CQEntry) Within(buf []byte) []byte {
 type CQError struct {
 	CQEntry
 	Src       Addr   // the sender, if an address is the reason; else AddrNotAvail (2.x)
-	OLen      uint64 // bytes of the message that did not fit
+	OLen      uint64 // bytes of the message that did not fit, where the provider says it
 	Err       Errno  // ErrTruncated, ErrCanceled, …
 	ProvErrno int    // the provider's own number
 	Text      string // and what it says about it (fi_cq_strerror)
@@ -156,61 +155,6 @@ func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	return int(n), nil
 }
 
-// SRead is Read that waits until there is something to read (fi_cq_sread), for
-// as long as timeout, or without end if it is negative. It blocks a thread of
-// the system. ErrAgain says that the time is over, or that Signal was called.
-func (q *CQ) SRead(entries []CQEntry, timeout time.Duration) (int, error) {
-	return q.sread(entries, nil, 0, timeout)
-}
-
-// SReadFrom is SRead that also says who sent what was received (fi_cq_sreadfrom).
-func (q *CQ) SReadFrom(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
-	return q.sread(entries, from, 0, timeout)
-}
-
-// SReadThreshold is SRead that need not wake before a number of completions are
-// there, for queues opened with Threshold. It is a hint: fewer may be returned.
-func (q *CQ) SReadThreshold(entries []CQEntry, threshold int, timeout time.Duration) (int, error) {
-	return q.sread(entries, nil, threshold, timeout)
-}
-
-func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.Duration) (int, error) {
-	if !q.isOpen() {
-		return 0, ErrClosed
-	}
-	if len(entries) == 0 || from != nil && len(from) < len(entries) || q.wait == WaitNone {
-		return 0, ErrInvalid
-	}
-	var n C.ssize_t
-	_ = waitFor(timeout, func(ms C.int) Errno {
-		n = C.weft_cq_sread(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), C.enum_fi_cq_format(q.format),
-			escape(unsafe.Pointer(unsafe.SliceData(entries))), C.size_t(len(entries)),
-			escape(unsafe.Pointer(unsafe.SliceData(from))), C.size_t(threshold), ms)
-		return Errno(-min(n, 0))
-	})
-	runtime.KeepAlive(from)
-	if n == -C.FI_ECANCELED { // sockets says so when it is signalled
-		n = -C.FI_EAGAIN
-	}
-	return q.completed(entries, n)
-}
-
-// waitFor calls wait with the time in milliseconds that is left, until it is
-// not interrupted by a signal that the Go runtime sends to its threads.
-func waitFor(timeout time.Duration, wait func(ms C.int) Errno) Errno {
-	const forever = 1 << 30 // milliseconds: 12 days
-	start := time.Now()
-	for {
-		ms := C.int(-1)
-		if left := timeout - time.Since(start); timeout >= 0 {
-			ms = C.int(min(max(left+time.Millisecond-1, 0)/time.Millisecond, forever))
-		}
-		if e := wait(ms); e != ErrInterrupted {
-			return e
-		}
-	}
-}
-
 // ReadErr returns an operation that has failed (fi_cq_readerr). ErrAgain says
 // that there is none, as when another goroutine was faster.
 func (q *CQ) ReadErr() (*CQError, error) {
@@ -233,7 +177,7 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		op:    uintptr(c.entry.op_context),
 	}
 	ends := entry.Flags
-	if c.entry.err == C.FI_ECANCELED {
+	if e := c.entry.err; e == C.FI_ECANCELED || e == -C.FI_ECANCELED {
 		ends |= FlagMultiRecv // a cancelled receive takes no more messages
 	}
 	entry.Context = reported(entry.op, ends)
@@ -241,23 +185,11 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		CQEntry:   entry,
 		Src:       Addr(c.src_addr),
 		OLen:      uint64(c.entry.olen),
-		Err:       Errno(c.entry.err),
+		Err:       Errno(max(c.entry.err, -c.entry.err)), // shm has the number of truncation negative
 		ProvErrno: int(c.entry.prov_errno),
 		Text:      C.GoString(&c.text[0]),
 		ErrData:   C.GoBytes(unsafe.Pointer(&c.data[0]), C.int(c.entry.err_data_size)),
 	}, nil
-}
-
-// Signal ends the SRead that waits, or the next one (fi_cq_signal).
-func (q *CQ) Signal() error {
-	const function = "fi_cq_signal"
-	if !q.isOpen() {
-		return closedError(function)
-	}
-	if q.wait == WaitNone {
-		return &Error{function, ErrInvalid}
-	}
-	return check(function, C.fi_cq_signal(q.c()))
 }
 
 // StrError is the provider's text for one of its own error numbers (fi_cq_strerror).

@@ -22,6 +22,10 @@ type Endpoint struct {
 	root  *Endpoint // the endpoint itself, or that of which it is an alias
 	multi bool      // receives take several messages unless their flags say something else
 	queue []*CQ     // where its operations complete
+
+	late         bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
+	minMultiRecv int          // and will be this then; negative: it was not set
+	atomics      atomicLimits // what it can do of them
 }
 
 // OpenEndpoint opens an endpoint of an Info (fi_endpoint).
@@ -46,12 +50,14 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	if err := check(function, rc); err != nil {
 		return nil, err
 	}
-	return newEndpoint(c, info.Rx.OpFlags&FlagMultiRecv != 0, &d.object), nil
+	e := newEndpoint(c, info.Rx.OpFlags&FlagMultiRecv != 0, &d.object)
+	e.late = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
+	return e, nil
 }
 
 // newEndpoint owns an endpoint that has been opened from what it needs.
 func newEndpoint(c *C.struct_fid_ep, multi bool, needs ...*object) *Endpoint {
-	e := &Endpoint{multi: multi}
+	e := &Endpoint{multi: multi, minMultiRecv: -1}
 	e.root = e
 	e.open(&c.fid, needs...)
 	e.closed = append(e.closed, e.abandon)
@@ -127,7 +133,13 @@ func (e *Endpoint) Enable() error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	return check(function, C.fi_enable(e.c()))
+	if err := check(function, C.fi_enable(e.c())); err != nil || !e.late {
+		return err
+	}
+	if e.late = false; e.minMultiRecv < 0 {
+		return nil
+	}
+	return e.SetOpt(OptMinMultiRecv, e.minMultiRecv)
 }
 
 // Alias opens the same endpoint under other flags for its operations

@@ -80,6 +80,9 @@ func (o Option) width() int {
 
 // GetOpt reads an option (fi_getopt). A size without limit is math.MaxInt.
 func (e *Endpoint) GetOpt(o Option) (int, error) {
+	if o == OptMinMultiRecv && e.late && e.minMultiRecv >= 0 {
+		return e.minMultiRecv, nil
+	}
 	var value [8]byte
 	n, err := e.GetOptBytes(o, value[:o.width()])
 	if err != nil {
@@ -107,6 +110,10 @@ func (e *Endpoint) SetOpt(o Option, v int) error {
 		if v < 0 {
 			return &Error{"fi_setopt", ErrInvalid}
 		}
+		if o == OptMinMultiRecv && e.late && e.isOpen() {
+			e.minMultiRecv = v
+			return nil
+		}
 		*(*C.size_t)(p) = C.size_t(v)
 	}
 	return e.SetOptBytes(o, value[:o.width()])
@@ -119,6 +126,9 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	if !e.isOpen() {
 		return 0, closedError(function)
 	}
+	if o == OptMinMultiRecv && e.late {
+		return 0, &Error{function, ErrOpBadState} // shm would follow a null pointer
+	}
 	size := C.size_t(len(value))
 	err := check(function, C.fi_getopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),
 		unsafe.Pointer(unsafe.SliceData(value)), &size))
@@ -130,6 +140,9 @@ func (e *Endpoint) SetOptBytes(o Option, value []byte) error {
 	const function = "fi_setopt"
 	if !e.isOpen() {
 		return closedError(function)
+	}
+	if o == OptMinMultiRecv && e.late {
+		return &Error{function, ErrOpBadState}
 	}
 	return check(function, C.fi_setopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),
 		unsafe.Pointer(unsafe.SliceData(value)), C.size_t(len(value))))

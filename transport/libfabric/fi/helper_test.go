@@ -201,10 +201,16 @@ func (n *node) next() event {
 func (n *node) wait(ctx *Context) event {
 	n.t.Helper()
 	e := n.ended(ctx)
-	if e.err != nil {
-		require.NoError(n.t, e.err)
-	}
+	require.NoError(n.t, n.fail(e))
 	return e
+}
+
+// fail is the failure of an event, nil if it is a success.
+func (n *node) fail(e event) error {
+	if e.err == nil {
+		return nil
+	}
+	return e.err
 }
 
 // ended is the end of the operation of ctx.

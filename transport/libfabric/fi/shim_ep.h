@@ -5,6 +5,8 @@
 #ifndef WEFT_FI_SHIM_EP_H
 #define WEFT_FI_SHIM_EP_H
 
+#include <poll.h>
+
 #include "shim.h"
 
 #define WEFT_EP(ep) ((struct fid_ep *) (ep))
@@ -310,6 +312,16 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out)
 	out->src_addr = FI_ADDR_NOTAVAIL;
 #endif
 	return n;
+}
+
+// weft_cq_pollfds fills fds, of which there are n, and says how many there are.
+static inline int weft_cq_pollfds(struct fid_cq *cq, struct pollfd *fds, size_t *n, uint64_t *changes)
+{
+	struct fi_wait_pollfd wait = {.nfds = *n, .fd = fds};
+	int rc = fi_control(&cq->fid, FI_GETWAIT, &wait);
+	*n = wait.nfds;
+	*changes = wait.change_index;
+	return rc;
 }
 
 #endif
