@@ -337,7 +337,7 @@ func (w *Window) drain(ctx context.Context, t *target, local bool) error {
 	}
 	t.flushing++
 	defer func() { t.flushing-- }()
-	for t.pending > 0 && !(local && t.unsent == 0) {
+	for t.pending > 0 && (!local || t.unsent > 0) {
 		if !local {
 			t.ask()
 		}

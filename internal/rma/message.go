@@ -136,6 +136,7 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 	case wire.WinSync:
 		t.acknowledge()
 		return nil
+	default:
 	}
 	part, err := w.at(&m, len(data))
 	if err != nil {
@@ -187,6 +188,7 @@ func (w *Window) at(m *wire.Window, data int) ([]byte, error) {
 		if elem == 0 || n%elem != 0 {
 			return nil, errElem
 		}
+	default: // WinPut, whose data says it all
 	}
 	if size := uint64(len(w.local)); m.Addr > size || uint64(n) > size-m.Addr {
 		return nil, errAddr
@@ -208,6 +210,7 @@ func (w *Window) apply(m *wire.Window, part, data []byte) {
 		if n := len(part); bytes.Equal(part, data[n:]) {
 			copy(part, data[:n])
 		}
+	default: // WinGet
 	}
 }
 
@@ -272,6 +275,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		}
 		t.fail(fmt.Errorf("%w: the window of rank %d", why, t.rank))
 		return nil
+	default:
 	}
 	if t.down != nil {
 		return nil // to what was given up

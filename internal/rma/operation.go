@@ -118,8 +118,8 @@ func (w *Window) Accumulate(ctx context.Context, target, disp int, src []byte, o
 	return err
 }
 
-// Raccumulate is Accumulate with a request.
-func (w *Window) Raccumulate(ctx context.Context, target, disp int, src []byte, op Op) (engine.Request, error) {
+// RAccumulate is Accumulate with a request.
+func (w *Window) RAccumulate(ctx context.Context, target, disp int, src []byte, op Op) (engine.Request, error) {
 	return w.start(ctx, call{kind: wire.WinAcc, op: op, target: target, disp: disp, src: src, ask: true})
 }
 
@@ -133,8 +133,8 @@ func (w *Window) GetAccumulate(ctx context.Context, target, disp int, src, resul
 	return err
 }
 
-// RgetAccumulate is GetAccumulate with a request.
-func (w *Window) RgetAccumulate(ctx context.Context, target, disp int, src, result []byte, op Op) (engine.Request, error) {
+// RGetAccumulate is GetAccumulate with a request.
+func (w *Window) RGetAccumulate(ctx context.Context, target, disp int, src, result []byte, op Op) (engine.Request, error) {
 	return w.start(ctx, call{kind: wire.WinFetch, op: op, target: target, disp: disp, src: src, result: result, ask: true})
 }
 
@@ -146,6 +146,11 @@ func (w *Window) RgetAccumulate(ctx context.Context, target, disp int, src, resu
 func (w *Window) CompareSwap(ctx context.Context, target, disp int, replace, compare, result []byte) error {
 	_, err := w.start(ctx, call{kind: wire.WinSwap, target: target, disp: disp, src: replace, compare: compare, result: result})
 	return err
+}
+
+// RCompareSwap is CompareSwap with a request.
+func (w *Window) RCompareSwap(ctx context.Context, target, disp int, replace, compare, result []byte) (engine.Request, error) {
+	return w.start(ctx, call{kind: wire.WinSwap, target: target, disp: disp, src: replace, compare: compare, result: result, ask: true})
 }
 
 // start begins an operation.
@@ -167,7 +172,7 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 		return engine.Request{}, err
 	}
 	atomic := c.kind == wire.WinAcc || c.kind == wire.WinFetch || c.kind == wire.WinSwap
-	if t.rail < 0 && !(atomic && w.native) {
+	if t.rail < 0 && (!atomic || !w.native) {
 		w.serveSelf(&c)
 		return engine.Request{}, nil
 	}
@@ -238,6 +243,7 @@ func (w *Window) check(t *target, c *call) (int, error) {
 		if len(c.src) != elem || len(c.compare) != elem || len(c.result) != elem {
 			return 0, fmt.Errorf("%w: compare and swap is of one element", ErrRange)
 		}
+	default:
 	}
 	if c.disp < 0 || c.disp > t.part.Size || n > t.part.Size-c.disp {
 		return 0, fmt.Errorf("%w: %d bytes at %d of %d at rank %d", ErrRange, n, c.disp, t.part.Size, t.rank)

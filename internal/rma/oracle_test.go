@@ -1,0 +1,221 @@
+package rma
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// deed is an operation of a plan, or several ranks' of one kind.
+type deed struct {
+	origin, target int
+	at, n          int // elements
+	op             Op
+	kind           int // 0 put, 1 accumulate, 2 fetch, 3 swap, 4 get
+	value          int64
+	ask            bool
+}
+
+// plan is what all ranks do between two fences. Each element of each rank has
+// one origin in it, or several that do what commutes.
+func plan(rng *rand.Rand, n, elems int) []deed {
+	var all []deed
+	for target := range n {
+		for at := 0; at < elems; {
+			d := deed{target: target, at: at, n: min(1+rng.IntN(20), elems-at), origin: rng.IntN(n), ask: rng.IntN(4) == 0}
+			at += d.n
+			switch rng.IntN(4) {
+			case 0:
+				d.kind, d.value = 0, rng.Int64()
+				all = append(all, d)
+			case 1: // of one origin, in order
+				for range 1 + rng.IntN(6) {
+					d.kind, d.op, d.value = 1+rng.IntN(2), Op(rng.IntN(int(Ops))), rng.Int64N(1000)
+					all = append(all, d)
+				}
+			case 2: // of all
+				d.kind, d.op = 1, []Op{Sum, Prod, Min, Max, Band, Bor, Bxor}[rng.IntN(7)]
+				for d.origin = range n {
+					d.value = rng.Int64()
+					all = append(all, d)
+				}
+			case 3:
+				d.kind, d.n, d.value = 3, 1, rng.Int64()
+				all = append(all, d)
+				d.kind, d.at = 4, d.at+1
+				if d.n = at - d.at; d.n > 0 {
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// model applies a plan to the parts of all ranks. before has what fetches get.
+func (d *deed) model(part []byte) (former []byte) {
+	at := part[8*d.at : 8*(d.at+d.n)]
+	former = bytes.Clone(at)
+	for i := range d.n {
+		e := at[8*i : 8*i+8]
+		switch {
+		case d.kind == 0 || d.kind < 3 && d.op == Replace:
+			put(e, d.value+int64(i))
+		case d.kind == 3:
+			if get(e)&1 == 0 {
+				put(e, d.value)
+			}
+		case d.kind < 3 && d.op > NoOp:
+			kernels(d.op)(e, word(d.value+int64(i)))
+		}
+	}
+	return former
+}
+
+// do begins a deed, and returns where its result goes.
+func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err error) {
+	data := make([]byte, 8*d.n)
+	for i := range d.n {
+		put(data[8*i:], d.value+int64(i))
+	}
+	result = make([]byte, 8*d.n)
+	target, at := d.target, 8*d.at
+	switch {
+	case d.kind == 0 && d.ask:
+		q, err = m.Rput(background, target, at, data)
+	case d.kind == 0:
+		err = m.Put(background, target, at, data)
+	case d.kind == 1 && d.ask:
+		q, err = m.RAccumulate(background, target, at, data, d.op)
+	case d.kind == 1:
+		err = m.Accumulate(background, target, at, data, d.op)
+	case d.kind == 2 && d.ask:
+		q, err = m.RGetAccumulate(background, target, at, data, result, d.op)
+	case d.kind == 2:
+		err = m.GetAccumulate(background, target, at, data, result, d.op)
+	case d.kind == 3: // succeeds where the old element is even
+		compare := word(get(old) &^ 1)
+		err = m.CompareSwap(background, target, at, data, compare, result)
+		clear(data) // it is ours again
+	case d.ask:
+		q, err = m.Rget(background, target, at, result)
+	default:
+		err = m.Get(background, target, at, result)
+	}
+	return result, q, err
+}
+
+// Random operations of all kinds leave what a model says, and fetch it.
+func TestAgainstModel(t *testing.T) {
+	const elems, rounds = 150, 8
+	for _, n := range []int{1, 2, 3, 5, 7} {
+		everyFlavour(t, n, 8*elems, func(t *testing.T, ms []*member) {
+			each(t, ms, func(m *member) error {
+				rng := rand.New(rand.NewPCG(uint64(n), 7))
+				parts := make([][]byte, n)
+				for i := range parts {
+					parts[i] = make([]byte, 8*elems)
+				}
+				for round := range rounds {
+					if err := m.open(round); err != nil {
+						return err
+					}
+					type outcome struct {
+						d         deed
+						got, want []byte
+						q         engine.Request
+					}
+					var all []outcome
+					for _, d := range plan(rng, n, elems) {
+						old := bytes.Clone(parts[d.target][8*d.at:])
+						former := d.model(parts[d.target])
+						if d.origin != m.rank {
+							continue
+						}
+						o := outcome{d: d, want: former}
+						var err error
+						if o.got, o.q, err = m.do(&d, old); err != nil {
+							return fmt.Errorf("%+v: %w", d, err)
+						}
+						all = append(all, o)
+					}
+					for _, o := range all {
+						if _, err := o.q.Wait(background); err != nil {
+							return err
+						}
+					}
+					if err := m.shut(round); err != nil {
+						return err
+					}
+					for _, o := range all {
+						if o.d.kind >= 2 {
+							if err := same(o.got, o.want); err != nil {
+								return fmt.Errorf("round %d, %+v: %w", round, o.d, err)
+							}
+						}
+					}
+					if err := same(m.local, parts[m.rank]); err != nil {
+						return fmt.Errorf("round %d: %w", round, err)
+					}
+					if err := m.barrier(); err != nil { // before anybody writes again
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// open opens one epoch or the other with all ranks.
+func (m *member) open(round int) error {
+	all := make([]int, m.size)
+	for i := range all {
+		all[i] = i
+	}
+	switch round % 4 {
+	case 0:
+		return m.LockAll(background)
+	case 1:
+		for i := range all {
+			if err := m.Lock(background, (i+m.rank)%m.size, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	case 2:
+		return m.Start(all)
+	}
+	return m.fence()
+}
+
+// shut closes it, and waits until all have.
+func (m *member) shut(round int) error {
+	switch round % 4 {
+	case 0:
+		if err := m.FlushAll(background); err != nil {
+			return err
+		}
+		if err := m.UnlockAll(background); err != nil {
+			return err
+		}
+	case 1:
+		for i := range m.size {
+			if err := m.Unlock(background, i); err != nil {
+				return err
+			}
+		}
+	case 2:
+		if err := m.Complete(background); err != nil {
+			return err
+		}
+	default:
+		if err := m.Fence(background, true); err != nil {
+			return err
+		}
+	}
+	return m.barrier()
+}
