@@ -16,15 +16,16 @@ import (
 // that have ended (fi_eq(3)).
 type EQ struct {
 	object
-	wait WaitObj
+	wait   WaitObj
+	yields bool // waiting is reading again and again
 }
 
 // EQAttr describes a queue to be opened (struct fi_eq_attr).
 type EQAttr struct {
-	Size            int   // entries, at least; zero: the provider's choice
-	Flags           Flags // FlagWrite to write events, FlagAffinity
-	Wait            WaitObj
-	SignalingVector int // the processor to interrupt, with FlagAffinity
+	Size            int     // entries, at least; zero: the provider's choice
+	Flags           Flags   // FlagWrite to write events, FlagAffinity
+	Wait            WaitObj // any but WaitSet
+	SignalingVector int     // the processor to interrupt, with FlagAffinity
 }
 
 // EQEvent is something that has happened. Which fields it has depends on the
@@ -65,7 +66,7 @@ func (f *Fabric) OpenEQ(attr EQAttr) (*EQ, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if attr.Size < 0 {
+	if attr.Size < 0 || attr.Wait == WaitSet { // sockets would follow the null pointer to the set
 		return nil, &Error{function, ErrInvalid}
 	}
 	a := C.struct_fi_eq_attr{
@@ -78,7 +79,10 @@ func (f *Fabric) OpenEQ(attr EQAttr) (*EQ, error) {
 	if err := check(function, C.fi_eq_open(f.c(), &a, &c, nil)); err != nil {
 		return nil, err
 	}
-	q := &EQ{wait: attr.Wait}
+	q := &EQ{
+		wait:   attr.Wait,
+		yields: attr.Wait == WaitYield || attr.Wait == WaitUnspec && f.provider == "shm",
+	}
 	q.open(&c.fid, &f.object)
 	return q, nil
 }
@@ -111,6 +115,9 @@ func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	if q.wait == WaitNone { // sockets would wait all the same
 		return nil, ErrInvalid
 	}
+	if q.yields { // fi_eq_sread knows no timeout then: it returns when there is an event
+		return q.poll(timeout, flags)
+	}
 	return q.read(flags, func(e *C.struct_weft_eq_event) C.ssize_t {
 		var n C.ssize_t
 		_ = waitFor(timeout, func(ms C.int) Errno {
@@ -119,6 +126,23 @@ func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 		})
 		return n
 	})
+}
+
+// poll reads until there is something or the time is over.
+func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
+	const impatient = 64 // times, before it sleeps between two
+	start := time.Now()
+	for i := 0; ; i++ {
+		ev, err := q.Read(flags)
+		if err != ErrAgain || timeout >= 0 && time.Since(start) >= timeout { //nolint:errorlint // Read returns bare errnos
+			return ev, err
+		}
+		if i < impatient {
+			runtime.Gosched()
+		} else {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
 }
 
 // read calls a reading function and makes an event of what it has read.
@@ -236,13 +260,12 @@ func (q *EQ) StrError(provErrno int, errData []byte) string {
 func (q *EQ) FD() (int, error) {
 	const function = "fi_control"
 	if !q.isOpen() {
-		return 0, closedError(function)
+		return -1, closedError(function)
 	}
 	if q.wait != WaitFD { // some providers follow a null pointer, or give another object
-		return 0, &Error{function, ErrNotSupp}
+		return -1, &Error{function, ErrNotSupp}
 	}
-	var fd C.int
-	rc := C.fi_control(q.fid, C.FI_GETWAIT, unsafe.Pointer(&fd))
-	runtime.KeepAlive(q)
-	return int(fd), check(function, rc)
+	fd := C.int(-1)
+	err := check(function, C.fi_control(q.fid, C.FI_GETWAIT, unsafe.Pointer(&fd)))
+	return int(fd), err
 }

@@ -8,6 +8,7 @@ import "C"
 // Fabric is a network as one provider sees it (fi_fabric(3)).
 type Fabric struct {
 	object
+	provider string
 }
 
 // OpenFabric opens the fabric of an Info (fi_fabric).
@@ -23,7 +24,7 @@ func OpenFabric(info *Info) (*Fabric, error) {
 	if err := check("fi_fabric", rc); err != nil {
 		return nil, err
 	}
-	f := new(Fabric)
+	f := &Fabric{provider: info.Fabric.ProvName}
 	f.open(&c.fid)
 	return f, nil
 }
@@ -34,20 +35,39 @@ func (f *Fabric) c() *C.struct_fid_fabric { return (*C.struct_fid_fabric)(f.poin
 // EQ, a CQ or a Counter.
 type Waitable interface{ waitable() *object }
 
+// sleeps says whether an object was opened with something to sleep on.
+func sleeps(o Waitable) bool {
+	var wait WaitObj
+	switch o := o.(type) {
+	case *EQ:
+		wait = o.wait
+	case *CQ:
+		wait = o.wait
+	case *Counter:
+		wait = o.wait
+	}
+	return wait == WaitFD || wait == WaitPollFD
+}
+
 // TryWait says whether the thread may sleep on the descriptors of the objects
 // (fi_trywait): ErrAgain means that something is there to be read, or may be,
-// and has to be looked at first.
+// and has to be looked at first. An object that was not opened with WaitFD or
+// WaitPollFD is ErrInvalid.
 func (f *Fabric) TryWait(objs ...Waitable) error {
+	const function = "fi_trywait"
 	if !f.isOpen() {
-		return closedError("fi_trywait")
+		return closedError(function)
 	}
 	fids := make([]*C.struct_fid, len(objs)+1) // one more: there may be none
 	for i, o := range objs {
 		w := o.waitable()
 		if !w.isOpen() {
-			return closedError("fi_trywait")
+			return closedError(function)
+		}
+		if !sleeps(o) { // providers would follow a null pointer to its wait object
+			return &Error{function, ErrInvalid}
 		}
 		fids[i] = w.fid
 	}
-	return check("fi_trywait", C.fi_trywait(f.c(), &fids[0], C.int(len(objs))))
+	return check(function, C.fi_trywait(f.c(), &fids[0], C.int(len(objs))))
 }

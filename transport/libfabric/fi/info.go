@@ -212,6 +212,9 @@ func (i *Info) HasRequest() bool { return i.handle != nil }
 // String is all that is known, in many lines, as fi_info -v prints it
 // (fi_tostr).
 func (i *Info) String() string {
+	if i == nil {
+		return "<nil>"
+	}
 	const size = 16 << 10
 	buf := (*C.char)(C.calloc(1, size))
 	defer C.free(unsafe.Pointer(buf))
