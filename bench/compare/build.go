@@ -15,8 +15,9 @@ import (
 
 // built is the programs that are compared, in a temporary directory.
 type built struct {
-	dir     string
-	missing []string // what is not installed
+	dir       string
+	missing   []string // what is not installed
+	libfabric bool     // the Go programs have the transport
 }
 
 // path is where a program was built, or "" if what it needs is missing.
@@ -44,8 +45,19 @@ func build(ctx context.Context) (b *built, err error) {
 		}
 	}()
 	root = strings.TrimSpace(root)
-	_, err = output(ctx, "go", "build", "-C", root, "-o", b.dir, "./cmd/gorun", "./bench", "./bench/peers/hello")
-	if err != nil {
+	b.findLibfabric(ctx)
+	programs := []string{"./cmd/gorun", "./bench", "./bench/peers/hello"}
+	if _, err = output(ctx, "go", append([]string{"build", "-C", root, "-o", b.dir}, programs...)...); err != nil {
+		return nil, err
+	}
+	if b.libfabric {
+		// A program of its own, so that the library does not count in the others.
+		_, err = output(ctx, "go", "build", "-C", root, "-tags", "libfabric", "-o", filepath.Join(b.dir, "bench.libfabric"), "./bench")
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err = b.buildRMA(ctx, root); err != nil {
 		return nil, err
 	}
 	for _, c := range []struct{ compiler, source, program string }{
@@ -83,7 +95,7 @@ func (b *built) has(command string) bool {
 func (b *built) describe(ctx context.Context, w io.Writer, s *settings) error {
 	versions := []string{}
 	for _, command := range [][]string{
-		{filepath.Join(b.dir, "gorun"), "-version"}, {"mpirun.openmpi", "--version"}, {"mpichversion"}, {"gcc", "--version"},
+		{filepath.Join(b.dir, "gorun"), "-version"}, {"mpirun.openmpi", "--version"}, {"mpichversion"}, {"fi_info", "--version"}, {"gcc", "--version"},
 	} {
 		if !filepath.IsAbs(command[0]) && !b.has(command[0]) {
 			continue

@@ -15,8 +15,9 @@ type contest struct {
 	ours  side
 	peers []side // none: the target is our figure itself, not a ratio
 
-	target float64
-	more   bool // is better: the target is a least, else a most
+	target     float64
+	more       bool // is better: the target is a least, else a most
+	difference bool // the target is of our figure less the better peer's, else of their ratio
 }
 
 // side is one of those who are compared.
@@ -51,9 +52,14 @@ func (c *contest) hold(ctx context.Context, w, progress io.Writer, rounds int) (
 			best = m
 		}
 	}
-	ratio := "–"
+	ratio, target := "–", fmt.Sprintf("%g", c.target)
 	figure := own
-	if len(c.peers) > 0 {
+	switch {
+	case len(c.peers) > 0 && c.difference:
+		figure = own - best
+		ratio = fmt.Sprintf("%.2f (%+.2f %s)", own/best, figure, c.unit)
+		target = fmt.Sprintf("%+g %s", c.target, c.unit)
+	case len(c.peers) > 0:
 		figure = own / best
 		ratio = fmt.Sprintf("%.2f", figure)
 	}
@@ -63,7 +69,7 @@ func (c *contest) hold(ctx context.Context, w, progress io.Writer, rounds int) (
 		met, sign = figure >= c.target, "≥"
 	}
 	verdict := map[bool]string{true: "yes", false: "no"}[met]
-	fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s %g | %s |\n", c.what, c.unit, spread(figures[0]), strings.Join(peers, "; "), ratio, sign, c.target, verdict)
+	fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s %s | %s |\n", c.what, c.unit, spread(figures[0]), strings.Join(peers, "; "), ratio, sign, target, verdict)
 	return met, nil
 }
 

@@ -1,7 +1,8 @@
-// Compare measures weft against a C program over one socket, Open MPI and
-// MPICH, on this machine, and prints a table in Markdown:
+// Compare measures weft against a C program over one socket, Open MPI, MPICH,
+// and C programs over libfabric, on this machine, and prints a table in Markdown:
 //
 //	go run ./bench/compare
+//	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
 //
 // It builds what it needs in a temporary directory. The sides take turns, round
 // after round, since machines drift; what is printed is the median of each
@@ -18,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -31,7 +33,13 @@ type settings struct {
 	block  time.Duration // of the Recv of an idle rank
 	only   []string
 	strict bool
+
+	providers []string // of libfabric
+	sizes     []int    // of messages and transfers over it, in bytes
 }
+
+// names are the groups of comparisons.
+var names = []string{"latency", "bandwidth", "start", "idle", "libfabric", "rma"}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,7 +77,9 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	flags.IntVar(&s.ranks, "ranks", 64, "`ranks` to start where starting is measured")
 	flags.DurationVar(&s.block, "block", 5*time.Second, "`time` that an idle rank is blocked in Recv")
 	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
-	only := flags.String("only", "", "comma separated `names`: latency, bandwidth, start, idle; all by default")
+	only := flags.String("only", "", "comma separated `names`: "+strings.Join(names, ", ")+"; all by default")
+	providers := flags.String("providers", "shm,tcp;ofi_rxm,net,udp;ofi_rxd", "comma separated `names` of libfabric's providers")
+	sizes := flags.String("sizes", "8,64,4096,65536,1048576", "comma separated `bytes` of messages and transfers over libfabric")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		flags.SetOutput(help)
@@ -85,8 +95,16 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	case *only != "":
 		s.only = strings.Split(*only, ",")
 	}
+	s.providers = strings.Split(*providers, ",")
+	for text := range strings.SplitSeq(*sizes, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("-sizes: expected bytes, found %q", text)
+		}
+		s.sizes = append(s.sizes, n)
+	}
 	for _, name := range s.only {
-		if !slices.Contains([]string{"latency", "bandwidth", "start", "idle"}, name) {
+		if !slices.Contains(names, name) {
 			return nil, fmt.Errorf("-only: no comparison %q", name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,12 +15,12 @@ func (b *built) contests(s *settings) []*contest {
 	all := []*contest{
 		{
 			name: "latency", what: "tcp latency, 8 B, one way", unit: "µs", target: 1.25,
-			ours:  b.bench(s, "median_us", 1, "latency", "-sizes", "8"),
+			ours:  b.bench(s, overTCP, "median_us", 1, "latency", "-sizes", "8"),
 			peers: b.spinning(s),
 		},
 		{
 			name: "bandwidth", what: "tcp bandwidth, 1 MiB", unit: "GB/s", target: 2, more: true,
-			ours:  b.bench(s, "bytes_per_s", 1e-9, "bw", "-sizes", "1m"),
+			ours:  b.bench(s, overTCP, "bytes_per_s", 1e-9, "bw", "-sizes", "1m"),
 			peers: b.openMPI(s),
 		},
 		{
@@ -34,15 +35,25 @@ func (b *built) contests(s *settings) []*contest {
 			held = append(held, c)
 		}
 	}
-	return append(held, &contest{
+	held = append(held, &contest{
 		name: "idle", what: fmt.Sprintf("CPU time of a rank blocked in Recv for %v", s.block), unit: "ms", target: 50,
-		ours: b.bench(&settings{time: s.block}, "cpu_us", 1e-3, "idle"),
+		ours: b.bench(&settings{time: s.block}, overTCP, "cpu_us", 1e-3, "idle"),
 	})
+	held = append(held, b.messages(s)...)
+	return append(held, b.onesided(s)...)
 }
 
-// bench is a benchmark of ours on two ranks, of which one figure counts.
-func (b *built) bench(s *settings, key string, scale float64, args ...string) side {
-	command := append([]string{"-np", "2", "-transport", "tcp", b.path("bench")}, args...)
+// overTCP is what makes gorun use tcp.
+var overTCP = []string{"-transport", "tcp"}
+
+// bench is a benchmark of ours on two ranks, of which one figure counts. over
+// are gorun's flags for the transport.
+func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) side {
+	program := b.path("bench")
+	if slices.Contains(over, "libfabric") {
+		program = b.path("bench.libfabric")
+	}
+	command := slices.Concat([]string{"-np", "2"}, over, []string{program}, args)
 	command = append(command, "-time", s.time.String(), "-json")
 	return side{"weft", func(ctx context.Context) (float64, error) {
 		out, err := output(ctx, b.path("gorun"), command...)

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What a message of ours over a libfabric provider may take, compared with a C
+// program over the same one: a call or two from Go into C more where it is
+// small, which no size makes up for, and a tenth more where the data counts.
+const (
+	extraMicros = 0.15
+	extraRatio  = 1.1
+	extraUpTo   = 64 // bytes
+)
+
+// messages compares messages over each provider with fi_pingpong. Both tell
+// means: fi_pingpong knows no other figure.
+func (b *built) messages(s *settings) []*contest {
+	if !b.libfabric || !b.has("fi_pingpong") {
+		return nil
+	}
+	var all []*contest
+	for _, provider := range s.providers {
+		for _, size := range s.sizes {
+			c := &contest{
+				name: "libfabric", what: fmt.Sprintf("%s, %s, one way", provider, bytesText(size)), unit: "µs",
+				ours:  b.bench(s, overProvider(provider), "mean_us", 1, "latency", "-sizes", strconv.Itoa(size)),
+				peers: []side{pingpong(s, provider, size)},
+			}
+			all = append(all, c.allow(size))
+		}
+	}
+	return all
+}
+
+// onesided compares transfers over each provider with a loop of fi_read or
+// fi_write in C.
+func (b *built) onesided(s *settings) []*contest {
+	program := b.path("fi_rma")
+	if !b.libfabric || program == "" {
+		return nil
+	}
+	limit := func(kind, provider string, size int, key string, scale float64) []side {
+		return []side{{"C", func(ctx context.Context) (float64, error) {
+			ctx, cancel := context.WithTimeout(ctx, sideLimit+2*s.time)
+			defer cancel()
+			out, err := output(ctx, program, kind, strconv.Itoa(size), fmt.Sprint(s.time.Seconds()), provider)
+			if err != nil {
+				return 0, err
+			}
+			x, err := field(out, key)
+			return x * scale, err
+		}}}
+	}
+	var all []*contest
+	for _, provider := range s.providers {
+		for _, kind := range []string{"put", "get"} {
+			c := &contest{
+				name: "rma", what: fmt.Sprintf("%s, %s and flush, 8 B", provider, kind), unit: "µs",
+				ours:  b.bench(s, overProvider(provider), "median_us", 1, kind+"_latency", "-sizes", "8"),
+				peers: limit(kind+"_latency", provider, 8, "median_us", 1),
+			}
+			all = append(all, c.allow(8))
+			for _, size := range s.sizes {
+				all = append(all, &contest{
+					name: "rma", what: fmt.Sprintf("%s, %s, windows of 64 × %s", provider, kind, bytesText(size)), unit: "GB/s",
+					ours:   b.bench(s, overProvider(provider), "bytes_per_s", 1e-9, kind+"_bw", "-sizes", strconv.Itoa(size)),
+					peers:  limit(kind, provider, size, "bytes_per_s", 1e-9),
+					target: 0.9, more: true,
+				})
+			}
+		}
+	}
+	return all
+}
+
+// allow sets the target of a time.
+func (c *contest) allow(size int) *contest {
+	c.target = extraRatio
+	if size <= extraUpTo {
+		c.target, c.difference = extraMicros, true
+	}
+	return c
+}
+
+// overProvider is what makes gorun use a provider.
+func overProvider(name string) []string {
+	return []string{"-transport", "libfabric", "-provider", name}
+}
+
+// fewAbove is the size in bytes above which a trial is short: some providers
+// take milliseconds for a message.
+const fewAbove = 4096
+
+// sideLimit is how long a program of libfabric's may take besides what it
+// measures.
+const sideLimit = 30 * time.Second
+
+// pingpong is fi_pingpong: a server and a client on this host. The first call
+// finds out how many iterations fit the time.
+func pingpong(s *settings, provider string, size int) side {
+	trial, iterations := 1000, 0 // the connection is part of the time
+	if size > fewAbove {
+		trial = 100
+	}
+	return side{"fi_pingpong", func(ctx context.Context) (float64, error) {
+		if iterations == 0 {
+			micros, err := runPingpong(ctx, sideLimit, provider, size, trial)
+			if err != nil {
+				return 0, err
+			}
+			iterations = max(int(s.time.Seconds()*1e6/(2*micros)), trial)
+		}
+		return runPingpong(ctx, sideLimit+2*s.time, provider, size, iterations)
+	}}
+}
+
+func runPingpong(ctx context.Context, limit time.Duration, provider string, size, iterations int) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	args := []string{"-e", "rdm", "-p", provider, "-S", strconv.Itoa(size), "-I", strconv.Itoa(iterations)}
+	host := "127.0.0.1"
+	if provider == "shm" {
+		host = "localhost" // it takes an address for the name of a segment
+	}
+	server := exec.CommandContext(ctx, "fi_pingpong", append(args, "-B", strconv.Itoa(port))...)
+	var errs strings.Builder
+	server.Stdout, server.Stderr = io.Discard, &errs
+	if err := server.Start(); err != nil {
+		return 0, err
+	}
+	out, err := "", listening(ctx, port)
+	if err == nil {
+		out, err = output(ctx, "fi_pingpong", append(args, "-P", strconv.Itoa(port), host)...)
+	}
+	if err != nil {
+		cancel() // ends the server
+	}
+	if serverErr := server.Wait(); err == nil && serverErr != nil {
+		err = fmt.Errorf("fi_pingpong, the server: %w", serverErr)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, errs.String())
+	}
+	return column(out, "usec/xfer")
+}
+
+// freePort is a port that nobody listened on a moment ago.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return 0, err
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err := errors.Join(err, l.Close()); err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(port)
+}
+
+// listening waits until somebody listens on a port. To connect would be to be
+// the client.
+func listening(ctx context.Context, port int) error {
+	local := fmt.Sprintf(":%04X", port)
+	for {
+		for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			text, err := os.ReadFile(table)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			for line := range strings.Lines(string(text)) {
+				const stateListen = "0A"
+				if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], local) && f[3] == stateListen {
+					return nil
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nobody listens on port %d: %w", port, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// column is the number under a head, in the last line of a table.
+func column(table, head string) (float64, error) {
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	heads, cells := strings.Fields(lines[0]), strings.Fields(lines[len(lines)-1])
+	for i, h := range heads {
+		if h == head && len(lines) > 1 && i < len(cells) {
+			return strconv.ParseFloat(cells[i], 64)
+		}
+	}
+	return 0, fmt.Errorf("no column %s in %q", head, table)
+}
+
+// bytesText is a size as people say it.
+func bytesText(n int) string {
+	switch {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// findLibfabric says whether programs can be built with it, and remembers if
+// not.
+func (b *built) findLibfabric(ctx context.Context) {
+	b.libfabric = exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() == nil
+	if !b.libfabric {
+		b.missing = append(b.missing, "libfabric-dev")
+	}
+}
+
+// buildRMA builds the C program over libfabric.
+func (b *built) buildRMA(ctx context.Context, root string) error {
+	if !b.libfabric || !b.has("gcc") {
+		return nil
+	}
+	flags, err := output(ctx, "pkg-config", "--cflags", "--libs", "libfabric")
+	if err != nil {
+		return err
+	}
+	args := []string{"-O2", "-o", filepath.Join(b.dir, "fi_rma"), filepath.Join(root, "bench", "c", "fi_rma.c")}
+	_, err = output(ctx, "gcc", append(args, strings.Fields(flags)...)...)
+	return err
+}

@@ -1,0 +1,70 @@
+//go:build libfabric
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var testedProviders = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"}
+
+// TestPeersOverLibfabric runs the C programs that ours are compared with.
+func TestPeersOverLibfabric(t *testing.T) {
+	b := &built{dir: t.TempDir()}
+	b.findLibfabric(t.Context())
+	require.True(t, b.libfabric, "pkg-config finds what this was built with")
+	require.NoError(t, b.buildRMA(t.Context(), "../.."))
+	s := &settings{time: 10 * time.Millisecond, providers: testedProviders, sizes: []int{64, 4096}}
+	messages := b.messages(s)
+	require.Len(t, messages, len(s.providers)*2)
+	require.True(t, messages[0].difference)
+	require.False(t, messages[1].difference)
+	s.sizes = s.sizes[:1]
+	transfers := b.onesided(s)
+	require.Len(t, transfers, len(s.providers)*2*2)
+	for _, c := range append(messages[:1], transfers...) {
+		require.Len(t, c.peers, 1)
+		x, err := c.peers[0].run(t.Context())
+		require.NoError(t, err, c.what)
+		require.Positive(t, x, c.what)
+	}
+	for _, p := range s.providers {
+		x, err := runPingpong(t.Context(), sideLimit, p, 64, 20)
+		require.NoError(t, err, p)
+		require.Positive(t, x, p)
+	}
+}
+
+func TestPingpongThatFails(t *testing.T) {
+	_, err := runPingpong(t.Context(), 10*time.Second, "no-such-provider", 8, 10)
+	require.Error(t, err)
+}
+
+func TestListening(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, listening(t.Context(), port))
+	require.NoError(t, l.Close())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorContains(t, listening(ctx, port), fmt.Sprintf("nobody listens on port %d", port))
+}
+
+func TestColumn(t *testing.T) {
+	const table = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n" +
+		"1m      200     =200     400m        0.12s   3404.27     308.02       0.00\n"
+	x, err := column(table, "usec/xfer")
+	require.NoError(t, err)
+	require.InDelta(t, 308.02, x, 1e-9)
+	for _, bad := range []string{"", "usec/xfer\n", "bytes\n8\n"} {
+		_, err := column(bad, "usec/xfer")
+		require.Error(t, err, bad)
+	}
+}
