@@ -1,0 +1,295 @@
+package rma
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// All ranks count with one element, and every number comes once.
+func TestContendedCounter(t *testing.T) {
+	const times = 100
+	for _, n := range []int{2, 5} {
+		everyFlavour(t, n, 8, func(t *testing.T, ms []*member) {
+			seen := make([]atomic.Bool, n*times)
+			each(t, ms, func(m *member) error {
+				if err := m.LockAll(background); err != nil {
+					return err
+				}
+				old, one := make([]byte, 8), word(1)
+				for range times {
+					if err := m.GetAccumulate(background, 0, 0, one, old, Sum); err != nil {
+						return err
+					}
+					if err := m.Flush(background, 0); err != nil {
+						return err
+					}
+					if i := get(old); i < 0 || i >= int64(len(seen)) || seen[i].Swap(true) {
+						return fmt.Errorf("%d came twice, or is none", i)
+					}
+				}
+				if err := m.UnlockAll(background); err != nil {
+					return err
+				}
+				return m.barrier()
+			})
+			require.Equal(t, int64(n*times), get(ms[0].local))
+		})
+	}
+}
+
+// A spin lock made of CompareSwap guards an element that Put and Get change.
+func TestSpinLock(t *testing.T) {
+	const n, times = 3, 20
+	everyFlavour(t, n, 16, func(t *testing.T, ms []*member) {
+		each(t, ms, func(m *member) error {
+			if err := m.LockAll(background); err != nil {
+				return err
+			}
+			me, old, value := word(int64(m.rank+1)), make([]byte, 8), make([]byte, 8)
+			free := word(0)
+			for range times {
+				for old[0] = 1; get(old) != 0; {
+					if err := m.CompareSwap(background, 1, 0, me, free, old); err != nil {
+						return err
+					}
+					if err := m.FlushLocal(background, 1); err != nil {
+						return err
+					}
+				}
+				if err := m.Get(background, 1, 8, value); err != nil {
+					return err
+				}
+				if err := m.Flush(background, 1); err != nil {
+					return err
+				}
+				put(value, get(value)+1)
+				if err := m.Put(background, 1, 8, value); err != nil {
+					return err
+				}
+				if err := m.Flush(background, 1); err != nil {
+					return err
+				}
+				if err := m.Accumulate(background, 1, 0, free, Replace); err != nil {
+					return err
+				}
+				if err := m.Flush(background, 1); err != nil {
+					return err
+				}
+			}
+			if err := m.UnlockAll(background); err != nil {
+				return err
+			}
+			return m.barrier()
+		})
+		require.Equal(t, int64(n*times), get(ms[1].local[8:]))
+	})
+}
+
+// Who holds a lock alone is alone; who shares it is not alone with it. The
+// counts of who is inside are the test's own.
+func TestLocksExclude(t *testing.T) {
+	const n, times = 4, 40
+	everyFlavour(t, n, 16, func(t *testing.T, ms []*member) {
+		var alone, sharing atomic.Int32
+		each(t, ms, func(m *member) error {
+			value := make([]byte, 8)
+			for i := range times {
+				exclusive := (i+m.rank)%2 == 0
+				if err := m.Lock(background, 2, exclusive); err != nil {
+					return err
+				}
+				if exclusive {
+					if a, s := alone.Add(1), sharing.Load(); a != 1 || s != 0 {
+						return fmt.Errorf("%d alone, %d sharing", a, s)
+					}
+				} else {
+					sharing.Add(1)
+					if a := alone.Load(); a != 0 {
+						return fmt.Errorf("%d alone beside who shares", a)
+					}
+				}
+				if err := m.Get(background, 2, 8, value); err != nil {
+					return err
+				}
+				if err := m.Flush(background, 2); err != nil {
+					return err
+				}
+				if exclusive {
+					put(value, get(value)+1)
+					if err := m.Put(background, 2, 8, value); err != nil {
+						return err
+					}
+					alone.Add(-1)
+				} else {
+					sharing.Add(-1)
+				}
+				if err := m.Unlock(background, 2); err != nil {
+					return err
+				}
+			}
+			return m.barrier()
+		})
+		require.Equal(t, int64(n*times/2), get(ms[2].local[8:]))
+	})
+}
+
+// All share a lock at once: each waits inside for all others.
+func TestSharersMeet(t *testing.T) {
+	everyFlavour(t, 3, 8, func(t *testing.T, ms []*member) {
+		each(t, ms, func(m *member) error {
+			if err := m.Lock(background, 0, false); err != nil {
+				return err
+			}
+			if err := m.barrier(); err != nil {
+				return err
+			}
+			if err := m.Unlock(background, 0); err != nil {
+				return err
+			}
+			return m.barrier()
+		})
+	})
+}
+
+// Locks are given in the order in which they are asked for: a stream of
+// sharers does not keep out who wants to be alone.
+func TestLocksAreFair(t *testing.T) {
+	everyFlavour(t, 3, 8, func(t *testing.T, ms []*member) {
+		each(t, ms, func(m *member) error {
+			switch m.rank {
+			case 0: // the target, which shares its lock at first
+				if err := m.Lock(background, 0, false); err != nil {
+					return err
+				}
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				for { // until rank 1 waits
+					if err := m.Sync(); err != nil {
+						return err
+					}
+					m.port.Lock()
+					waits := len(m.queue) > 0
+					m.port.Unlock()
+					if waits {
+						break
+					}
+				}
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				for { // until rank 2 waits behind it
+					if err := m.Sync(); err != nil {
+						return err
+					}
+					m.port.Lock()
+					queue := append([]lockRequest{}, m.queue...)
+					m.port.Unlock()
+					if len(queue) == 2 {
+						if queue[0] != (lockRequest{1, true}) || queue[1] != (lockRequest{2, false}) {
+							return fmt.Errorf("queue %v", queue)
+						}
+						break
+					}
+				}
+				if err := m.Unlock(background, 0); err != nil {
+					return err
+				}
+			case 1:
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				done := make(chan error, 1)
+				go func() { done <- m.barrier() }() // ends with rank 0's, which waits for our lock
+				if err := m.Lock(background, 0, true); err != nil {
+					return err
+				}
+				if err := <-done; err != nil {
+					return err
+				}
+				if err := m.Put(background, 0, 0, word(7)); err != nil {
+					return err
+				}
+				if err := m.Unlock(background, 0); err != nil {
+					return err
+				}
+			default:
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				if err := m.Lock(background, 0, false); err != nil {
+					return err
+				}
+				got := make([]byte, 8)
+				if err := m.Get(background, 0, 0, got); err != nil {
+					return err
+				}
+				if err := m.Unlock(background, 0); err != nil {
+					return err
+				}
+				if err := same(got, word(7)); err != nil {
+					return err
+				}
+			}
+			return m.barrier()
+		})
+	})
+}
+
+// Who gives up waiting for a lock may ask again, or for the other kind, and
+// keeps it from nobody.
+func TestLockGivenUp(t *testing.T) {
+	everyFlavour(t, 2, 8, func(t *testing.T, ms []*member) {
+		for _, again := range []bool{true, false} {
+			each(t, ms, func(m *member) error {
+				if m.rank == 1 {
+					if err := m.Lock(background, 1, true); err != nil {
+						return err
+					}
+				}
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				if m.rank == 1 {
+					if err := m.barrier(); err != nil {
+						return err
+					}
+					if err := m.Unlock(background, 1); err != nil {
+						return err
+					}
+					if err := m.Lock(background, 1, true); err != nil {
+						return err
+					}
+					if err := m.Unlock(background, 1); err != nil {
+						return err
+					}
+					return m.barrier()
+				}
+				ctx, cancel := context.WithCancel(background)
+				cancel()
+				for range 2 {
+					if err := wantErr(m.Lock(ctx, 1, true), context.Canceled); err != nil {
+						return err
+					}
+				}
+				if err := m.barrier(); err != nil {
+					return err
+				}
+				if err := m.Lock(background, 1, again); err != nil {
+					return err
+				}
+				if err := m.Unlock(background, 1); err != nil {
+					return err
+				}
+				return m.barrier()
+			})
+		}
+	})
+}
