@@ -5,7 +5,11 @@ package fi
 // #include "shim_atomic.h"
 import "C"
 
-import "runtime"
+import (
+	"math"
+	"runtime"
+	"sync/atomic"
+)
 
 // Atomic operations (fi_atomic(3)) on the elements of a peer's memory, each
 // element by itself, atomically towards other operations of the same provider;
@@ -17,15 +21,17 @@ import "runtime"
 // lengths say how many there are. They belong to libfabric until the completion
 // has been read. The target should be aligned to the size of an element.
 //
-// What a provider has is asked by AtomicValid, FetchAtomicValid and
-// CompareAtomicValid; a pair of operation and datatype that it lacks must not be
-// posted: some providers answer ErrNotSupported, others an error completion.
+// What a provider can do is asked by AtomicValid, FetchAtomicValid and
+// CompareAtomicValid. The calls ask as well, once for each operation and datatype,
+// and post nothing else: with several providers the target would jump to address
+// zero.
 //
-// The calls do not block and do not allocate. They return a bare Errno: ErrAgain
-// if the endpoint is full or not yet connected, and the caller is to read the
-// completion queue and post again; ErrInvalid for a buffer that is no multiple of
-// an element; ErrNotSupported without CapAtomic and for operations and datatypes
-// newer than the headers; ErrClosed.
+// The calls do not block and, but for the first, do not allocate. They return a
+// bare Errno: ErrAgain if the endpoint is full or not yet connected, and the
+// caller is to read the completion queue and post again; ErrNotSupported for what
+// the provider cannot do; ErrMsgSize for more elements than it takes; ErrInvalid
+// for a buffer that is no multiple of an element, or buffers that do not fit
+// together; ErrBusy if ctx is in flight; ErrClosed.
 
 // family is which of the three kinds of call.
 type family = C.enum_weft_family
@@ -40,7 +46,7 @@ func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_
 
 // Atomic does op with the elements of buf to those of dest (fi_atomic).
 func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	n, err := e.elements(buf, t, op)
+	n, err := e.elements(C.WEFT_BASE, buf, t, op)
 	if err != nil {
 		return err
 	}
@@ -55,7 +61,7 @@ func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t 
 // InjectAtomic is Atomic with at most TxAttr.InjectSize bytes; buf is the
 // caller's again on return and there is no completion (fi_inject_atomic).
 func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datatype, op AtomicOp) error {
-	n, err := e.elements(buf, t, op)
+	n, err := e.elements(C.WEFT_BASE, buf, t, op)
 	if err != nil {
 		return err
 	}
@@ -69,7 +75,7 @@ func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datat
 func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
-	n, err := e.elements(result, t, op)
+	n, err := e.elements(C.WEFT_FETCH, result, t, op)
 	if err != nil {
 		return err
 	}
@@ -93,7 +99,7 @@ func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc 
 func (e *Endpoint) CompareAtomic(buf []byte, desc Desc, compare []byte, compareDesc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
-	n, err := e.elements(result, t, op)
+	n, err := e.elements(C.WEFT_COMPARE, result, t, op)
 	if err != nil {
 		return err
 	}
@@ -175,17 +181,49 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	return AtomicAttr{Count: int(attr.count), Size: int(attr.size)}, nil
 }
 
-// elements is how many of t there are in buf, for a call on e.
-func (e *Endpoint) elements(buf []byte, t Datatype, op AtomicOp) (C.size_t, error) {
+// elements is how many of t there are in buf, if a call of that family may do op
+// with them.
+func (e *Endpoint) elements(kind family, buf []byte, t Datatype, op AtomicOp) (C.size_t, error) {
 	if !e.isOpen() {
 		return 0, ErrClosed
 	}
-	if !t.known() || !op.known() {
+	limit := e.root.atomicLimit(kind, t, op)
+	if limit == 0 {
 		return 0, ErrNotSupp
 	}
 	size := t.Size()
 	if len(buf)%size != 0 {
 		return 0, ErrInvalid
 	}
+	if len(buf)/size > limit {
+		return 0, ErrMsgSize
+	}
 	return C.size_t(len(buf) / size), nil
+}
+
+// atomicLimits has the answers of AtomicValid and its siblings, one more than
+// each: 0 has not been asked yet.
+type atomicLimits struct {
+	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
+}
+
+// atomicLimit is how many elements the provider takes at once, 0 if it cannot do
+// op at all.
+func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
+	if !t.known() || !op.known() {
+		return 0
+	}
+	table := e.atomics.table.Load()
+	if table == nil {
+		table = new([C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32)
+		e.atomics.table.Store(table) // another goroutine's answers are the same
+	}
+	limit := &table[kind][op][t]
+	if n := limit.Load(); n != 0 {
+		return int(n) - 1
+	}
+	n, _ := e.atomicValid("", kind, t, op)
+	n = min(n, math.MaxInt32-1)
+	limit.Store(int32(n) + 1)
+	return n
 }

@@ -6,6 +6,7 @@ package fi
 import "C"
 
 import (
+	"math"
 	"runtime"
 	"unsafe"
 )
@@ -40,7 +41,7 @@ type AtomicMsg struct {
 
 // AtomicV is Atomic with the elements of several buffers (fi_atomicv).
 func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, t, op, operand, Vector{}, Vector{})
+	v, err := e.beginAtomic(ctx, C.WEFT_BASE, t, op, operand, Vector{}, Vector{}, 0)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Dataty
 // and result have equally many elements, not necessarily in equally many
 // buffers. AtomicRead needs no operand.
 func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, t, op, operand, Vector{}, result)
+	v, err := e.beginAtomic(ctx, C.WEFT_FETCH, t, op, operand, Vector{}, result, 0)
 	if err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uin
 // CompareAtomicV is CompareAtomic with several buffers (fi_compare_atomicv).
 // The three have equally many elements.
 func (e *Endpoint) CompareAtomicV(operand, compare, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, t, op, operand, compare, result)
+	v, err := e.beginAtomic(ctx, C.WEFT_COMPARE, t, op, operand, compare, result, 0)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (e *Endpoint) CompareAtomicMsg(msg *AtomicMsg, flags Flags) error {
 
 func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
 	ctx := msg.Context
-	v, err := e.beginAtomic(ctx, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result)
+	v, err := e.beginAtomic(ctx, kind, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result, flags)
 	if err != nil {
 		return err
 	}
@@ -120,15 +121,11 @@ type vectors struct {
 // beginAtomic puts ctx in flight with the buffers of all vectors. The arrays of
 // the three stand one after the other in the context; struct fi_ioc is like
 // struct iovec, but counts elements.
-func (e *Endpoint) beginAtomic(ctx *Context, t Datatype, op AtomicOp, operand, compare, result Vector) (vectors, error) {
-	for _, v := range [...]*Vector{&operand, &compare, &result} {
-		for _, b := range v.Bufs {
-			if _, err := e.elements(b, t, op); err != nil {
-				return vectors{}, err
-			}
-		}
+func (e *Endpoint) beginAtomic(ctx *Context, kind family, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
+	if !e.isOpen() {
+		return vectors{}, ErrClosed
 	}
-	if _, err := e.elements(nil, t, op); err != nil {
+	if err := e.fitAtomic(kind, t, op, &operand, &compare, &result, flags); err != nil {
 		return vectors{}, err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -162,4 +159,34 @@ func (e *Endpoint) beginAtomic(ctx *Context, t Datatype, op AtomicOp, operand, c
 		return at
 	}
 	return vectors{home: home, operand: next(&operand), compare: next(&compare), result: next(&result)}, nil
+}
+
+// fitAtomic is the error of vectors that a call of that family must not have.
+func (e *Endpoint) fitAtomic(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
+	limit := math.MaxInt // nothing asks what tagged buffers take
+	if flags&FlagTagged == 0 {
+		limit = e.root.atomicLimit(kind, t, op)
+	}
+	if limit == 0 || !t.known() || !op.known() {
+		return ErrNotSupp
+	}
+	var lengths [3]int
+	for i, v := range [...]*Vector{operand, compare, result} {
+		for _, b := range v.Bufs {
+			if len(b)%t.Size() != 0 {
+				return ErrInvalid
+			}
+			lengths[i] += len(b) / t.Size()
+		}
+	}
+	n := max(lengths[0], lengths[2]) // AtomicRead has no operand
+	switch {
+	case n > limit:
+		return ErrMsgSize
+	case lengths[0] != n && op != AtomicRead,
+		lengths[1] != n && kind == C.WEFT_COMPARE,
+		lengths[2] != n && kind != C.WEFT_BASE:
+		return ErrInvalid
+	}
+	return nil
 }

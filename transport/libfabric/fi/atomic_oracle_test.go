@@ -1,0 +1,229 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+)
+
+// What fi_atomic(3) says that the operations do, in Go, element by element.
+
+// kind is what the operations distinguish datatypes by.
+type kind int
+
+const (
+	integer kind = iota
+	floating
+	complexes
+)
+
+func (t Datatype) kind() kind {
+	switch t {
+	case TypeFloat32, TypeFloat64, TypeLongDouble, TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2:
+		return floating
+	case TypeComplex64, TypeComplex128, TypeLongDoubleComplex:
+		return complexes
+	}
+	return integer
+}
+
+func (t Datatype) signed() bool {
+	return slices.Contains([]Datatype{TypeInt8, TypeInt16, TypeInt32, TypeInt64, TypeInt128}, t)
+}
+
+// cell is the value of an element: an integer, or else a floating point number
+// or complex one.
+type cell struct {
+	i big.Int
+	f complex128
+}
+
+func (t Datatype) cell(re, im int64) cell {
+	c := cell{f: complex(float64(re), 0)}
+	c.i.SetInt64(re)
+	if t.kind() == complexes {
+		c.f = complex(float64(re), float64(im))
+	}
+	return t.wrapped(c)
+}
+
+// wrapped is c as far as t can hold it.
+func (t Datatype) wrapped(c cell) cell {
+	if t.kind() != integer {
+		return cell{f: c.f}
+	}
+	bits := uint(8 * t.Size())
+	w := new(big.Int).Lsh(big.NewInt(1), bits)
+	var out cell
+	out.i.Mod(&c.i, w)
+	if t.signed() && out.i.Bit(int(bits)-1) == 1 {
+		out.i.Sub(&out.i, w)
+	}
+	return out
+}
+
+func (c cell) zero() bool         { return c.i.Sign() == 0 && c.f == 0 }
+func (c cell) equals(d cell) bool { return c.i.Cmp(&d.i) == 0 && c.f == d.f }
+func (c cell) less(d cell) bool   { return c.i.Cmp(&d.i) < 0 || real(c.f) < real(d.f) }
+
+// String does not tell the two zeros of floating point apart.
+func (c cell) String() string { return fmt.Sprintf("%v|%v", &c.i, c.f+0) }
+
+// apply is the target's new value, and whether the operation is one on such
+// elements at all.
+func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool) {
+	truth := func(b bool) cell {
+		if b {
+			return t.cell(1, 0)
+		}
+		return t.cell(0, 0)
+	}
+	swapIf := func(b bool) cell {
+		if b {
+			return operand
+		}
+		return target
+	}
+	ints := func(f func(z, x, y *big.Int) *big.Int) (cell, bool) {
+		var out cell
+		f(&out.i, &target.i, &operand.i)
+		return t.wrapped(out), t.kind() == integer
+	}
+	k := t.kind()
+	switch op {
+	case AtomicMin:
+		return swapIf(operand.less(target)), k != complexes
+	case AtomicMax:
+		return swapIf(target.less(operand)), k != complexes
+	case AtomicSum:
+		c, _ := ints((*big.Int).Add)
+		c.f = target.f + operand.f
+		return c, true
+	case AtomicProd:
+		c, _ := ints((*big.Int).Mul)
+		c.f = target.f * operand.f
+		return c, true
+	case AtomicDiff:
+		c, _ := ints((*big.Int).Sub)
+		c.f = target.f - operand.f
+		return c, true
+	case AtomicLogicalOr:
+		return truth(!target.zero() || !operand.zero()), true
+	case AtomicLogicalAnd:
+		return truth(!target.zero() && !operand.zero()), true
+	case AtomicLogicalXor:
+		return truth(target.zero() != operand.zero()), true
+	case AtomicBitOr:
+		return ints((*big.Int).Or)
+	case AtomicBitAnd:
+		return ints((*big.Int).And)
+	case AtomicBitXor:
+		return ints((*big.Int).Xor)
+	case AtomicRead:
+		return target, true
+	case AtomicWrite:
+		return operand, true
+	case AtomicCompareSwap:
+		return swapIf(compare.equals(target)), true
+	case AtomicCompareSwapNE:
+		return swapIf(!compare.equals(target)), true
+	case AtomicCompareSwapLE:
+		return swapIf(!target.less(compare)), k != complexes
+	case AtomicCompareSwapLT:
+		return swapIf(compare.less(target)), k != complexes
+	case AtomicCompareSwapGE:
+		return swapIf(!compare.less(target)), k != complexes
+	case AtomicCompareSwapGT:
+		return swapIf(target.less(compare)), k != complexes
+	case AtomicMaskSwap:
+		return ints(func(z, x, y *big.Int) *big.Int {
+			var keep big.Int
+			keep.AndNot(x, &compare.i)
+			return z.Or(z.And(y, &compare.i), &keep)
+		})
+	}
+	return cell{}, false
+}
+
+// append adds the element's bytes as C has them on a little-endian machine.
+func (t Datatype) append(b []byte, c cell) []byte {
+	re, im := real(c.f), imag(c.f)
+	switch t {
+	case TypeFloat32:
+		return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(re)))
+	case TypeFloat64:
+		return binary.LittleEndian.AppendUint64(b, math.Float64bits(re))
+	case TypeComplex64:
+		return TypeFloat32.append(TypeFloat32.append(b, cell{f: complex(re, 0)}), cell{f: complex(im, 0)})
+	case TypeComplex128:
+		return TypeFloat64.append(TypeFloat64.append(b, cell{f: complex(re, 0)}), cell{f: complex(im, 0)})
+	case TypeLongDouble:
+		return appendX87(b, re)
+	case TypeLongDoubleComplex:
+		return appendX87(appendX87(b, re), im)
+	}
+	var wide big.Int
+	wide.Mod(&c.i, new(big.Int).Lsh(big.NewInt(1), uint(8*t.Size())))
+	bytes := wide.FillBytes(make([]byte, t.Size()))
+	slices.Reverse(bytes)
+	return append(b, bytes...)
+}
+
+// cells is the way back.
+func (t Datatype) cells(b []byte) []cell {
+	var out []cell
+	for ; len(b) > 0; b = b[t.Size():] {
+		var c cell
+		switch t {
+		case TypeFloat32:
+			c.f = complex(float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), 0)
+		case TypeFloat64:
+			c.f = complex(math.Float64frombits(binary.LittleEndian.Uint64(b)), 0)
+		case TypeComplex64:
+			c.f = complex(real(TypeFloat32.cells(b[:4])[0].f), real(TypeFloat32.cells(b[4:8])[0].f))
+		case TypeComplex128:
+			c.f = complex(real(TypeFloat64.cells(b[:8])[0].f), real(TypeFloat64.cells(b[8:16])[0].f))
+		case TypeLongDouble:
+			c.f = complex(x87(b), 0)
+		case TypeLongDoubleComplex:
+			c.f = complex(x87(b), x87(b[16:]))
+		default:
+			bytes := slices.Clone(b[:t.Size()])
+			slices.Reverse(bytes)
+			c.i.SetBytes(bytes)
+			c = t.wrapped(c)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// appendX87 adds an extended double of amd64: 64 bits of mantissa with its first
+// one, 15 of exponent, a sign, and six bytes that are nothing.
+func appendX87(b []byte, f float64) []byte {
+	var mantissa uint64
+	var exponent uint16
+	if f != 0 {
+		fraction, e := math.Frexp(math.Abs(f)) // fraction in [½, 1)
+		mantissa, exponent = uint64(fraction*(1<<53))<<11, uint16(e-1+16383)
+	}
+	if math.Signbit(f) {
+		exponent |= 1 << 15
+	}
+	b = binary.LittleEndian.AppendUint64(b, mantissa)
+	b = binary.LittleEndian.AppendUint16(b, exponent)
+	return append(b, 0, 0, 0, 0, 0, 0)
+}
+
+func x87(b []byte) float64 {
+	mantissa, exponent := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint16(b[8:])
+	f := math.Ldexp(float64(mantissa), int(exponent&0x7fff)-16383-63)
+	if exponent>>15 == 1 {
+		f = -f
+	}
+	return f
+}
