@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -245,3 +246,6 @@ func pattern(buf []byte, seed int) []byte {
 	}
 	return buf
 }
+
+// pointerTo is a pointer to memory that is not Go's.
+func pointerTo(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
