@@ -1,0 +1,112 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// Addresses are texts:
+//
+//	FI_SOCKADDR_IN, _IN6   192.0.2.1:4000, [2001:db8::1]:4000
+//	FI_ADDR_STR            as it is: fi_shm://4711
+//	others                 hex:0a1b…
+const (
+	hexPrefix   = "hex:"
+	sockaddrIn  = 16 // bytes of struct sockaddr_in
+	sockaddrIn6 = 28
+)
+
+func isIP(f fi.AddrFormat) bool { return f == fi.SockaddrIn || f == fi.SockaddrIn6 }
+
+// decode makes a text of an address as libfabric has it.
+func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
+	switch f {
+	case fi.SockaddrIn, fi.SockaddrIn6:
+		a, err := decodeIP(b)
+		return transport.Address(a.String()), err
+	case fi.AddrStr:
+		text, _, _ := bytes.Cut(b, []byte{0})
+		return transport.Address(text), nil
+	}
+	return transport.Address(hexPrefix + hex.EncodeToString(b)), nil
+}
+
+// encode is the inverse of decode. Texts of another fabric are ErrAddress.
+func encode(f fi.AddrFormat, text transport.Address) ([]byte, error) {
+	s := string(text)
+	switch f {
+	case fi.SockaddrIn, fi.SockaddrIn6:
+		a, err := netip.ParseAddrPort(s)
+		if err != nil || a.Port() == 0 || a.Addr().Is4() != (f == fi.SockaddrIn) {
+			return nil, fmt.Errorf("%q is not of the form ip:port of this fabric: %w", s, transport.ErrAddress)
+		}
+		return encodeIP(a)
+	case fi.AddrStr:
+		if !strings.Contains(s, "://") || strings.ContainsRune(s, 0) {
+			return nil, fmt.Errorf("%q is not of the form scheme://name: %w", s, transport.ErrAddress)
+		}
+		return append([]byte(s), 0), nil
+	}
+	digits, ok := strings.CutPrefix(s, hexPrefix)
+	b, err := hex.DecodeString(digits)
+	if !ok || err != nil || len(b) == 0 {
+		return nil, fmt.Errorf("%q is not of the form %s…: %w", s, hexPrefix, transport.ErrAddress)
+	}
+	return b, nil
+}
+
+// decodeIP reads a struct sockaddr_in or sockaddr_in6.
+func decodeIP(b []byte) (netip.AddrPort, error) {
+	family := 0
+	if len(b) >= 2 {
+		family = int(binary.NativeEndian.Uint16(b))
+	}
+	switch {
+	case family == unix.AF_INET && len(b) >= sockaddrIn:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), nil
+	case family == unix.AF_INET6 && len(b) >= sockaddrIn6:
+		a := netip.AddrFrom16([16]byte(b[8:24]))
+		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 {
+			a = a.WithZone(strconv.FormatUint(uint64(scope), 10))
+		}
+		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[2:])), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("socket address of %d bytes, family %d: %w", len(b), family, transport.ErrAddress)
+}
+
+// encodeIP makes a struct sockaddr_in or sockaddr_in6.
+func encodeIP(a netip.AddrPort) ([]byte, error) {
+	if a.Addr().Is4() {
+		b := make([]byte, sockaddrIn)
+		binary.NativeEndian.PutUint16(b, unix.AF_INET)
+		binary.BigEndian.PutUint16(b[2:], a.Port())
+		ip := a.Addr().As4()
+		copy(b[4:], ip[:])
+		return b, nil
+	}
+	b := make([]byte, sockaddrIn6)
+	binary.NativeEndian.PutUint16(b, unix.AF_INET6)
+	binary.BigEndian.PutUint16(b[2:], a.Port())
+	ip := a.Addr().As16()
+	copy(b[8:], ip[:])
+	if zone := a.Addr().Zone(); zone != "" {
+		scope, err := strconv.ParseUint(zone, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("zone %q of %s is not a number: %w", zone, a, transport.ErrAddress)
+		}
+		binary.NativeEndian.PutUint32(b[24:], uint32(scope))
+	}
+	return b, nil
+}

@@ -1,0 +1,310 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+const (
+	// copyLimit is up to how many bytes of header and data a copy, which frees
+	// the user's buffer at once, is cheaper than pinning.
+	copyLimit = 8 << 10
+	// eagerLimit is the largest data worth copying twice to save a round trip,
+	// where the provider says nothing against it.
+	eagerLimit = 64 << 10
+	// rxmEager is the largest message that rxm sends at once. It fetches larger
+	// ones itself, and completes them after later ones of the same peer.
+	rxmEager = 16 << 10
+
+	batch     = 32 // completions per poll
+	queueSize = 4096
+)
+
+// domain is the whole of the transport: what the user serialises. Only the
+// sleeping part is shared with other goroutines.
+type domain struct {
+	cfg       transport.Config
+	info      *fi.Info
+	at        netip.AddrPort // where the endpoint must be, if valid
+	attr      transport.Attr
+	mrMode    fi.MRMode
+	multiRecv bool
+	inject    int // largest frame that fi_inject takes
+	tries     int // how often a poll looks
+
+	fabric *fi.Fabric
+	fid    *fi.Domain
+	ficq   *fi.CQ
+	fiep   *fi.Endpoint
+	raw    *fi.Raw
+	arena  *arena
+	avs    []*addressVector
+
+	av      *addressVector // the endpoint's
+	cq      *completionQueue
+	ep      *endpoint
+	address transport.Address
+	mrs     regions
+	peers   []peer
+	atomics atomicTable
+	request fi.RawAtomic // scratch of Atomic
+
+	closed bool
+	left   bool  // Shutdown has begun
+	drop   bool  // messages are not delivered any more
+	broken error // why the queue is of no further use
+
+	loop   selfQueue
+	owed   []transport.Addr // peers whose bye is to be answered
+	out    []transport.Completion
+	pend   []transport.Completion // what found no place there, from pendAt
+	pendAt int
+
+	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
+	// takes each before it closes the descriptors.
+	epfd, evfd int
+	hasFD      bool // the queue has a descriptor, and epfd watches it
+	signaled   atomic.Bool
+	found      atomic.Bool // something has happened since the last nap
+	down       atomic.Bool
+	sleepMu    sync.Mutex
+	sigMu      sync.Mutex
+	nap        int64 // guarded by sleepMu; nanoseconds
+}
+
+func newDomain(cfg transport.Config, info *fi.Info) *domain {
+	d := &domain{
+		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
+		multiRecv: info.Caps&fi.CapMultiRecv != 0,
+		inject:    min(info.Tx.InjectSize, stageSize),
+		tries:     1,
+		peers:     make([]peer, cfg.Size),
+	}
+	frame := eagerLimit + transport.HeaderSize + frameSize
+	latency, rate := 10_000, 2_000_000_000
+	switch info.EP.Protocol {
+	case fi.ProtoRXM, fi.ProtoRXMTCP:
+		frame = rxmEager
+	case fi.ProtoSHM, fi.ProtoSM2:
+		// Larger messages are copied piece by piece, while later ones pass.
+		frame = max(info.Tx.InjectSize, 1024)
+		latency, rate = 1_000, 8_000_000_000
+		d.tries = 4
+	}
+	frame = min(frame, info.EP.MaxMsgSize)
+	caps := transport.Caps(0)
+	if info.Caps&fi.CapRMA != 0 {
+		caps |= transport.CapRead | transport.CapWrite
+	}
+	var mr transport.MRMode
+	for _, m := range []struct {
+		fi fi.MRMode
+		mr transport.MRMode
+	}{
+		{fi.MRLocal, transport.MRLocal}, {fi.MRVirtAddr, transport.MRVirtAddr},
+		{fi.MRAllocated, transport.MRAllocated}, {fi.MREndpoint, transport.MREndpoint},
+	} {
+		if d.mrMode&m.fi != 0 {
+			mr |= m.mr
+		}
+	}
+	progress := transport.ProgressManual
+	if info.Domain.DataProgress == fi.ProgressAuto {
+		progress = transport.ProgressAuto
+	}
+	d.attr = transport.Attr{
+		Provider:    name + " " + info.Fabric.ProvName,
+		Name:        info.Domain.Name,
+		Threading:   transport.ThreadDomain,
+		Progress:    progress,
+		MRMode:      mr,
+		Caps:        caps,
+		InjectSize:  min(max(copyLimit, d.inject-frameSize), frame-frameSize),
+		MaxMsgSize:  frame - frameSize,
+		EagerLimit:  frame - frameSize - transport.HeaderSize,
+		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
+		MRKeySize:   min(max(info.Domain.MRKeySize, 1), 8),
+		MaxGroupID:  int(info.Domain.MaxGroupID),
+		LatencyNs:   latency,
+		BytesPerSec: rate,
+	}
+	return d
+}
+
+func (d *domain) Attr() transport.Attr { return d.attr }
+
+func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
+	if d.closed {
+		return nil, fmt.Errorf("libfabric: open completion queue: %w", transport.ErrClosed)
+	}
+	if d.cq != nil {
+		return nil, errors.New("libfabric: a domain has one completion queue")
+	}
+	d.cq = &completionQueue{d}
+	return d.cq, nil
+}
+
+// OpenEndpoint binds and enables the endpoint: from now on peers reach it.
+func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	if d.closed {
+		return nil, fmt.Errorf("libfabric: open endpoint: %w", transport.ErrClosed)
+	}
+	v, okAV := av.(*addressVector)
+	q, okCQ := cq.(*completionQueue)
+	if !okAV || !okCQ || v.d != d || q.d != d {
+		return nil, errors.New("libfabric: open endpoint: address vector and completion queue are not of this domain")
+	}
+	if d.ep != nil {
+		return nil, errors.New("libfabric: a domain has one endpoint")
+	}
+	if err := d.enable(v); err != nil {
+		return nil, fmt.Errorf("libfabric: open endpoint: %w", err)
+	}
+	d.ep = &endpoint{d}
+	switch {
+	case d.attr.Caps.Has(transport.CapAtomic):
+		return atomicEndpoint{rmaEndpoint{d.ep}}, nil
+	case d.attr.Caps.Has(transport.CapRead):
+		return rmaEndpoint{d.ep}, nil
+	}
+	return d.ep, nil
+}
+
+// enable makes the endpoint ready and posts its receives.
+func (d *domain) enable(v *addressVector) error {
+	if err := d.fiep.BindAV(v.av); err != nil {
+		return err
+	}
+	d.av = v
+	if err := d.fiep.BindCQ(d.ficq, fi.FlagTransmit|fi.FlagRecv); err != nil {
+		return err
+	}
+	if d.multiRecv {
+		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
+			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
+		}
+	}
+	if err := d.fiep.Enable(); err != nil {
+		if d.at.IsValid() && errors.Is(err, fi.ErrAddrInUse) {
+			return fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
+		}
+		return err
+	}
+	at, err := d.fiep.Name()
+	if err != nil {
+		return err
+	}
+	if d.address, err = decode(d.info.AddrFormat, at); err != nil {
+		return err
+	}
+	if d.at.IsValid() && string(d.address) != d.at.String() {
+		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
+	}
+	if d.mrMode&fi.MRLocal != 0 {
+		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		if err != nil {
+			return err
+		}
+		access := fi.AccessSend | fi.AccessRecv | fi.AccessRead | fi.AccessWrite
+		mr, e := d.raw.Register(d.arena.base, len(d.arena.mem), access, key)
+		if e != 0 {
+			return fmt.Errorf("register %d bytes of buffers: %w", len(d.arena.mem), e)
+		}
+		d.arena.mr, d.arena.desc = mr, mr.Desc
+	}
+	return d.poll(0) // posts the receives
+}
+
+// Close closes everything. Peers that were not told by Shutdown take this
+// process for dead.
+func (d *domain) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	d.down.Store(true)
+	d.wake()
+	d.sleepMu.Lock()
+	d.sigMu.Lock()
+	d.closePoll()
+	d.sigMu.Unlock()
+	d.sleepMu.Unlock()
+
+	var errs []error
+	closeRegions := func() {
+		d.mrs.closeAll()
+		if d.arena != nil {
+			d.arena.closeRegions()
+		}
+	}
+	if d.mrMode&fi.MREndpoint != 0 {
+		closeRegions() // bound to the endpoint, which must outlive them
+	}
+	errs = append(errs, d.closeFIEndpoint())
+	closeRegions()
+	for _, v := range d.avs {
+		errs = append(errs, v.av.Close())
+	}
+	errs = append(errs, d.ficq.Close(), d.fid.Close(), d.fabric.Close())
+	d.raw.Close()
+	d.arena.release()
+	d.mrs.release()
+	d.owed, d.pend = nil, nil
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("libfabric: close: %w", err)
+	}
+	return nil
+}
+
+// closeFIEndpoint closes the endpoint. One that was never bound is bound first:
+// rxm of 1.17 looks for its address vector in any case, and crashes.
+func (d *domain) closeFIEndpoint() error {
+	if d.fiep != nil && d.av == nil {
+		av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 1})
+		if err != nil {
+			return err
+		}
+		d.avs = append(d.avs, &addressVector{d: d, av: av})
+		if err := d.fiep.BindAV(av); err != nil {
+			return err
+		}
+	}
+	return d.fiep.Close()
+}
+
+// emit reports c now or, without room, at a later Read.
+func (d *domain) emit(c transport.Completion) {
+	if len(d.out) == cap(d.out) {
+		d.pend = append(d.pend, c)
+	} else {
+		d.out = append(d.out, c)
+	}
+}
+
+// later reports c at the next Read: it must not take the place of a message,
+// whose bytes are there only now.
+func (d *domain) later(c transport.Completion) { d.pend = append(d.pend, c) }
+
+func (d *domain) opDone(op *transport.Op, err error) {
+	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
+}
+
+// drain gives the user what is pending.
+func (d *domain) drain() {
+	for len(d.out) < cap(d.out) && d.pendAt < len(d.pend) {
+		d.out = append(d.out, d.pend[d.pendAt])
+		d.pend[d.pendAt] = transport.Completion{}
+		d.pendAt++
+	}
+	if d.pendAt == len(d.pend) {
+		d.pend, d.pendAt = d.pend[:0], 0
+	}
+}

@@ -1,0 +1,125 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"fmt"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+type endpoint struct{ d *domain }
+
+var (
+	_ transport.Endpoint       = (*endpoint)(nil)
+	_ transport.RMAEndpoint    = rmaEndpoint{}
+	_ transport.AtomicEndpoint = atomicEndpoint{}
+)
+
+func (e *endpoint) Address() transport.Address { return e.d.address }
+
+// check answers what is wrong with an operation before it begins.
+func (d *domain) check(op *transport.Op) error {
+	switch {
+	case d.closed, d.left:
+		return transport.ErrClosed
+	case uint(op.Peer) >= uint(len(d.peers)), int(op.Peer) >= d.av.n && op.Peer != d.cfg.Self:
+		return transport.ErrAddress
+	case uint(op.HeaderLen) > transport.HeaderSize:
+		return transport.ErrTooLarge
+	}
+	return d.peers[op.Peer].err
+}
+
+// Send gives the message to the fabric, or answers ErrAgain.
+//
+// Hot path: no allocation, one crossing to C.
+func (e *endpoint) Send(op *transport.Op) (bool, error) {
+	d := e.d
+	if err := d.check(op); err != nil {
+		return false, err
+	}
+	n := op.HeaderLen + len(op.Data)
+	if n > d.attr.MaxMsgSize {
+		return false, transport.ErrTooLarge
+	}
+	if op.Peer == d.cfg.Self {
+		return d.loop.send(op)
+	}
+	p := d.tokens(op.Peer)
+	f := frame{p.tx, uint32(d.cfg.Self), kindData}
+	var rc fi.Errno
+	done := true
+	if frameSize+n <= d.inject {
+		d.compose(d.arena.stage, f, op, op.Data)
+		rc = d.raw.Inject(d.arena.address(d.arena.stage), frameSize+n, d.av.at(op.Peer))
+	} else if i := d.arena.take(opSend, op.Peer, nil); i < 0 {
+		return false, transport.ErrAgain
+	} else {
+		if n <= copyLimit {
+			rc = d.sendCopied(i, f, op)
+		} else {
+			rc = d.sendPinned(i, f, op)
+			done = false
+		}
+		if rc != 0 {
+			d.arena.put(i)
+		}
+	}
+	if rc != 0 {
+		return false, d.postFailed(op.Peer, "send", rc)
+	}
+	p.roomy()
+	return done, nil
+}
+
+// compose puts frame, header and data together.
+func (d *domain) compose(b []byte, f frame, op *transport.Op, data []byte) {
+	f.put(b)
+	copy(b[frameSize:], op.Header[:op.HeaderLen])
+	copy(b[frameSize+op.HeaderLen:], data)
+}
+
+// sendCopied sends what has been copied to slot i.
+func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
+	a := d.arena
+	b := a.buf(i)
+	d.compose(b, f, op, op.Data)
+	return d.raw.Send(a.address(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
+}
+
+// sendPinned sends the frame and header in slot i with the user's data.
+func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
+	a := d.arena
+	b := a.buf(i)
+	d.compose(b, f, op, nil)
+	s := &a.slots[i]
+	s.op = op
+	s.pin.Pin(&op.Data[0])
+	at := fi.AddressOf(op.Data)
+	if d.mrMode&fi.MRLocal != 0 {
+		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		if err != nil {
+			return fi.ErrNoMemory
+		}
+		var rc fi.Errno
+		if s.mr, rc = d.raw.Register(at, len(op.Data), fi.AccessSend, key); rc != 0 {
+			return rc
+		}
+	}
+	return d.raw.Send2(a.address(b), frameSize+op.HeaderLen, a.desc,
+		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
+}
+
+// postFailed is the error of a call that posted nothing.
+func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
+	switch {
+	case rc == fi.ErrAgain:
+		return d.noRoom(r)
+	case gone(rc):
+		d.peerDown(r, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
+		return d.peers[r].err
+	}
+	return d.peerError(what, r, rc)
+}

@@ -1,0 +1,271 @@
+//go:build libfabric
+
+package fi
+
+// #include "raw.h"
+import "C"
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+)
+
+// Raw is the short way to an endpoint with a completion queue of format CQData
+// for a single owner, who has memory of his own for everything that libfabric
+// may touch: buffers, and 64 bytes for each operation in flight (FI_CONTEXT2),
+// whose address is the operation's context. Addresses are integers, nothing is
+// pinned, nothing is allocated, and each method is one call of C. It follows
+// the threading model of the domain.
+//
+// Results are bare: 0, or the Errno of the call.
+type Raw struct {
+	ep, cq, fabric, domain C.uintptr_t
+	bindMR                 C.uintptr_t // the endpoint that regions are bound to; 0: they are not
+
+	memory  []byte // holds what follows
+	entries []RawEntry
+	posts   []RawRecv
+	posted  *C.struct_weft_raw_posted
+	failure *C.struct_fi_cq_err_entry
+	detail  C.uintptr_t // rawDetail bytes
+	nposts  int
+}
+
+// rawDetail is the room for what a provider tells of a failure (err_data).
+const rawDetail = 256
+
+// RawEntry is a completion: struct fi_cq_data_entry.
+type RawEntry struct {
+	Context uintptr
+	Flags   Flags
+	Len     uint64
+	Buf     uintptr
+	Data    uint64
+}
+
+// RawRecv is a receive to be posted: n bytes at Buf.
+type RawRecv struct {
+	Buf, Len, Context uint64
+}
+
+// RawError is a failed operation: what matters of struct fi_cq_err_entry.
+type RawError struct {
+	Context uintptr
+	Flags   Flags
+	Buf     uintptr
+	Err     Errno
+	Prov    int // the provider's own number
+}
+
+// RawRegion is registered memory.
+type RawRegion struct {
+	mr   C.uintptr_t
+	Desc Desc
+	Key  uint64
+}
+
+const (
+	_ = -uint(unsafe.Sizeof(RawEntry{}) ^ C.sizeof_struct_fi_cq_data_entry)
+	_ = -uint(unsafe.Sizeof(RawRecv{}) ^ C.sizeof_struct_weft_raw_post)
+)
+
+// NewRaw makes the short way to objects that are open, and stay so until Close.
+// A Poll reads up to batch completions and posts up to recvs receives. With
+// bindMR regions are bound to the endpoint and enabled (FI_MR_ENDPOINT), which
+// is possible as soon as that is.
+func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR bool) (*Raw, error) {
+	if !f.isOpen() || !d.isOpen() || !ep.isOpen() || !cq.isOpen() {
+		return nil, closedError("fi_cq_read")
+	}
+	r := &Raw{
+		fabric: C.uintptr_t(uintptr(f.pointer())),
+		domain: C.uintptr_t(uintptr(d.pointer())),
+		ep:     C.uintptr_t(uintptr(ep.pointer())),
+		cq:     C.uintptr_t(uintptr(cq.pointer())),
+	}
+	if bindMR {
+		r.bindMR = r.ep
+	}
+	sizes := [...]uintptr{
+		uintptr(batch) * unsafe.Sizeof(RawEntry{}),
+		uintptr(recvs) * unsafe.Sizeof(RawRecv{}),
+		unsafe.Sizeof(*r.posted), unsafe.Sizeof(*r.failure), rawDetail,
+	}
+	var at [len(sizes)]uintptr
+	total := uintptr(0)
+	for i, n := range sizes {
+		at[i] = total
+		total += (n + 63) &^ 63
+	}
+	m, err := OffHeap(int(total))
+	if err != nil {
+		return nil, err
+	}
+	r.memory = m
+	base := unsafe.Pointer(unsafe.SliceData(m))
+	r.entries = unsafe.Slice((*RawEntry)(unsafe.Add(base, at[0])), batch)
+	r.posts = unsafe.Slice((*RawRecv)(unsafe.Add(base, at[1])), recvs)
+	r.posted = (*C.struct_weft_raw_posted)(unsafe.Add(base, at[2]))
+	r.failure = (*C.struct_fi_cq_err_entry)(unsafe.Add(base, at[3]))
+	r.detail = C.uintptr_t(uintptr(base) + at[4])
+	return r, nil
+}
+
+// Close gives the memory of r itself back; the objects stay open.
+func (r *Raw) Close() {
+	if r != nil && r.memory != nil {
+		_ = syscall.Munmap(r.memory) // it is ours, whole
+		*r = Raw{}
+	}
+}
+
+// OffHeap allocates n bytes of zeros outside of Go's heap, at the start of a
+// page. syscall.Munmap frees them.
+func OffHeap(n int) ([]byte, error) {
+	m, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", n, err)
+	}
+	return m, nil
+}
+
+// AddressOf is where b begins. It says something for as long as b is pinned or
+// lies outside of Go's heap.
+func AddressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// Inject sends n bytes that are free again when it returns (fi_inject).
+func (r *Raw) Inject(buf uintptr, n int, dest Addr) Errno {
+	return Errno(-C.weft_raw_inject(r.ep, C.uintptr_t(buf), C.size_t(n), C.uint64_t(dest)))
+}
+
+// Send is fi_send.
+func (r *Raw) Send(buf uintptr, n int, desc Desc, dest Addr, context uintptr) Errno {
+	return Errno(-C.weft_raw_send(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(), C.uint64_t(dest), C.uintptr_t(context)))
+}
+
+// Send2 sends two buffers as one message (fi_sendv).
+func (r *Raw) Send2(head uintptr, headLen int, headDesc Desc, body uintptr, bodyLen int, bodyDesc Desc, dest Addr, context uintptr) Errno {
+	return Errno(-C.weft_raw_send2(r.ep, C.uintptr_t(head), C.size_t(headLen), headDesc.c(),
+		C.uintptr_t(body), C.size_t(bodyLen), bodyDesc.c(), C.uint64_t(dest), C.uintptr_t(context)))
+}
+
+// Read is fi_read.
+func (r *Raw) Read(buf uintptr, n int, desc Desc, src Addr, addr, key uint64, context uintptr) Errno {
+	return Errno(-C.weft_raw_read(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(),
+		C.uint64_t(src), C.uint64_t(addr), C.uint64_t(key), C.uintptr_t(context)))
+}
+
+// Write is fi_writemsg.
+func (r *Raw) Write(buf uintptr, n int, desc Desc, dest Addr, addr, key uint64, context uintptr, flags Flags) Errno {
+	return Errno(-C.weft_raw_write(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(),
+		C.uint64_t(dest), C.uint64_t(addr), C.uint64_t(key), C.uintptr_t(context), C.uint64_t(flags)))
+}
+
+// RawAtomic is what the atomic operations have in common. The local buffers,
+// all under Desc, have Count elements each.
+type RawAtomic struct {
+	Op                   AtomicOp
+	Type                 Datatype
+	Data, Compare, Fetch uintptr
+	Count                int
+	Desc                 Desc
+	Dest                 Addr
+	Addr, Key            uint64
+	Context              uintptr
+}
+
+// Atomic is fi_atomicmsg.
+func (r *Raw) Atomic(a *RawAtomic, flags Flags) Errno {
+	return Errno(-C.weft_raw_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(), C.uint64_t(a.Dest),
+		C.uint64_t(a.Addr), C.uint64_t(a.Key), C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context), C.uint64_t(flags)))
+}
+
+// FetchAtomic is fi_fetch_atomic.
+func (r *Raw) FetchAtomic(a *RawAtomic) Errno {
+	return Errno(-C.weft_raw_fetch_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(), C.uintptr_t(a.Fetch),
+		C.uint64_t(a.Dest), C.uint64_t(a.Addr), C.uint64_t(a.Key), C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context)))
+}
+
+// CompareAtomic is fi_compare_atomic.
+func (r *Raw) CompareAtomic(a *RawAtomic) Errno {
+	return Errno(-C.weft_raw_compare_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(),
+		C.uintptr_t(a.Compare), C.uintptr_t(a.Fetch), C.uint64_t(a.Dest), C.uint64_t(a.Addr), C.uint64_t(a.Key),
+		C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context)))
+}
+
+// PostLater keeps a receive for the next Poll; false: there is no room for it.
+func (r *Raw) PostLater(buf uintptr, n int, context uintptr) bool {
+	if r.nposts == len(r.posts) {
+		return false
+	}
+	r.posts[r.nposts] = RawRecv{uint64(buf), uint64(n), uint64(context)}
+	r.nposts++
+	return true
+}
+
+// Pending is how many receives wait for a Poll to post them.
+func (r *Raw) Pending() int { return r.nposts }
+
+// Poll posts the receives that wait, in memory under desc and with flags
+// (fi_recvmsg), then reads up to limit completions (fi_cq_read), trying again
+// while there are none, tries times in all. The entries are valid until the
+// next Poll. ErrAvail asks for ReadErr; a receive that could not be posted waits
+// for the next Poll if the endpoint has no room, and is an error else. A limit of
+// 0 reads nothing.
+func (r *Raw) Poll(flags Flags, desc Desc, limit, tries int) ([]RawEntry, Errno) {
+	n := C.weft_raw_poll(r.ep, r.cq, C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(r.posts)))), C.size_t(r.nposts),
+		C.uint64_t(flags), desc.c(), C.uintptr_t(uintptr(unsafe.Pointer(r.posted))),
+		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(r.entries)))), C.size_t(min(limit, len(r.entries))), C.unsigned(tries))
+	if done := int(r.posted.count); done > 0 {
+		r.nposts = copy(r.posts, r.posts[done:r.nposts])
+	}
+	if n < 0 {
+		return nil, Errno(-n)
+	}
+	if e := Errno(r.posted.error); e != 0 && e != ErrAgain {
+		return r.entries[:n], e
+	}
+	return r.entries[:n], 0
+}
+
+// ReadErr reads a failed operation (fi_cq_readerr); false: there is none.
+func (r *Raw) ReadErr() (RawError, bool) {
+	n := C.weft_raw_readerr(r.cq, C.uintptr_t(uintptr(unsafe.Pointer(r.failure))), r.detail, rawDetail)
+	if n < 0 || n == 0 {
+		return RawError{}, false
+	}
+	f := r.failure
+	return RawError{
+		Context: uintptr(f.op_context), Flags: Flags(f.flags), Buf: uintptr(f.buf), Err: Errno(f.err), Prov: int(f.prov_errno),
+	}, true
+}
+
+// TryWait says whether a thread may sleep on the queue's descriptor
+// (fi_trywait): 0, or ErrAgain to read the queue first.
+func (r *Raw) TryWait() Errno { return Errno(-C.weft_raw_trywait(r.fabric, r.cq)) }
+
+// SetMinMultiRecv says below how many bytes of room a buffer for several
+// messages is given back (FI_OPT_MIN_MULTI_RECV).
+func (r *Raw) SetMinMultiRecv(n int) Errno {
+	return Errno(-C.weft_raw_set_min_multi_recv(r.ep, C.size_t(n)))
+}
+
+// Register registers n bytes at buf, which stay where they are until the region
+// is closed (fi_mr_reg). The key is asked for where the domain lets its users
+// choose.
+func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion, Errno) {
+	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key))
+	if m.error != 0 {
+		return RawRegion{}, Errno(m.error)
+	}
+	return RawRegion{mr: m.mr, Desc: Desc{uintptr(m.desc)}, Key: uint64(m.key)}, 0
+}
+
+// Close withdraws the region (fi_close). The zero RawRegion is none.
+func (m RawRegion) Close() Errno {
+	if m.mr == 0 {
+		return 0
+	}
+	return Errno(-C.weft_raw_mr_close(m.mr))
+}

@@ -1,0 +1,198 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// region is registered memory, pinned until its Close. Regions are reused.
+type region struct {
+	d      *domain
+	fi     fi.RawRegion
+	key    uint64
+	base   uint64
+	buf    []byte
+	access transport.Access
+	open   bool
+	pin    runtime.Pinner
+	next   *region
+}
+
+// regions is what is registered, by key for accesses of this process to itself.
+type regions struct {
+	byKey map[uint64]*region
+	free  *region
+	rnd   [512]byte
+	left  int // unused bytes at the end of rnd
+}
+
+// newKey is a random key of so many bytes. The fabric keeps 0 and all ones for
+// itself.
+func (t *regions) newKey(size int) (uint64, error) {
+	for {
+		if t.left < 8 {
+			if _, err := rand.Read(t.rnd[:]); err != nil {
+				return 0, fmt.Errorf("random key: %w", err)
+			}
+			t.left = len(t.rnd)
+		}
+		b := t.rnd[len(t.rnd)-t.left:][:8]
+		key := binary.LittleEndian.Uint64(b)
+		clear(b)
+		t.left -= 8
+		mask := ^uint64(0) >> (64 - 8*size)
+		if key &= mask; key != 0 && key != mask && t.byKey[key] == nil {
+			return key, nil
+		}
+	}
+}
+
+// keyTries is how often another random key is asked for where the first is
+// taken, by a region that is none of ours.
+const keyTries = 8
+
+// RegisterMemory pins and registers (fi_mr_reg).
+func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	if d.closed {
+		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
+	}
+	t := &d.mrs
+	r := t.free
+	if r != nil {
+		t.free, r.next = r.next, nil
+	} else {
+		r = &region{d: d}
+	}
+	if err := r.register(buf, access); err != nil {
+		r.pin.Unpin()
+		r.next, t.free = t.free, r
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+	}
+	if t.byKey == nil {
+		t.byKey = make(map[uint64]*region)
+	}
+	t.byKey[r.key] = r
+	return r, nil
+}
+
+func (r *region) register(buf []byte, access transport.Access) error {
+	d := r.d
+	for try := 0; ; try++ {
+		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		if err != nil {
+			return err
+		}
+		r.key, r.base = key, 0
+		if len(buf) > 0 { // nothing is nothing to libfabric
+			if try == 0 {
+				r.pin.Pin(&buf[0])
+			}
+			at := fi.AddressOf(buf)
+			var e fi.Errno
+			if r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key); e != 0 {
+				if e == fi.ErrNoKey && try < keyTries {
+					continue
+				}
+				return e
+			}
+			r.key = r.fi.Key
+			if d.mrMode&fi.MRVirtAddr != 0 {
+				r.base = uint64(at)
+			}
+		}
+		r.buf, r.access, r.open = buf, access, true
+		return nil
+	}
+}
+
+func accessOf(a transport.Access) fi.Access {
+	var f fi.Access
+	if a&transport.RemoteRead != 0 {
+		f |= fi.AccessRemoteRead
+	}
+	if a&transport.RemoteWrite != 0 {
+		f |= fi.AccessRemoteWrite
+	}
+	if a&transport.Local != 0 {
+		f |= fi.AccessRead | fi.AccessWrite | fi.AccessSend | fi.AccessRecv
+	}
+	return f
+}
+
+func (r *region) Key() uint64  { return r.key }
+func (r *region) Base() uint64 { return r.base }
+
+// Close withdraws the region (fi_close) and unpins its memory. The region must
+// not be used, nor closed again, after it: it may be somebody else's.
+func (r *region) Close() error {
+	if !r.open {
+		return nil
+	}
+	if e := r.fi.Close(); e != 0 {
+		return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
+	}
+	t := &r.d.mrs
+	delete(t.byKey, r.key)
+	r.forget()
+	r.next, t.free = t.free, r
+	return nil
+}
+
+func (r *region) forget() {
+	r.fi, r.buf, r.open, r.key, r.base = fi.RawRegion{}, nil, false, 0, 0
+	r.pin.Unpin()
+}
+
+// closeAll withdraws what the user has left open. The memory stays pinned until
+// release, when nothing of libfabric is left that might touch it.
+func (t *regions) closeAll() {
+	for _, r := range t.byKey {
+		_ = r.fi.Close() // closing the domain tells if it is still in use
+		r.fi = fi.RawRegion{}
+	}
+}
+
+func (t *regions) release() {
+	for _, r := range t.byKey {
+		r.forget()
+	}
+	t.byKey = nil
+}
+
+// find returns the n bytes at addr of this process's own region named by key.
+func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
+	r := t.byKey[key]
+	if r == nil {
+		return nil, transport.ErrKey
+	}
+	if r.access&want != want {
+		return nil, transport.ErrAccess
+	}
+	off := addr - r.base // below base it wraps round to more than size
+	if size := uint64(len(r.buf)); off > size || n > size-off {
+		return nil, transport.ErrBounds
+	}
+	return r.buf[off : off+n], nil
+}
+
+var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
+
+// local is the descriptor of an operation's buffer, under MRLocal.
+func (d *domain) local(op *transport.Op) (fi.Desc, error) {
+	if d.mrMode&fi.MRLocal == 0 {
+		return fi.Desc{}, nil
+	}
+	r, ok := op.Region.(*region)
+	if !ok || r.d != d || !r.open {
+		return fi.Desc{}, errRegion
+	}
+	return r.fi.Desc, nil
+}

@@ -1,0 +1,131 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// peer is what is known of another rank.
+type peer struct {
+	tx, rx uint64    // tokens of messages to it and from it; 0: not computed yet
+	err    error     // why nothing can be sent to it any more
+	stuck  time.Time // since when the fabric has had no room for it; zero: it has
+	probe  time.Time // when to look again whether it is there
+	met    bool      // messages have been exchanged
+	told   bool      // our bye has been sent
+	left   bool      // its bye has come
+	acked  bool      // it has answered our bye
+}
+
+// Providers of connections that lose one, or cannot make one, try again for
+// ever and answer FI_EAGAIN meanwhile. So who has been without room for a while
+// is looked for by other means:
+//
+//	no room ── probeAfter ──► connect(2) to its address: refused ──► it is down
+//	   ▲                         │ somebody listens                  (it was there
+//	   └──────── probeEvery ─────┘                                    before, or
+//	                                                                  time is up)
+const (
+	probeAfter = 100 * time.Millisecond
+	probeEvery = 500 * time.Millisecond
+)
+
+// tokens makes sure that the peer's tokens are there.
+func (d *domain) tokens(r transport.Addr) *peer {
+	p := &d.peers[r]
+	if p.tx == 0 {
+		p.tx = token(d.cfg.Secret, d.cfg.JobID, d.cfg.Self, r)
+		p.rx = token(d.cfg.Secret, d.cfg.JobID, r, d.cfg.Self)
+	}
+	return p
+}
+
+// roomy notes that the fabric has taken something for the peer.
+func (p *peer) roomy() {
+	p.met = true
+	if !p.stuck.IsZero() {
+		p.stuck = time.Time{}
+	}
+}
+
+// noRoom answers ErrAgain, or that the peer has turned out to be down.
+func (d *domain) noRoom(r transport.Addr) error {
+	p := &d.peers[r]
+	now := time.Now()
+	if p.stuck.IsZero() {
+		p.stuck, p.probe = now, now.Add(probeAfter)
+		return transport.ErrAgain
+	}
+	if now.Before(p.probe) {
+		return transport.ErrAgain
+	}
+	p.probe = now.Add(probeEvery)
+	refused := d.refuses(r)
+	late := now.Sub(p.stuck) > d.cfg.Params.Duration("transport.tcp.connect_timeout")
+	switch {
+	case refused && (p.met || late):
+		d.peerDown(r, "connect", errRefused)
+	case late && !p.met:
+		d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.stuck).Round(time.Second)))
+	default:
+		return transport.ErrAgain
+	}
+	return p.err
+}
+
+// refuses says whether nobody listens at a peer's address any more. It asks the
+// kernel, which answers at once on the same host and on a network soon; where
+// there is no answer yet, the peer is not said to be gone.
+func (d *domain) refuses(r transport.Addr) bool {
+	if !isIP(d.info.AddrFormat) || strings.Contains(d.info.Fabric.ProvName, "udp") {
+		return false
+	}
+	text, err := d.av.Lookup(r)
+	if err != nil {
+		return false
+	}
+	at, err := netip.ParseAddrPort(string(text))
+	if err != nil {
+		return false
+	}
+	family := unix.AF_INET6
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	if at.Addr().Is4() {
+		family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	err = unix.Connect(fd, sa)
+	if err == unix.EINPROGRESS { //nolint:errorlint // the very value
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		if n, _ := unix.Poll(fds, 2); n == 0 {
+			return false
+		}
+		var e int
+		if e, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 {
+			err = unix.Errno(e)
+		}
+	}
+	return err == unix.ECONNREFUSED //nolint:errorlint // the very value
+}
+
+// peerDown gives a peer up and reports that once.
+func (d *domain) peerDown(r transport.Addr, op string, cause error) {
+	p := &d.peers[r]
+	if p.err != nil || r == d.cfg.Self {
+		return
+	}
+	p.err = d.peerError(op, r, cause)
+	d.later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: p.err})
+}

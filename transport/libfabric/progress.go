@@ -1,0 +1,244 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"fmt"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// completionQueue is the user's view of the domain's progress.
+type completionQueue struct{ d *domain }
+
+// Read posts the buffers that are used up, moves the fabric on and delivers what
+// has come.
+//
+// Hot path: no allocation, one crossing to C.
+func (q *completionQueue) Read(c []transport.Completion) (int, error) {
+	d := q.d
+	if d.closed {
+		return 0, transport.ErrClosed
+	}
+	d.out = c[:0:len(c)]
+	d.progress()
+	n := len(d.out)
+	d.out = nil
+	if n > 0 {
+		d.found.Store(true)
+	} else if d.broken != nil {
+		return 0, d.broken
+	}
+	return n, nil
+}
+
+func (d *domain) progress() {
+	if len(d.pend) > 0 {
+		d.drain()
+	}
+	if d.loop.waiting() {
+		d.loop.deliver(d)
+	}
+	if d.ep == nil || d.broken != nil {
+		return
+	}
+	room := cap(d.out) - len(d.out)
+	if d.drop {
+		room = batch
+	}
+	// Every entry of the queue may be a message, for which there must be room.
+	if room > 0 {
+		d.broken = d.poll(room)
+	}
+	if len(d.owed) > 0 {
+		d.answer()
+	}
+}
+
+// poll posts receives and reads up to room completions.
+func (d *domain) poll(room int) error {
+	a := d.arena
+	for len(a.spent) > 0 {
+		i := a.spent[len(a.spent)-1]
+		b := &a.bufs[i]
+		if !d.raw.PostLater(a.address(b.mem), len(b.mem), a.context(slotCount+i)) {
+			break
+		}
+		a.spent = a.spent[:len(a.spent)-1]
+		b.used, b.done, b.end = false, 0, 0
+	}
+	var flags fi.Flags
+	if d.multiRecv {
+		flags = fi.FlagMultiRecv
+	}
+	entries, rc := d.raw.Poll(flags|fi.FlagCompletion, a.desc, room, d.tries)
+	for i := range entries {
+		if err := d.completed(&entries[i]); err != nil {
+			return err
+		}
+	}
+	switch rc {
+	case 0, fi.ErrAgain, fi.ErrInterrupted:
+		return nil
+	case fi.ErrAvail:
+		return d.failures()
+	}
+	return fmt.Errorf("%w: %w", errQueue, rc)
+}
+
+// completed acts on what has ended well.
+func (d *domain) completed(e *fi.RawEntry) error {
+	i := d.arena.index(e.Context)
+	switch {
+	case i < 0:
+		return nil // of an injected message, which some providers tell
+	case i < slotCount:
+		d.slotDone(i, nil)
+		return nil
+	}
+	return d.received(i-slotCount, e)
+}
+
+// slotDone ends the operation of a slot.
+func (d *domain) slotDone(i int, err error) {
+	a := d.arena
+	s := &a.slots[i]
+	op := s.op
+	switch {
+	case s.what == opNone:
+		return // said twice
+	case op != nil && s.what == opAtomic && err == nil:
+		_, _, fetch := operands(a.buf(i))
+		copy(op.Fetch, fetch)
+	}
+	a.put(i)
+	if op != nil {
+		d.opDone(op, err)
+	}
+}
+
+// received delivers a message and notes what is left of its buffer.
+func (d *domain) received(i int, e *fi.RawEntry) error {
+	a := d.arena
+	b := &a.bufs[i]
+	n, at := int(e.Len), 0
+	if !d.multiRecv {
+		b.used = true
+	} else {
+		if n > 0 {
+			at = int(e.Buf - a.address(b.mem))
+		}
+		b.done += n
+		if e.Flags&fi.FlagMultiRecv != 0 {
+			b.used, b.end = true, at+n
+		}
+	}
+	if at < 0 || n < 0 || n > len(b.mem) || at > len(b.mem)-n {
+		return errBuffer
+	}
+	if n > 0 {
+		d.message(b.mem[at : at+n : at+n])
+	}
+	if b.used && b.done >= b.end && !b.lost {
+		a.spent = append(a.spent, i)
+	}
+	return nil
+}
+
+// message looks at a frame, before anything else is done for its sender.
+func (d *domain) message(b []byte) {
+	f, rest, ok := parseFrame(b)
+	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
+		d.stranger()
+		return
+	}
+	from := transport.Addr(f.source)
+	p := d.tokens(from)
+	if f.token != p.rx || from == d.cfg.Self {
+		d.stranger()
+		return
+	}
+	p.met = true
+	switch f.kind {
+	case kindData:
+		if !d.drop && p.err == nil {
+			d.out = append(d.out, transport.Completion{Kind: transport.RecvDone, Peer: from, Msg: rest})
+		}
+	case kindBye:
+		if p.err == nil {
+			p.left, p.err = true, transport.ErrPeerLeft
+			d.owed = append(d.owed, from)
+		}
+	case kindAck:
+		p.acked = true
+	default:
+		d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, f.kind))
+	}
+}
+
+func (d *domain) stranger() {
+	d.later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errStranger})
+}
+
+// maxFailures bounds how many failed operations one Read looks at.
+const maxFailures = 64
+
+// failures gives each failed operation its error.
+func (d *domain) failures() error {
+	for range maxFailures {
+		e, ok := d.raw.ReadErr()
+		if !ok {
+			return nil
+		}
+		if err := d.failed(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *domain) failed(e fi.RawError) error {
+	if e.Err == fi.ErrOverrun {
+		return fmt.Errorf("%w: %w", errQueue, e.Err)
+	}
+	i := d.arena.index(e.Context)
+	if i < 0 {
+		return nil // of an injected message: who it was for is not said
+	}
+	if i >= slotCount {
+		d.receiveFailed(i-slotCount, e)
+		return nil
+	}
+	s := &d.arena.slots[i]
+	peer, what := s.peer, s.what.String()
+	oneSided := s.what == opRead || s.what == opWrite || s.what == opAtomic
+	refused := rmaError(e.Err)
+	switch {
+	case s.what == opNone:
+		return nil
+	case oneSided && refused != nil:
+		d.slotDone(i, d.peerError(what, peer, refused))
+	default:
+		// The message, or the access, is lost, and so is the order of what
+		// follows.
+		d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err))
+		err := d.peers[peer].err
+		if err == nil { // this process itself
+			err = d.peerError(what, peer, e.Err)
+		}
+		d.slotDone(i, err)
+	}
+	return nil
+}
+
+// receiveFailed goes on without a message that broke off.
+func (d *domain) receiveFailed(i int, e fi.RawError) {
+	switch {
+	case e.Err == fi.ErrCanceled:
+	case d.multiRecv:
+		d.arena.lose(i)
+	default:
+		d.arena.spent = append(d.arena.spent, i)
+	}
+}

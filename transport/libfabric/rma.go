@@ -1,0 +1,62 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// rmaEndpoint is an endpoint of a fabric with one-sided transfers.
+type rmaEndpoint struct{ *endpoint }
+
+// Read fetches from the peer's memory (fi_read).
+//
+// Hot path: no allocation, one crossing to C.
+func (e rmaEndpoint) Read(op *transport.Op) error { return e.d.rma(op, opRead) }
+
+// Write stores in the peer's memory (fi_writemsg, FI_DELIVERY_COMPLETE).
+//
+// Hot path: no allocation, one crossing to C.
+func (e rmaEndpoint) Write(op *transport.Op) error { return e.d.rma(op, opWrite) }
+
+func (d *domain) rma(op *transport.Op, what operation) error {
+	if err := d.check(op); err != nil {
+		return err
+	}
+	if len(op.Data) > d.attr.MaxRMASize {
+		return transport.ErrTooLarge
+	}
+	if op.Peer == d.cfg.Self {
+		d.selfRMA(op, what)
+		return nil
+	}
+	if len(op.Data) == 0 {
+		d.opDone(op, nil)
+		return nil
+	}
+	desc, err := d.local(op)
+	if err != nil {
+		return err
+	}
+	a := d.arena
+	i := a.take(what, op.Peer, op)
+	if i < 0 {
+		return transport.ErrAgain
+	}
+	a.slots[i].pin.Pin(&op.Data[0])
+	at, to := fi.AddressOf(op.Data), d.av.at(op.Peer)
+	var rc fi.Errno
+	if what == opRead {
+		rc = d.raw.Read(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i))
+	} else {
+		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i),
+			fi.FlagCompletion|fi.FlagDeliveryComplete)
+	}
+	if rc != 0 {
+		a.put(i)
+		return d.postFailed(op.Peer, what.String(), rc)
+	}
+	d.peers[op.Peer].roomy()
+	return nil
+}

@@ -1,0 +1,142 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// Shutdown takes leave of each peer that messages have been exchanged with:
+//
+//	here:      wait for what is in flight ► bye ► wait for the ack, or a bye
+//	the peer:  read up to bye ► ack ► PeerLeft
+//
+// so that everything has passed the peer's Read when it returns, and a
+// connection that is closed then has nothing in it that a reset could destroy.
+// Messages that come meanwhile are dropped; completions stay for the next Read.
+func (e *endpoint) Shutdown(ctx context.Context) error {
+	d := e.d
+	if d.closed {
+		return transport.ErrClosed
+	}
+	d.left, d.drop = true, true
+	stop := context.AfterFunc(ctx, d.Signal)
+	defer stop()
+	for {
+		d.progress()
+		if d.broken != nil {
+			return d.broken
+		}
+		done, again := d.takeLeave()
+		if done {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("libfabric: shutdown: %w", err)
+		}
+		if d.arm() {
+			limit := time.Duration(-1)
+			if again {
+				limit = lastNap // the fabric does not say when it has room
+			}
+			if err := d.wait(limit); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// takeLeave goes a step on with every peer; again: the fabric had no room.
+func (d *domain) takeLeave() (done, again bool) {
+	done = d.arena.busy == 0 && len(d.owed) == 0
+	if !done && !d.anyTold() {
+		return false, false // what is in flight comes first
+	}
+	for r := range d.peers {
+		p := &d.peers[r]
+		if !p.met || p.err != nil || p.acked {
+			continue
+		}
+		done = false
+		if p.told {
+			continue
+		}
+		switch d.control(transport.Addr(r), kindBye) {
+		case controlSent:
+			p.told = true
+		case controlAgain:
+			again = true
+		case controlFailed: // and so has the peer
+		}
+	}
+	return done, again
+}
+
+// anyTold says whether leave-taking has begun.
+func (d *domain) anyTold() bool {
+	for r := range d.peers {
+		if d.peers[r].told {
+			return true
+		}
+	}
+	return false
+}
+
+// ackPatience is how long a bye is worth an answer: who sent it may be gone.
+const ackPatience = time.Second
+
+// answer acknowledges byes and then reports that the peers have left. Who has
+// been told of our own leaving needs no answer.
+func (d *domain) answer() {
+	kept := d.owed[:0]
+	for _, r := range d.owed {
+		p := &d.peers[r]
+		if !p.told && d.control(r, kindAck) == controlAgain {
+			if p.stuck.IsZero() {
+				p.stuck = time.Now()
+			}
+			if time.Since(p.stuck) < ackPatience {
+				kept = append(kept, r)
+				continue
+			}
+		}
+		d.later(transport.Completion{Kind: transport.PeerLeft, Peer: r})
+	}
+	d.owed = kept
+}
+
+type controlResult int
+
+const (
+	controlSent controlResult = iota
+	controlAgain
+	controlFailed
+)
+
+// control sends a message of our own.
+func (d *domain) control(r transport.Addr, k kind) controlResult {
+	a := d.arena
+	i := a.take(opControl, r, nil)
+	if i < 0 {
+		return controlAgain
+	}
+	b := a.buf(i)
+	frame{d.tokens(r).tx, uint32(d.cfg.Self), k}.put(b)
+	rc := d.raw.Send(a.address(b), frameSize, a.desc, d.av.at(r), a.context(i))
+	if rc == 0 {
+		return controlSent
+	}
+	a.put(i)
+	if rc == fi.ErrAgain && (k == kindAck || d.noRoom(r) == transport.ErrAgain) { //nolint:errorlint // returned bare
+		return controlAgain
+	}
+	if rc != fi.ErrAgain {
+		d.peerDown(r, "send", fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
+	}
+	return controlFailed
+}
