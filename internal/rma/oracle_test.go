@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/transport/fault"
 )
 
 // deed is an operation of a plan, or several ranks' of one kind.
@@ -110,64 +111,114 @@ func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err e
 
 // Random operations of all kinds leave what a model says, and fetch it.
 func TestAgainstModel(t *testing.T) {
-	const elems, rounds = 150, 8
 	for _, n := range []int{1, 2, 3, 5, 7} {
-		everyFlavour(t, n, 8*elems, func(t *testing.T, ms []*member) {
-			each(t, ms, func(m *member) error {
-				rng := rand.New(rand.NewPCG(uint64(n), 7))
-				parts := make([][]byte, n)
-				for i := range parts {
-					parts[i] = make([]byte, 8*elems)
-				}
-				for round := range rounds {
-					if err := m.open(round); err != nil {
-						return err
-					}
-					type outcome struct {
-						d         deed
-						got, want []byte
-						q         engine.Request
-					}
-					var all []outcome
-					for _, d := range plan(rng, n, elems) {
-						old := bytes.Clone(parts[d.target][8*d.at:])
-						former := d.model(parts[d.target])
-						if d.origin != m.rank {
-							continue
-						}
-						o := outcome{d: d, want: former}
-						var err error
-						if o.got, o.q, err = m.do(&d, old); err != nil {
-							return fmt.Errorf("%+v: %w", d, err)
-						}
-						all = append(all, o)
-					}
-					for _, o := range all {
-						if _, err := o.q.Wait(background); err != nil {
-							return err
-						}
-					}
-					if err := m.shut(round); err != nil {
-						return err
-					}
-					for _, o := range all {
-						if o.d.kind >= 2 {
-							if err := same(o.got, o.want); err != nil {
-								return fmt.Errorf("round %d, %+v: %w", round, o.d, err)
-							}
-						}
-					}
-					if err := same(m.local, parts[m.rank]); err != nil {
-						return fmt.Errorf("round %d: %w", round, err)
-					}
-					if err := m.barrier(); err != nil { // before anybody writes again
-						return err
-					}
-				}
-				return nil
-			})
+		everyFlavour(t, n, 8*modelElems, func(t *testing.T, ms []*member) {
+			each(t, ms, func(m *member) error { return m.compare(uint64(n)) })
 		})
 	}
+}
+
+// What a transport may do goes unnoticed.
+func TestLegalFaults(t *testing.T) {
+	for name, open := range flavours() {
+		for seed := range uint64(3) {
+			plan := fault.Legal(seed)
+			t.Run(fmt.Sprintf("%s/%v", name, plan), func(t *testing.T) {
+				p, set := open()
+				ms := openWindows(t, openEngines(t, 3, fault.Wrap(p, plan), set), 8*modelElems, ofInt64())
+				each(t, ms, func(m *member) error { return m.compare(seed) })
+			})
+		}
+	}
+}
+
+// What it may not do is an error, never a hang; who finds one dies of it. (A
+// bit flipped in a header may ask for nothing where an answer is waited for:
+// that is the fabric's business, as bits of data are.)
+func TestIllegalFaults(t *testing.T) {
+	for name, plan := range map[string]fault.Plan{
+		"duplicate": {Duplicate: 0.01},
+		"kill":      {KillAt: 100, Ranks: []int{1}},
+	} {
+		for _, flavour := range []string{"default", "messages", "small messages", "native"} {
+			for seed := range uint64(4) {
+				plan.Seed = seed
+				t.Run(fmt.Sprintf("%s/%s/%v", name, flavour, plan), func(t *testing.T) {
+					p, set := flavours()[flavour]()
+					ms := openWindows(t, openEngines(t, 3, fault.Wrap(p, plan), set), 8*modelElems, ofInt64())
+					each(t, ms, func(m *member) error {
+						if err := m.compare(seed); err != nil {
+							t.Logf("rank %d: %v", m.rank, err)
+							m.e.Kill()
+						}
+						return nil
+					})
+				})
+			}
+		}
+	}
+}
+
+const modelElems = 150
+
+// compare carries a random plan out, with the other ranks, and compares what
+// comes of it with the model.
+func (m *member) compare(seed uint64) error {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	parts := make([][]byte, m.size)
+	for i := range parts {
+		parts[i] = make([]byte, 8*modelElems)
+	}
+	for round := range 8 {
+		if err := m.open(round); err != nil {
+			return err
+		}
+		if err := m.round(plan(rng, m.size, modelElems), parts, round); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		if err := m.barrier(); err != nil { // before anybody writes again
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *member) round(deeds []deed, parts [][]byte, round int) error {
+	type outcome struct {
+		d         deed
+		got, want []byte
+		q         engine.Request
+	}
+	var all []outcome
+	for _, d := range deeds {
+		old := bytes.Clone(parts[d.target][8*d.at:])
+		former := d.model(parts[d.target])
+		if d.origin != m.rank {
+			continue
+		}
+		o := outcome{d: d, want: former}
+		var err error
+		if o.got, o.q, err = m.do(&d, old); err != nil {
+			return fmt.Errorf("%+v: %w", d, err)
+		}
+		all = append(all, o)
+	}
+	for _, o := range all {
+		if _, err := o.q.Wait(background); err != nil {
+			return err
+		}
+	}
+	if err := m.shut(round); err != nil {
+		return err
+	}
+	for _, o := range all {
+		if o.d.kind >= 2 {
+			if err := same(o.got, o.want); err != nil {
+				return fmt.Errorf("%+v: %w", o.d, err)
+			}
+		}
+	}
+	return same(m.local, parts[m.rank])
 }
 
 // open opens one epoch or the other with all ranks.

@@ -1,0 +1,286 @@
+package rma
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// asleep is a job in which ranks move on only inside of calls, by messages, so
+// that who waits for an idle rank waits.
+func asleep(t *testing.T, n int) []*member {
+	f := inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<10))
+	return openWindows(t, openEngines(t, n, f, map[string]string{"engine.async_progress": "false"}), 1<<12, ofInt64())
+}
+
+// waits are calls of rank 0 that wait for rank 1, which is idle. All begin
+// under LockAll of which rank 1 has granted its part, but lock.
+var waits = map[string]func(m *member) error{
+	"put": func(m *member) error {
+		if err := m.Put(background, 1, 0, word(1)); err != nil {
+			return err
+		}
+		return m.Flush(background, 1)
+	},
+	"long put": func(m *member) error {
+		if err := m.Put(background, 1, 0, make([]byte, 1<<12)); err != nil {
+			return err
+		}
+		return m.FlushAll(background)
+	},
+	"get": func(m *member) error {
+		if err := m.Get(background, 1, 0, make([]byte, 1<<12)); err != nil {
+			return err
+		}
+		return m.FlushLocal(background, 1)
+	},
+	"fetch": func(m *member) error {
+		if err := m.GetAccumulate(background, 1, 0, word(1), make([]byte, 8), Sum); err != nil {
+			return err
+		}
+		return m.UnlockAll(background)
+	},
+	"request": func(m *member) error {
+		q, err := m.RAccumulate(background, 1, 0, word(1), Sum)
+		if err != nil {
+			return err
+		}
+		_, err = q.Wait(background)
+		return err
+	},
+	"too many": func(m *member) error {
+		for {
+			if err := m.Accumulate(background, 1, 0, word(1), Sum); err != nil {
+				return err
+			}
+		}
+	},
+	"lock": func(m *member) error {
+		if err := m.UnlockAll(background); err != nil {
+			return err
+		}
+		return m.Lock(background, 1, true)
+	},
+}
+
+// endDuring runs each waiting call while end happens, and wants its error.
+func endDuring(t *testing.T, want error, end func(ms []*member)) {
+	for name, call := range waits {
+		t.Run(name, func(t *testing.T) {
+			ms := asleep(t, 2)
+			each(t, ms, func(m *member) error {
+				if m.rank == 0 {
+					if err := m.LockAll(background); err != nil {
+						return err
+					}
+					if err := m.Put(background, 1, 0, word(0)); err != nil {
+						return err
+					}
+					if err := m.Flush(background, 1); err != nil {
+						return err
+					}
+				}
+				return m.barrier()
+			})
+			done := make(chan error, 1)
+			go func() { done <- call(ms[0]) }() // ends with the call
+			m := ms[0]
+			for waiting := false; !waiting; { // until it waits
+				m.port.Lock()
+				waiting = m.targets[1].pending > 0 || m.targets[1].lock == lockAsked
+				m.port.Unlock()
+			}
+			end(ms)
+			each(t, ms[:1], func(*member) error { return wantErr(<-done, want) })
+			// And so do later calls.
+			each(t, ms[:1], func(m *member) error {
+				if err := m.Lock(background, 1, true); !errors.Is(err, ErrEpoch) {
+					return wantErr(err, want)
+				}
+				return wantErr(m.Put(background, 1, 0, word(1)), want)
+			})
+		})
+	}
+}
+
+func TestTargetDies(t *testing.T) {
+	endDuring(t, engine.ErrProcFailed, func(ms []*member) { ms[1].e.Kill() })
+}
+
+func TestEngineCloses(t *testing.T) {
+	endDuring(t, engine.ErrClosed, func(ms []*member) { ms[0].e.Kill() })
+}
+
+func TestRevoke(t *testing.T) {
+	endDuring(t, engine.ErrRevoked, func(ms []*member) { ms[0].ctx.Revoke(errors.New("enough")) })
+	t.Run("by the other", func(t *testing.T) {
+		endDuring(t, engine.ErrRevoked, func(ms []*member) { ms[1].ctx.Revoke(errors.New("enough")) })
+	})
+}
+
+func TestWindowCloses(t *testing.T) {
+	endDuring(t, engine.ErrClosed, func(ms []*member) { require.NoError(t, ms[0].Close()) })
+}
+
+// The target has freed its part before its time: it says so.
+func TestTargetCloses(t *testing.T) {
+	endDuring(t, engine.ErrClosed, func(ms []*member) {
+		require.NoError(t, ms[1].Close())
+		_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // moves it on
+		require.NoError(t, err)
+	})
+}
+
+// A context that ends leaves operations and epoch as they are.
+func TestContextEnds(t *testing.T) {
+	ms := asleep(t, 2)
+	w := ms[0]
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	require.NoError(t, w.Fence(background, false))
+	require.NoError(t, w.Put(ctx, 1, 0, word(5)))
+	require.ErrorIs(t, w.Flush(ctx, 1), context.Canceled)
+	require.ErrorIs(t, w.Fence(ctx, true), context.Canceled)
+	each(t, ms, func(m *member) error { return m.fence() })
+	require.Equal(t, int64(5), get(ms[1].local))
+}
+
+// By RMA and by atomics too, operations with a rank that has died are errors.
+func TestDirectTargetDies(t *testing.T) {
+	for name, open := range flavours() {
+		t.Run(name, func(t *testing.T) {
+			p, set := open()
+			ms := openWindows(t, openEngines(t, 3, p, set), 1<<12, ofInt64())
+			each(t, ms, func(m *member) error { return m.fence() })
+			go ms[1].e.Kill() // returns by itself
+			each(t, []*member{ms[0], ms[2]}, func(m *member) error {
+				buf := make([]byte, 1000)
+				for {
+					err := func() error {
+						if err := m.Put(background, 1, 8, buf); err != nil {
+							return err
+						}
+						if err := m.Accumulate(background, 1, 0, word(1), Sum); err != nil {
+							return err
+						}
+						return m.FlushAll(background)
+					}()
+					if err != nil {
+						return wantErr(err, engine.ErrProcFailed)
+					}
+				}
+			})
+			// The others go on.
+			other := ms[2]
+			ms[0].port.Lock()
+			ms[0].targets[1].err = nil
+			ms[0].port.Unlock()
+			require.NoError(t, ms[0].Put(background, 2, 8, pattern(1000, 3)))
+			each(t, []*member{ms[0], other}, func(m *member) error {
+				if m.rank == 0 {
+					if err := m.Flush(background, 2); err != nil {
+						return err
+					}
+					return m.world.Send(background, nil, engine.Env{Peer: 2})
+				}
+				_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
+				return err
+			})
+			require.Equal(t, pattern(1000, 3), other.local[8:1008])
+		})
+	}
+}
+
+// The lock of a rank that dies, or that dies waiting for it, goes to the next.
+func TestLockHolderDies(t *testing.T) {
+	for _, holds := range []bool{true, false} {
+		everyFlavour(t, 4, 8, func(t *testing.T, ms []*member) {
+			m := ms[0]
+			owner, dying, next := ms[3], ms[1], ms[2]
+			if holds {
+				require.NoError(t, lockWhile(m, func() error { return dying.Lock(background, 0, true) }))
+			} else {
+				require.NoError(t, lockWhile(m, func() error { return owner.Lock(background, 0, true) }))
+				go func() { _ = dying.Lock(background, 0, true) }() // ends with the rank
+				lockWhileQueue(m, 1)
+			}
+			done := make(chan error, 1)
+			go func() { done <- next.Lock(background, 0, true) }() // ends when it has it
+			queue := 1
+			if !holds {
+				queue = 2
+			}
+			lockWhileQueue(m, queue)
+			dying.e.Kill()
+			if !holds {
+				require.NoError(t, lockWhile(m, func() error { return owner.Unlock(background, 0) }))
+			}
+			require.NoError(t, lockWhile(m, func() error { return <-done }))
+			require.NoError(t, lockWhile(m, func() error { return next.Unlock(background, 0) }))
+		})
+	}
+}
+
+// lockWhile moves m on until f has returned.
+func lockWhile(m *member, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }() // ends with f
+	for {
+		if err := m.Sync(); err != nil {
+			return err
+		}
+		select {
+		case err := <-done:
+			return err
+		default:
+		}
+	}
+}
+
+// lockWhileQueue moves m on until so many wait for its lock.
+func lockWhileQueue(m *member, n int) {
+	for {
+		_ = m.Sync()
+		m.port.Lock()
+		enough := len(m.queue) >= n
+		m.port.Unlock()
+		if enough {
+			return
+		}
+	}
+}
+
+// After Close no peer changes a byte, whatever it tries.
+func TestNothingIsTouchedAfterClose(t *testing.T) {
+	for name, open := range flavours() {
+		t.Run(name, func(t *testing.T) {
+			p, set := open()
+			ms := openWindows(t, openEngines(t, 2, p, set), 64, ofInt64())
+			for _, m := range ms {
+				require.NoError(t, m.Fence(background, false)) // with no lock to ask for first
+			}
+			require.NoError(t, ms[1].Close())
+			each(t, ms, func(m *member) error {
+				if m.rank == 1 { // moves on in a call
+					_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
+					return err
+				}
+				err := errors.Join(m.Put(background, 1, 0, word(1)), m.Accumulate(background, 1, 8, word(1), Sum), m.FlushAll(background))
+				if err := m.world.Send(background, nil, engine.Env{Peer: 1}); err != nil {
+					return err
+				}
+				if errors.Is(err, transport.ErrKey) {
+					return nil
+				}
+				return wantErr(err, engine.ErrClosed)
+			})
+			require.Equal(t, make([]byte, 64), ms[1].local)
+		})
+	}
+}
