@@ -36,6 +36,8 @@ type state struct {
 	rank  int
 	group Group
 
+	window bool // it is a window's own
+
 	p2p  *engine.Context
 	coll *engine.Context
 
@@ -97,7 +99,11 @@ func (c *Comm) name() string {
 	case c.s.id == worldID || c.s.id == finalID:
 		return "world"
 	}
-	return fmt.Sprintf("comm %d.%d", c.s.id>>32, uint32(c.s.id))
+	kind := "comm"
+	if c.s.window {
+		kind = "win"
+	}
+	return fmt.Sprintf("%s %d.%d", kind, c.s.id>>32, uint32(c.s.id))
 }
 
 // Rank is the calling process's rank, from 0 to Size()-1; Undefined for a nil

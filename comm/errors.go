@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -30,6 +31,12 @@ var (
 	ErrArg    = errors.New("argument out of range")        // any other argument: a colour, a list of groups, a nil message
 	ErrGroup  = errors.New("group does not fit")           // a group with ranks that the communicator does not have, or of which the ranks disagree
 	ErrInit   = errors.New("job has already been started") // Init called twice
+
+	ErrWin      = errors.New("window cannot be used")     // it is nil or was freed
+	ErrRMASync  = rma.ErrEpoch                            // an operation outside of an epoch, or epochs that do not go together
+	ErrRMARange = rma.ErrRange                            // elements beyond the target's part of a window
+	ErrDisp     = errors.New("displacement out of range") // a negative one
+	ErrLockType = errors.New("no such kind of lock")      // neither LockShared nor LockExclusive
 )
 
 // noRank stands in Error.Peer and Error.Tag where a call has none.
@@ -39,7 +46,7 @@ const noRank = Undefined
 // type; the reason is in Err and found by errors.Is and errors.As.
 type Error struct {
 	Op   string // the function, as "Send"
-	Comm string // the communicator, as "world" or "comm 0.3"
+	Comm string // the communicator, as "world" or "comm 0.3", or the window, as "win 0.4"
 	Peer int    // rank of the other side or the root; Undefined where there is none
 	Tag  int    // Undefined where there is none
 	Err  error

@@ -15,6 +15,9 @@ func sizeOf[T any]() int {
 	return int(unsafe.Sizeof(t))
 }
 
+// one is what p points to as a slice.
+func one[T any](p *T) []T { return unsafe.Slice(p, 1) }
+
 // elemsView is the reverse of bytesView: b must be aligned for T, which every
 // slice made by bytesView or alignedBytes is at multiples of T's size.
 func elemsView[T any](b []byte) []T {

@@ -22,9 +22,18 @@ const (
 	opIrecv
 	opImrecv
 	opCollective // the error says its name itself
+	opRPut
+	opRGet
+	opRAccumulate
+	opRGetAccumulate
+	opFetchOp
+	opRFetchOp
+	opCompareSwap
+	opRCompareSwap
 )
 
-var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait"}
+var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
+	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap"}
 
 func (o callName) String() string { return callNames[o] }
 

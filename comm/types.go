@@ -33,9 +33,10 @@ type Status struct {
 
 // typeInfo is what is known of an element type.
 type typeInfo struct {
-	size int
-	elem coll.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
-	err  error     // why it cannot be sent
+	size  int
+	align int
+	elem  coll.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
+	err   error     // why it cannot be sent
 }
 
 // types holds a *typeInfo for each reflect.Type seen: looking a type up
@@ -43,13 +44,13 @@ type typeInfo struct {
 var types sync.Map
 
 var (
-	infoInt     = &typeInfo{elem: coll.TypeInt, size: sizeOf[int]()}
-	infoInt32   = &typeInfo{elem: coll.TypeInt32, size: 4}
-	infoInt64   = &typeInfo{elem: coll.TypeInt64, size: 8}
-	infoUint8   = &typeInfo{elem: coll.TypeUint8, size: 1}
-	infoUint64  = &typeInfo{elem: coll.TypeUint64, size: 8}
-	infoFloat32 = &typeInfo{elem: coll.TypeFloat32, size: 4}
-	infoFloat64 = &typeInfo{elem: coll.TypeFloat64, size: 8}
+	infoInt     = &typeInfo{elem: coll.TypeInt, size: sizeOf[int](), align: sizeOf[int]()}
+	infoInt32   = &typeInfo{elem: coll.TypeInt32, size: 4, align: 4}
+	infoInt64   = &typeInfo{elem: coll.TypeInt64, size: 8, align: 8}
+	infoUint8   = &typeInfo{elem: coll.TypeUint8, size: 1, align: 1}
+	infoUint64  = &typeInfo{elem: coll.TypeUint64, size: 8, align: 8}
+	infoFloat32 = &typeInfo{elem: coll.TypeFloat32, size: 4, align: 4}
+	infoFloat64 = &typeInfo{elem: coll.TypeFloat64, size: 8, align: 8}
 )
 
 // elemTypes says what built-in operations call the types that they know.
@@ -91,7 +92,7 @@ func infoOf[T any]() *typeInfo {
 }
 
 func learnType(t reflect.Type) *typeInfo {
-	info := &typeInfo{size: int(t.Size()), elem: -1}
+	info := &typeInfo{size: int(t.Size()), align: t.Align(), elem: -1}
 	kind := t.Kind()
 	if at, what := findPointer(t, t.String()); what != "" {
 		info.err = fmt.Errorf("%w: %s holds pointers: %s is a %s", ErrType, t, at, what)

@@ -1,0 +1,199 @@
+package comm
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// Post and Start name ranks on both sides (MPI 4.1 §12.5.2). Their messages have
+// the window's own space, where nobody else sends:
+//
+//	target                        origin
+//	Post(origins) ── tagPost ───► Start(targets)
+//	                              Put, Get, Accumulate
+//	Wait ◄────────── tagDone ──── Complete
+const (
+	tagPost = iota
+	tagDone
+)
+
+// exposure is this rank's side in epochs of Post and Start.
+type exposure struct {
+	mu     sync.Mutex       // held by the calls of each side, not while they wait
+	posted bool             // guarded by mu
+	done   []engine.Request // guarded by mu; of the origins, since Post
+	to     []int            // guarded by mu; the targets of Start
+}
+
+// Post opens this rank's part to some ranks, which begin with Start
+// (MPI_Win_post, MPI 4.1 §12.5.2). What this rank has written there before, they
+// see. It does not block; Wait must follow. origins has no rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync where Wait has not followed the last Post;
+// ErrWin, ErrProcFailed, ErrRevoked, ErrClosed.
+func (w *Win[T]) Post(origins []int) error {
+	x, err := w.peers(origins)
+	if err == nil {
+		err = x.post(origins)
+	}
+	return w.fail("Post", noRank, err)
+}
+
+func (x *window) post(origins []int) error {
+	e := &x.pscw
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.posted {
+		return fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync)
+	}
+	s := x.c.s
+	if err := s.p2p.Err(); err != nil {
+		return err
+	}
+	e.posted = true
+	for _, r := range origins {
+		e.done = append(e.done, s.p2p.Irecv(nil, engine.Env{Peer: r, Tag: tagDone}))
+		s.keepBsend(s.p2p.Isend(nil, engine.Env{Peer: r, Tag: tagPost}))
+	}
+	return nil
+}
+
+// Start opens an epoch with the targets, which have called Post for this rank,
+// or will: it blocks until they have (MPI_Win_start, MPI 4.1 §12.5.2). targets
+// has no rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync where another epoch is open; ErrWin,
+// ErrProcFailed, ErrRevoked, ErrClosed, the context's. An error that comes after
+// it has begun to wait revokes the window.
+func (w *Win[T]) Start(targets []int) error {
+	x, err := w.peers(targets)
+	if err == nil {
+		err = x.start(targets)
+	}
+	return w.fail("Start", noRank, err)
+}
+
+func (x *window) start(targets []int) error {
+	if err := x.win.Start(targets); err != nil {
+		return err
+	}
+	s := x.c.s
+	for _, r := range targets {
+		if _, err := s.p2p.Recv(x.c.ctx, nil, engine.Env{Peer: r, Tag: tagPost}); err != nil {
+			s.revoke(fmt.Errorf("Start of rank %d: %w", s.rank, err))
+			return err
+		}
+	}
+	x.pscw.mu.Lock()
+	x.pscw.to = slices.Clone(targets)
+	x.pscw.mu.Unlock()
+	return nil
+}
+
+// Complete closes the epoch of Start: it blocks until all operations are
+// complete, at their targets and here (MPI_Win_complete, MPI 4.1 §12.5.2).
+// Errors: ErrRMASync without Start; what has failed since, and then the epoch is
+// closed all the same; where a context ends, it is still open.
+func (w *Win[T]) Complete() error {
+	return w.all("Complete", func(x *window) error {
+		err := x.win.Complete(x.c.ctx)
+		if isContext(err) {
+			return err
+		}
+		x.pscw.mu.Lock()
+		defer x.pscw.mu.Unlock()
+		for _, r := range x.pscw.to {
+			x.c.s.keepBsend(x.c.s.p2p.Isend(nil, engine.Env{Peer: r, Tag: tagDone}))
+		}
+		x.pscw.to = nil
+		return err
+	})
+}
+
+// Wait closes the epoch of Post: it blocks until every origin has called
+// Complete, and what they have put is in place (MPI_Win_wait, MPI 4.1 §12.5.2).
+// Errors: ErrRMASync without Post; ErrWin, ErrProcFailed, ErrRevoked, ErrClosed,
+// the context's, and then it may be called again.
+func (w *Win[T]) Wait() error {
+	return w.all("Wait", func(x *window) error {
+		done, err := x.exposed()
+		if err != nil {
+			return err
+		}
+		for _, r := range done {
+			if _, werr := r.Wait(x.c.ctx); werr != nil && err == nil {
+				err = werr
+			}
+		}
+		if !isContext(err) {
+			x.pscw.close()
+		}
+		return err
+	})
+}
+
+// Test is Wait that does not block; it says whether the epoch is closed
+// (MPI_Win_test).
+func (w *Win[T]) Test() (bool, error) {
+	closed := false
+	err := w.all("Test", func(x *window) error {
+		done, err := x.exposed()
+		if err != nil {
+			return err
+		}
+		if err := x.win.Sync(); err != nil {
+			return err
+		}
+		for _, r := range done {
+			if !r.Done() {
+				return nil
+			}
+		}
+		for _, r := range done {
+			if _, werr := r.Wait(x.c.ctx); werr != nil && err == nil {
+				err = werr
+			}
+		}
+		x.pscw.close()
+		closed = true
+		return err
+	})
+	return closed, err
+}
+
+// exposed is what the epoch of Post waits for.
+func (x *window) exposed() ([]engine.Request, error) {
+	e := &x.pscw
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.posted {
+		return nil, fmt.Errorf("%w: Post has not been called", ErrRMASync)
+	}
+	return slices.Clone(e.done), nil
+}
+
+// close ends the epoch of Post.
+func (e *exposure) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.posted, e.done = false, nil
+}
+
+// peers checks a list of ranks.
+func (w *Win[T]) peers(ranks []int) (*window, error) {
+	for i, r := range ranks {
+		if r == ProcNull {
+			return nil, fmt.Errorf("%w: rank %d", ErrRank, r)
+		}
+		if _, err := w.peer(r); err != nil {
+			return nil, err
+		}
+		if slices.Contains(ranks[:i], r) {
+			return nil, fmt.Errorf("%w: rank %d twice", ErrArg, r)
+		}
+	}
+	return w.live()
+}
