@@ -45,8 +45,8 @@ type AV struct {
 	object
 	attr    AVAttr
 	known   *known // nil: others insert too, or events tell what was inserted
-	strings bool   // addresses are strings
-	removed bool   // something was removed, so the next index is a hole
+	format  AddrFormat
+	removed bool // something was removed, so the next index is a hole
 }
 
 // OpenAV opens an address vector (fi_av_open). The vector needs the domain. A
@@ -78,7 +78,7 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 		return nil, err
 	}
 	attr.Type, attr.Count, attr.MapAddr = AVType(c._type), int(c.count), uintptr(mapAddr)
-	v := &AV{attr: attr, strings: d.info.AddrFormat == AddrStr}
+	v := &AV{attr: attr, format: d.info.AddrFormat}
 	if attr.Name == "" && attr.Flags&FlagEvent == 0 {
 		v.known = new(known)
 	}
@@ -94,7 +94,8 @@ func (v *AV) Attr() AVAttr { return v.attr }
 // BindEQ has insertions complete by events of eq (fi_av_bind), as FlagEvent
 // asks: EventAVComplete with the number of addresses inserted as Data, after an
 // error for each that was not, with its position as Data. The queue is needed
-// from then on. Deprecated in libfabric 2.x.
+// from then on. Deprecated in libfabric 2.x; shm of 1.17 inserts at once, and
+// writes no event.
 func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	if !v.isOpen() || !eq.isOpen() {
 		return closedError("fi_av_bind")
@@ -210,7 +211,7 @@ func sized(function string, f func(buf unsafe.Pointer, size *C.size_t) C.int) ([
 		buf := make([]byte, size)
 		n := size
 		err := check(function, f(unsafe.Pointer(&buf[0]), &n))
-		if err != nil && !(errors.Is(err, ErrTooSmall) && n > size) {
+		if err != nil && (n <= size || !errors.Is(err, ErrTooSmall)) {
 			return nil, err
 		}
 		if n <= size {

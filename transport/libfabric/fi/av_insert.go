@@ -2,15 +2,23 @@
 
 package fi
 
+// #include <netinet/in.h>
 // #include "shim_av.h"
 import "C"
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
+	"strconv"
+	"syscall"
 	"unsafe"
 )
+
+// ErrAlready is the error of inserting an address that is in the vector.
+const ErrAlready Errno = C.FI_EALREADY
 
 // InsertError says which of several addresses were not inserted. errors.Is
 // finds the errnos of all of them in it.
@@ -46,14 +54,20 @@ func (e *InsertError) Unwrap() []error {
 // called from now on into out, which is nil or as long as addrs; AddrNotAvail
 // is for those that failed. It returns how many were inserted, and an
 // InsertError if that is not all. With FlagSyncErr the provider is asked for the
-// reasons; with FlagAVUserID or FlagAuthKey out is read first. An address may be
-// in a vector once.
+// reasons, which sockets refuses: ErrBadFlags. With FlagAVUserID or FlagAuthKey
+// out is read first.
+//
+// An address should be in a vector once. Where a provider finds out, it is
+// ErrAlready, and out is what it was called before. So it is with shm of 1.17
+// for peers whose endpoints are not enabled yet, if there are two: both get one
+// place, which the last has. Insert addresses of shm when all peers are there.
 //
 // It is one fi_av_insert for each address, all but the last with FlagMore,
 // because vectors with an invalid address are handled by each provider in its
-// own way, and badly by some of 1.17: rxm forgets to set up as many as failed,
-// of the last ones, and crashes when they are removed; after an address without
-// a family in front, the others are not looked at; rxd gives up at the first.
+// own way, and badly by some of 1.17: of those after one that fails, rxm leaves
+// as many half set up, and crashes when they are removed, and rxd gives up. A
+// socket address of the wrong family or length is not given to the provider at
+// all, as it may spoil the whole vector: ErrInvalid.
 //
 // In a vector opened with FlagEvent it is one call, which returns 0 as soon as
 // the insertion is under way. The addresses must be of one length then, or
@@ -67,11 +81,14 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 		return 0, &Error{function, ErrInvalid}
 	}
 	if v.attr.Flags&FlagEvent != 0 {
-		return v.start(function, out, len(addrs), func(a *C.fi_addr_t) C.int {
-			var all []byte
-			for _, addr := range addrs {
-				all = append(all, v.terminated(addr)...)
+		var all []byte
+		for _, addr := range addrs {
+			if !fits(addr, v.format) || v.format != AddrStr && len(addr) != len(addrs[0]) {
+				return 0, &Error{function, ErrInvalid}
 			}
+			all = append(all, v.terminated(addr)...)
+		}
+		return v.start(function, out, len(addrs), func(a *C.fi_addr_t) C.int {
 			in := newAddrBuf(all)
 			defer in.free()
 			return C.weft_av_insert(v.c(), in.p, C.size_t(len(addrs)), a,
@@ -90,6 +107,9 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 			f |= FlagMore
 		}
 		a, results[i] = v.insertOne(addr, a, f)
+		if results[i] == nil && v.known != nil && v.known.has(a) {
+			results[i] = ErrAlready
+		}
 		if results[i] == nil {
 			inserted++
 			v.note([]Addr{a})
@@ -106,7 +126,7 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 
 // insertOne inserts an address at once.
 func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
-	if len(addr) == 0 {
+	if !fits(addr, v.format) {
 		return AddrNotAvail, ErrInvalid
 	}
 	in := newAddrBuf(addr)
@@ -129,10 +149,28 @@ func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	return AddrNotAvail, ErrOther
 }
 
+// fits says whether addr can be an address of a format.
+func fits(addr []byte, format AddrFormat) bool {
+	if format < Sockaddr || format > SockaddrIB {
+		return len(addr) > 0
+	}
+	if len(addr) < 2 {
+		return false
+	}
+	switch family := binary.NativeEndian.Uint16(addr); {
+	case family == syscall.AF_INET && (format == Sockaddr || format == SockaddrIn):
+		return len(addr) == C.sizeof_struct_sockaddr_in
+	case family == syscall.AF_INET6 && (format == Sockaddr || format == SockaddrIn6):
+		return len(addr) == C.sizeof_struct_sockaddr_in6
+	default:
+		return family == C.AF_IB && (format == Sockaddr || format == SockaddrIB)
+	}
+}
+
 // terminated is addr as it stands in a vector of addresses: strings end with a
 // zero byte.
 func (v *AV) terminated(addr []byte) []byte {
-	if v.strings && (len(addr) == 0 || addr[len(addr)-1] != 0) {
+	if v.format == AddrStr && (len(addr) == 0 || addr[len(addr)-1] != 0) {
 		return append(append([]byte(nil), addr...), 0)
 	}
 	return addr
@@ -171,7 +209,7 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	if !v.isOpen() {
 		return AddrNotAvail, closedError(function)
 	}
-	if node == "" || service == "" && !v.strings {
+	if node == "" || service == "" && v.format != AddrStr {
 		return AddrNotAvail, &Error{function, ErrInvalid} // they are read without a look
 	}
 	cnode := C.CString(node)
@@ -204,8 +242,8 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 
 // InsertSym inserts the addresses of a symmetric cluster (fi_av_insertsym): from
 // node on, so many nodes in a row, each with so many services from service on.
-// out is nil or nodes*services long; out[n*services+s] becomes service s of node
-// n. It returns how many were inserted, and an InsertError if that is not all.
+// The service is a port number with the IP providers. out is nil or
+// nodes*services long; out[n*services+s] becomes service s of node n. It returns how many were inserted, and an InsertError if that is not all.
 //
 // Give node as a numeric address if there is more than one: in the IP providers
 // from libfabric 1.17 on, a name such as "host10" is inserted again and again
@@ -217,7 +255,8 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 		return 0, closedError(function)
 	}
 	if node == "" || service == "" || nodes < 1 || services < 1 || services > math.MaxUint16 ||
-		nodes > math.MaxInt32/services || out != nil && len(out) != nodes*services {
+		nodes > math.MaxInt32/services || out != nil && len(out) != nodes*services ||
+		!symmetric(node, service, services, v.format) {
 		return 0, &Error{function, ErrInvalid}
 	}
 	n := nodes * services
@@ -257,6 +296,18 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 		return inserted, &InsertError{function, results}
 	}
 	return n, nil
+}
+
+// symmetric says whether node and so many services in a row can be peers, in a
+// format of IP. Some that cannot would leave rxm of 1.17 with peers that are
+// half set up, and all its providers take the service for a number.
+func symmetric(node, service string, services int, format AddrFormat) bool {
+	if format != Sockaddr && format != SockaddrIn && format != SockaddrIn6 {
+		return true
+	}
+	port, err := strconv.Atoi(service)
+	ip, notIP := netip.ParseAddr(node)
+	return err == nil && port > 0 && port+services-1 <= math.MaxUint16 && (notIP != nil || !ip.IsUnspecified())
 }
 
 // countDown completes what sockets makes of out: it writes all addresses to the

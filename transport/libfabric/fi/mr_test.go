@@ -1,0 +1,279 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mrFacts is what is known of a provider's memory regions. A difference is news,
+// in a provider or in this package.
+type mrFacts struct {
+	prov     string
+	mode     MRMode // asked for when all bits are offered
+	keySize  int    // bytes
+	iovLimit int    // buffers in one region
+	basic    bool   // does MRBasic, and chooses the keys then
+	counter  bool   // binds counters
+	async    bool   // writes events for registrations
+}
+
+// allMRModes are the bits that an application may offer.
+const allMRModes = MRLocal | MRRaw | MRVirtAddr | MRAllocated | MRProvKey | MRMMUNotify | MRRMAEvent |
+	MREndpoint | MRHMEM | MRCollective
+
+// mrProviders are the providers of this machine that have memory regions.
+var mrProviders = []mrFacts{
+	{prov: "shm", mode: MRVirtAddr, keySize: 8, iovLimit: 4, basic: true},
+	{prov: "net", keySize: 8, iovLimit: 1, basic: true},
+	{prov: "tcp;ofi_rxm", keySize: 8, iovLimit: 1, basic: true},
+	{prov: "udp;ofi_rxd", keySize: 8, iovLimit: 1, basic: true},
+	{prov: "sockets", keySize: 8, iovLimit: 8, basic: true, counter: true, async: true},
+}
+
+const (
+	allAccess  = AccessSend | AccessRecv | AccessRead | AccessWrite | AccessRemoteRead | AccessRemoteWrite
+	testMRKey  = 0xC0DE
+	testMRSize = 1 << 20
+)
+
+// eachMR runs a test on a domain of each provider that peers may access.
+func eachMR(t *testing.T, test func(*testing.T, mrFacts, *Domain)) {
+	for _, facts := range mrProviders {
+		t.Run(facts.prov, func(t *testing.T) {
+			test(t, facts, openDomain(t, setup{prov: facts.prov, caps: CapMsg | CapRMA, hints: func(hints *Info) {
+				hints.Domain.MRMode = allMRModes
+			}}))
+		})
+	}
+}
+
+// closeMR closes a region twice, and looks that it is closed.
+func closeMR(t *testing.T, m *MR) {
+	t.Helper()
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Close())
+	require.Equal(t, KeyNotAvail, m.Key())
+	require.Equal(t, Desc{}, m.Desc())
+	require.Zero(t, m.Base())
+}
+
+func TestMRMode(t *testing.T) {
+	eachMR(t, func(t *testing.T, facts mrFacts, d *Domain) {
+		got := d.Info().Domain
+		require.Equal(t, facts.mode, got.MRMode)
+		require.Equal(t, facts.keySize, got.MRKeySize)
+		require.Equal(t, facts.iovLimit, got.MRIovLimit)
+	})
+}
+
+// All sizes with all kinds of access.
+func TestMRReg(t *testing.T) {
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		memory := make([]byte, testMRSize)
+		bits := []Access{AccessSend, AccessRecv, AccessRead, AccessWrite, AccessRemoteRead, AccessRemoteWrite}
+		for _, size := range []int{1, 3, 64, 4095, 4096, 65537, testMRSize} {
+			for combination := range 1 << len(bits) {
+				var access Access
+				for i, b := range bits {
+					if combination>>i&1 != 0 {
+						access |= b
+					}
+				}
+				m, err := d.RegisterMemory(memory[:size], access, 0, testMRKey, 0)
+				require.NoError(t, err, "%d bytes, %v", size, access)
+				require.Equal(t, uint64(testMRKey), m.Key(), "no provider here wants to choose")
+				require.NotEqual(t, Desc{}, m.Desc())
+				require.Equal(t, uintptr(unsafe.Pointer(&memory[0])), m.Base())
+				closeMR(t, m)
+			}
+		}
+	})
+}
+
+func TestMRRegV(t *testing.T) {
+	eachMR(t, func(t *testing.T, facts mrFacts, d *Domain) {
+		memory := make([]byte, testMRSize)
+		for n := 1; n <= facts.iovLimit; n++ {
+			bufs := make([][]byte, n)
+			for i := range bufs {
+				bufs[i] = memory[i*1000 : (i+1)*1000]
+			}
+			m, err := d.RegisterV(bufs, allAccess, 0, testMRKey, 0)
+			require.NoError(t, err)
+			closeMR(t, m)
+			m, err = d.RegisterAttr(&MRAttr{Buffers: bufs, Access: allAccess, RequestedKey: testMRKey}, 0)
+			require.NoError(t, err)
+			closeMR(t, m)
+		}
+	})
+}
+
+func TestMRRegAttr(t *testing.T) {
+	eachMR(t, func(t *testing.T, facts mrFacts, d *Domain) {
+		buf := make([]byte, 4096)
+		m, err := d.RegisterAttr(&MRAttr{
+			Buffers:      [][]byte{buf},
+			Access:       allAccess,
+			RequestedKey: testMRKey,
+			AuthKey:      []byte{1, 2, 3, 4},
+			PageSize:     os.Getpagesize(),
+			SubCount:     2,
+		}, 0)
+		require.NoError(t, err)
+		require.Equal(t, uintptr(unsafe.Pointer(&buf[0])), m.Base())
+		require.Equal(t, uint64(testMRKey), m.Key())
+
+		_, err = d.RegisterAttr(&MRAttr{Buffers: [][]byte{buf}, Access: allAccess, Base: m}, 0)
+		if HeaderVersion.Major() < 2 {
+			require.ErrorIs(t, err, ErrNotSupported)
+		}
+		closeMR(t, m)
+		_, err = d.RegisterAttr(&MRAttr{Buffers: [][]byte{buf}, Access: allAccess, Base: m}, 0)
+		require.ErrorIs(t, err, ErrClosed, "a part of what is gone")
+
+		for _, iface := range []HMEMIface{HMEMCUDA, HMEMROCR, HMEMZE, HMEMNeuron, HMEMSynapseAI} {
+			attr := MRAttr{Ranges: []MemRange{{1 << 40, 4096}}, Access: allAccess, Iface: iface, Device: ZEDevice(0, 1)}
+			m, err := d.RegisterAttr(&attr, 0)
+			if facts.prov == "sockets" {
+				require.NoError(t, err, "sockets does not look without CapHMEM")
+				closeMR(t, m)
+				continue
+			}
+			require.ErrorIs(t, err, ErrNotSupported, "%v is not in this libfabric", iface)
+		}
+		_, err = d.RegisterAttr(&MRAttr{DMABuf: &DMABuf{FD: -1, Len: 4096}, Access: allAccess}, 0)
+		if HeaderVersion.Major() < 2 {
+			require.ErrorIs(t, err, ErrNotSupported)
+		}
+	})
+	require.Equal(t, 0x30001, ZEDevice(3, 1))
+}
+
+func TestMRWrong(t *testing.T) {
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		buf := make([]byte, 16)
+		for name, register := range map[string]func() (*MR, error){
+			"nil":           func() (*MR, error) { return d.RegisterMemory(nil, allAccess, 0, 1, 0) },
+			"empty":         func() (*MR, error) { return d.RegisterMemory(buf[:0], allAccess, 0, 1, 0) },
+			"no buffers":    func() (*MR, error) { return d.RegisterV(nil, allAccess, 0, 1, 0) },
+			"one empty":     func() (*MR, error) { return d.RegisterV([][]byte{buf, nil}, allAccess, 0, 1, 0) },
+			"no memory":     func() (*MR, error) { return d.RegisterAttr(&MRAttr{}, 0) },
+			"empty range":   func() (*MR, error) { return d.RegisterAttr(&MRAttr{Ranges: []MemRange{{1 << 40, 0}}}, 0) },
+			"unknown iface": func() (*MR, error) { return d.RegisterAttr(&MRAttr{Buffers: [][]byte{buf}, Iface: 77}, 0) },
+			"two kinds": func() (*MR, error) {
+				return d.RegisterAttr(&MRAttr{Buffers: [][]byte{buf}, Ranges: []MemRange{{1 << 40, 1}}}, 0)
+			},
+		} {
+			m, err := register()
+			require.Nil(t, m, name)
+			require.ErrorIs(t, err, ErrInvalid, name)
+		}
+		_, err := d.RegisterMemory(nil, allAccess, 0, 1, 0)
+		require.ErrorContains(t, err, "fi_mr_reg: buffer 0 is empty")
+	})
+}
+
+// A key is used once at a time. The memory of the registration that fails is
+// not pinned any more.
+func TestMRKeyInUse(t *testing.T) {
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		a, b := make([]byte, 64), make([]byte, 64)
+		first, err := d.RegisterMemory(a, allAccess, 0, testMRKey, 0)
+		require.NoError(t, err)
+		pins := countPins()
+		for range 3 {
+			second, err := d.RegisterMemory(b, allAccess, 0, testMRKey, 0)
+			require.Nil(t, second)
+			require.ErrorIs(t, err, ErrNoKey)
+			_, err = d.RegisterAttr(&MRAttr{Buffers: [][]byte{b}, Access: allAccess, RequestedKey: testMRKey,
+				AuthKey: []byte{1}}, 0)
+			require.ErrorIs(t, err, ErrNoKey)
+		}
+		require.Equal(t, pins, countPins())
+		closeMR(t, first)
+		require.Equal(t, pins-1, countPins())
+		again, err := d.RegisterMemory(b, allAccess, 0, testMRKey, 0)
+		require.NoError(t, err, "the key is free again")
+		closeMR(t, again)
+	})
+}
+
+// countPins counts what is pinned for open objects.
+func countPins() (n int) {
+	livePins.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+// Memory of Go's heap is kept while it is registered, by nothing but its pins.
+func TestMRSurvivesGC(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(1))
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		const regions = 64
+		var open []*MR
+		var where []uintptr
+		for i := range regions {
+			buf := pattern(make([]byte, 512+i*64), i)
+			m, err := d.RegisterMemory(buf, allAccess, 0, uint64(i+1), 0)
+			require.NoError(t, err)
+			open, where = append(open, m), append(where, m.Base())
+			m.bufs = nil
+		}
+		for range 10 {
+			runtime.GC()
+			for range 1000 { // what takes the place of memory that is free
+				garbage = make([]byte, 1024)
+			}
+		}
+		for i, base := range where {
+			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // as a peer would
+			require.Equal(t, pattern(make([]byte, 512+i*64), i), got)
+		}
+		for _, m := range open {
+			closeMR(t, m)
+		}
+	})
+}
+
+var garbage []byte
+
+// Memory that is not Go's can be registered too.
+func TestMRMapped(t *testing.T) {
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		memory, err := syscall.Mmap(-1, 0, 1<<16, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, syscall.Munmap(memory)) }()
+		m, err := d.RegisterMemory(memory, allAccess, 0, testMRKey, 0)
+		require.NoError(t, err)
+		closeMR(t, m)
+
+		// The same by its address, and memory that is not there yet.
+		base := uintptr(unsafe.Pointer(&memory[0]))
+		m, err = d.RegisterAttr(&MRAttr{Ranges: []MemRange{{base, 1 << 16}}, Access: allAccess, RequestedKey: testMRKey}, 0)
+		require.NoError(t, err)
+		require.Zero(t, m.Base())
+		closeMR(t, m)
+	})
+}
+
+// Registered, closed, freed, allocated, and registered again: no provider may
+// take the new memory for the old.
+func TestMRRegisterAgain(t *testing.T) {
+	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
+		for i := range 20 {
+			memory, err := syscall.Mmap(-1, 0, 1<<16, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+			require.NoError(t, err)
+			m, err := d.RegisterMemory(pattern(memory, i), allAccess, 0, testMRKey, 0)
+			require.NoError(t, err)
+			closeMR(t, m)
+			require.NoError(t, syscall.Munmap(memory))
+		}
+	})
+}
