@@ -386,6 +386,9 @@ func (w *Window) enqueue(t *target, exclusive bool) error {
 	if t.holds != lockNone {
 		return errLocking
 	}
+	if t.notes >= maxAnswers {
+		return errFlood
+	}
 	t.holds = lockAsked
 	w.queue = append(w.queue, lockRequest{t.rank, exclusive})
 	w.grant()
@@ -407,7 +410,10 @@ func (w *Window) grant() {
 		if q.rank == w.rank {
 			t.granted()
 		} else {
-			t.say(wire.Window{Kind: wire.WinGrant})
+			x := t.note()
+			x.answer = true
+			t.notes++
+			x.send(wire.Window{Kind: wire.WinGrant})
 		}
 	}
 }

@@ -90,14 +90,16 @@ func ofInt64() Config {
 }
 
 // kernels are those of int64.
-func kernels(op Op) func(inout, in []byte) {
+func kernels(op Op) func(inout, in []byte) { return table[op] }
+
+var table = func() (all [Ops]func(inout, in []byte)) {
 	truth := func(b bool) int64 {
 		if b {
 			return 1
 		}
 		return 0
 	}
-	f := map[Op]func(a, b int64) int64{
+	for op, f := range map[Op]func(a, b int64) int64{
 		Sum:  func(a, b int64) int64 { return a + b },
 		Prod: func(a, b int64) int64 { return a * b },
 		Min:  func(a, b int64) int64 { return min(a, b) },
@@ -108,16 +110,15 @@ func kernels(op Op) func(inout, in []byte) {
 		Land: func(a, b int64) int64 { return truth(a != 0 && b != 0) },
 		Lor:  func(a, b int64) int64 { return truth(a != 0 || b != 0) },
 		Lxor: func(a, b int64) int64 { return truth((a != 0) != (b != 0)) },
-	}[op]
-	if f == nil {
-		return nil
-	}
-	return func(inout, in []byte) {
-		for i := 0; i < len(inout); i += 8 {
-			put(inout[i:], f(get(inout[i:]), get(in[i:])))
+	} {
+		all[op] = func(inout, in []byte) {
+			for i := 0; i < len(inout); i += 8 {
+				put(inout[i:], f(get(inout[i:]), get(in[i:])))
+			}
 		}
 	}
-}
+	return all
+}()
 
 func get(b []byte) int64    { return int64(binary.LittleEndian.Uint64(b)) }
 func put(b []byte, v int64) { binary.LittleEndian.PutUint64(b, uint64(v)) }

@@ -1,0 +1,290 @@
+package rma
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// stranger is rank 1 of a job of two, which says what it likes to the window
+// of rank 0.
+type stranger struct {
+	ep  transport.Endpoint
+	cq  transport.CompletionQueue
+	seq uint32
+}
+
+const windowID = 2
+
+// againstStranger opens a window of four int64, which lie in the middle of
+// memory.
+func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []byte, s *stranger) {
+	f := inproc.NewFabric(append(opts, inproc.WithoutRMA())...)
+	var rails []engine.Rail
+	var vectors []transport.AddressVector
+	var addrs []transport.Address
+	for i := range 2 {
+		d, err := f.Open(transport.Config{Self: transport.Addr(i), Size: 2})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = d.Close() })
+		cq, err := d.OpenCQ()
+		require.NoError(t, err)
+		av, err := d.OpenAV()
+		require.NoError(t, err)
+		ep, err := d.OpenEndpoint(av, cq)
+		require.NoError(t, err)
+		rails = append(rails, engine.Rail{Domain: d, CQ: cq, Endpoint: ep})
+		vectors = append(vectors, av)
+		addrs = append(addrs, ep.Address())
+	}
+	for _, av := range vectors {
+		_, err := av.Insert(addrs)
+		require.NoError(t, err)
+	}
+	e, err := engine.New(engine.Config{Rank: 0, Size: 2, Rails: rails[:1], LocalRanks: 2})
+	require.NoError(t, err)
+	t.Cleanup(e.Kill)
+	memory = make([]byte, 96)
+	m = &member{size: 2, e: e, local: memory[32:64:64], ctx: e.OpenContext(windowID, []int{0, 1})}
+	cfg := ofInt64()
+	cfg.Ctx, cfg.Local = m.ctx, m.local
+	var part Part
+	m.Window, part, err = New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, m.Connect([]Part{part, part}))
+	return m, memory, &stranger{ep: rails[1].Endpoint, cq: rails[1].CQ}
+}
+
+// say sends a message as a correct peer numbers it.
+func (s *stranger) say(w wire.Window, data ...byte) error {
+	s.seq++
+	m := w.Message(windowID, len(data))
+	m.Seq = s.seq
+	return s.send(m, data)
+}
+
+func (s *stranger) send(m wire.Message, data []byte) error {
+	var op transport.Op
+	op.HeaderLen = m.Put(op.Header[:])
+	op.Data = data
+	_, err := s.ep.Send(&op)
+	return err
+}
+
+// hear is the next message that has come.
+func (s *stranger) hear(t testing.TB) (w wire.Window, data []byte) {
+	for {
+		var c [1]transport.Completion
+		n, err := s.cq.Read(c[:])
+		require.NoError(t, err)
+		if n == 1 && c[0].Kind == transport.RecvDone {
+			var m wire.Message
+			data, err = m.Parse(c[0].Msg)
+			require.NoError(t, err)
+			require.NoError(t, w.Parse(&m))
+			return w, data
+		}
+	}
+}
+
+// settled moves the engine on until all that the stranger has said is read.
+func (m *member) settled(t testing.TB, s *stranger) {
+	require.NoError(t, s.say(wire.Window{Kind: wire.WinSync}))
+	for len(m.e.Failed()) == 0 {
+		_ = m.Sync()
+		var c [1]transport.Completion
+		if n, _ := s.cq.Read(c[:]); n == 1 && c[0].Kind == transport.RecvDone {
+			var got wire.Message
+			var w wire.Window
+			if _, err := got.Parse(c[0].Msg); err == nil && w.Parse(&got) == nil && w.Kind == wire.WinAck {
+				return
+			}
+		}
+	}
+}
+
+// What no correct peer says gives it up, and changes no byte.
+func TestStrangeMessages(t *testing.T) {
+	e := make([]byte, 8)
+	for name, x := range map[string]struct {
+		w    wire.Window
+		data []byte
+	}{
+		"put behind":           {wire.Window{Kind: wire.WinPut, Addr: 25}, e},
+		"put far behind":       {wire.Window{Kind: wire.WinPut, Addr: 33}, nil},
+		"put before":           {wire.Window{Kind: wire.WinPut, Addr: math.MaxUint64 - 7}, e},
+		"get behind":           {wire.Window{Kind: wire.WinGet, Addr: 8, Bytes: 25}, nil},
+		"get before":           {wire.Window{Kind: wire.WinGet, Addr: math.MaxUint64, Bytes: 2}, nil},
+		"get of all":           {wire.Window{Kind: wire.WinGet, Bytes: math.MaxUint64}, nil},
+		"accumulate behind":    {wire.Window{Kind: wire.WinAcc, Op: uint8(Sum), Addr: 32}, e},
+		"accumulate by what":   {wire.Window{Kind: wire.WinAcc, Op: uint8(Ops)}, e},
+		"half an element":      {wire.Window{Kind: wire.WinAcc, Op: uint8(Sum)}, e[:4]},
+		"across elements":      {wire.Window{Kind: wire.WinAcc, Op: uint8(Sum), Addr: 4}, e},
+		"fetch behind":         {wire.Window{Kind: wire.WinFetch, Op: uint8(NoOp), Addr: 32, Bytes: 8}, nil},
+		"fetch more than sent": {wire.Window{Kind: wire.WinFetch, Op: uint8(Sum), Bytes: 16}, e},
+		"fetch for data":       {wire.Window{Kind: wire.WinFetch, Op: uint8(NoOp), Bytes: 8}, e},
+		"fetch of all":         {wire.Window{Kind: wire.WinFetch, Op: uint8(NoOp), Bytes: 1 << 63}, nil},
+		"swap of one":          {wire.Window{Kind: wire.WinSwap}, e},
+		"swap behind":          {wire.Window{Kind: wire.WinSwap, Addr: 32}, make([]byte, 16)},
+		"reply":                {wire.Window{Kind: wire.WinReply}, e},
+		"counted reply":        {wire.Window{Kind: wire.WinReply, Count: 1}, e},
+		"ack":                  {wire.Window{Kind: wire.WinAck, Count: 1}, nil},
+		"ack from before":      {wire.Window{Kind: wire.WinAck, Count: math.MaxUint64}, nil},
+		"grant":                {wire.Window{Kind: wire.WinGrant}, nil},
+		"unlock":               {wire.Window{Kind: wire.WinUnlock}, nil},
+		"sync with data":       {wire.Window{Kind: wire.WinSync}, e},
+		"nothing":              {wire.Window{}, nil},
+		"unknown":              {wire.Window{Kind: 200}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, memory, s := againstStranger(t)
+			for i := range memory {
+				memory[i] = 0xa5
+			}
+			want := append([]byte{}, memory...)
+			require.NoError(t, s.say(x.w, x.data...))
+			m.settled(t, s)
+			require.Equal(t, []int{1}, m.e.Failed())
+			require.Equal(t, want, memory)
+		})
+	}
+	t.Run("lock twice", func(t *testing.T) {
+		m, _, s := againstStranger(t)
+		require.NoError(t, s.say(wire.Window{Kind: wire.WinLock}))
+		require.NoError(t, s.say(wire.Window{Kind: wire.WinLock}))
+		m.settled(t, s)
+		require.Equal(t, []int{1}, m.e.Failed())
+		require.NoError(t, m.Lock(background, 0, true), "a rank given up holds no lock")
+	})
+}
+
+// Answers that do not fit what was asked give the peer up.
+func TestStrangeAnswers(t *testing.T) {
+	for name, w := range map[string]wire.Window{
+		"no data":          {Kind: wire.WinReply, Count: 1},
+		"an ack for data":  {Kind: wire.WinAck, Count: 1},
+		"one too many":     {Kind: wire.WinAck, Count: 2},
+		"the second first": {Kind: wire.WinReply, Count: 2},
+		"none done":        {Kind: wire.WinReply},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _, s := againstStranger(t)
+			require.NoError(t, m.Fence(background, false))
+			buf := make([]byte, 8)
+			require.NoError(t, m.Get(background, 1, 0, buf))
+			asked, _ := s.hear(t)
+			require.Equal(t, wire.Window{Kind: wire.WinGet, Bytes: 8}, asked)
+			require.NoError(t, s.say(w, make([]byte, map[bool]int{true: 8}[w.Count == 2 && w.Kind == wire.WinReply])...))
+			require.ErrorIs(t, m.Flush(background, 1), engine.ErrProcFailed)
+		})
+	}
+}
+
+// What a rank may ask for at once is bounded.
+func TestFlood(t *testing.T) {
+	for name, flood := range map[string]func(s *stranger) error{
+		"get": func(s *stranger) error { return s.say(wire.Window{Kind: wire.WinGet, Bytes: 32}) },
+		"lock": func(s *stranger) error {
+			if err := s.say(wire.Window{Kind: wire.WinLock}); err != nil {
+				return err
+			}
+			return s.say(wire.Window{Kind: wire.WinUnlock})
+		},
+		"elsewhere": func(s *stranger) error {
+			s.seq++
+			w := wire.Window{Kind: wire.WinSync}
+			m := w.Message(4, 0)
+			m.Seq = s.seq
+			return s.send(m, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, _, s := againstStranger(t, inproc.WithBacklog(1<<12)) // which nobody reads
+			for i := 0; len(m.e.Failed()) == 0; i++ {
+				require.Less(t, i, 10000)
+				_ = flood(s) // no room: the next one has
+				require.NoError(t, m.Sync())
+			}
+		})
+	}
+}
+
+// A window that is not there says so, and to a revoked one too.
+func TestGone(t *testing.T) {
+	m, _, s := againstStranger(t)
+	m.ctx.Revoke(transport.ErrClosed)
+	s.seq++
+	question := wire.Window{Kind: wire.WinGet, Bytes: 8}
+	msg := question.Message(windowID, 0)
+	msg.Seq = s.seq
+	var c [1]transport.Completion
+	for n := 0; n == 0; { // the news of the revocation
+		n, _ = s.cq.Read(c[:])
+	}
+	require.NoError(t, s.send(msg, nil))
+	require.ErrorIs(t, m.Sync(), engine.ErrRevoked) // which moves it on nevertheless
+	got, _ := s.hear(t)
+	require.Equal(t, wire.Window{Kind: wire.WinGone, Flag: true}, got)
+}
+
+// Whatever a peer says, only bytes of the window change, and nothing panics.
+func FuzzDeliver(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 8, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 0, 0, 0, 8, 0})
+	f.Add([]byte{3, 2, 1, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 0, 0, 0, 0, 16})
+	f.Add([]byte{9, 0, 0, 1, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8, 10, 0, 0, 5, 0, 0, 7, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		m, memory, _ := againstStranger(t)
+		for i := range memory {
+			memory[i] = 0xa5
+		}
+		if err := m.Fence(background, false); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 32)
+		for i := range 8 {
+			_ = m.Put(background, 1, 0, word(int64(i)))
+			_ = m.Get(background, 1, 0, got)
+		}
+		m.port.Lock()
+		for len(in) >= 6 {
+			w := wire.Window{Kind: wire.WindowKind(in[0]), Op: in[1], Flag: in[2]&1 != 0, Bytes: uint64(in[4])}
+			w.Addr, w.Count = uint64(int8(in[3])), uint64(in[3])
+			n := min(int(in[5]), len(in)-6)
+			msg := w.Message(windowID, n)
+			var parsed wire.Window
+			if parsed.Parse(&msg) == nil && (*service)(m.Window).Deliver(1, parsed, in[6:6+n]) != nil {
+				break
+			}
+			in = in[6+n:]
+		}
+		m.port.Unlock()
+		for i, b := range memory {
+			if b != 0xa5 && (i < 32 || i >= 64) {
+				t.Fatalf("byte %d outside of the window is %d", i, b)
+			}
+		}
+	})
+}
+
+func FuzzPart(f *testing.F) {
+	var b [PartSize]byte
+	p := Part{Size: 100, Elem: 8, Chunk: 4096, Native: 1, Direct: 3}
+	p.Regions[1].Key = math.MaxUint64
+	p.Encode(b[:])
+	f.Add(b[:])
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var p Part
+		if p.Decode(in) != nil {
+			return
+		}
+		var b [PartSize]byte
+		p.Encode(b[:])
+		require.Equal(t, in[:PartSize], b[:])
+	})
+}
