@@ -3,7 +3,6 @@
 package libfabric
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -60,7 +59,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		err = nil
 		for i, e := range some.Errs {
 			if errors.Is(e, fi.ErrAlready) {
-				out[i], e = v.find(raw[i], out)
+				out[i], e = v.find(addrs[i], out)
 			}
 			err = errors.Join(err, e)
 		}
@@ -70,7 +69,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 
 // find is what an address is called that libfabric, which takes each but once,
 // has already: under an index of the vector, or as one of more.
-func (v *addressVector) find(addr []byte, more []fi.Addr) (fi.Addr, error) {
+func (v *addressVector) find(addr transport.Address, more []fi.Addr) (fi.Addr, error) {
 	for i := range v.n + len(more) {
 		var a fi.Addr
 		if i < v.n {
@@ -78,7 +77,11 @@ func (v *addressVector) find(addr []byte, more []fi.Addr) (fi.Addr, error) {
 		} else if a = more[i-v.n]; a == fi.AddrNotAvail {
 			continue
 		}
-		if have, err := v.av.Lookup(a); err == nil && bytes.Equal(have, addr) {
+		b, err := v.av.Lookup(a)
+		if err != nil {
+			continue
+		}
+		if have, err := decode(v.d.info.AddrFormat, b); err == nil && have == addr {
 			return a, nil
 		}
 	}

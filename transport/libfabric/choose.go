@@ -48,9 +48,6 @@ func (w *wish) choose() (*fi.Info, error) {
 	if err := w.installHooks(); err != nil {
 		return nil, err
 	}
-	if err := keepSignals(); err != nil {
-		return nil, err
-	}
 	local := ""
 	if _, err := netip.ParseAddr(w.iface); err == nil {
 		local = w.iface
@@ -171,17 +168,6 @@ func (w *wish) installHooks() error {
 	}
 	if err := os.Setenv("FI_HOOK", want); err != nil {
 		return fmt.Errorf("hooks %s: %w", want, err)
-	}
-	return nil
-}
-
-// keepSignals keeps the libraries of psm and psm2, which are loaded with all
-// others, from handling SIGSEGV and the like themselves: Go does.
-func keepSignals() error {
-	for _, v := range []string{"IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE"} {
-		if err := os.Setenv(v, "1"); err != nil {
-			return fmt.Errorf("set %s: %w", v, err)
-		}
 	}
 	return nil
 }

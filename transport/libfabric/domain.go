@@ -93,6 +93,10 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	switch info.EP.Protocol {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
+	case fi.ProtoRXD:
+		// One packet: of messages of several, for which no receive is posted, 1.17
+		// delivers the first alone.
+		frame = max(info.Tx.InjectSize, 1024)
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)
@@ -187,16 +191,16 @@ func (d *domain) enable(v *addressVector) error {
 	if err := d.fiep.BindCQ(d.ficq, fi.FlagTransmit|fi.FlagRecv); err != nil {
 		return err
 	}
-	if d.multiRecv {
-		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
-			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
-		}
-	}
 	if err := d.fiep.Enable(); err != nil {
 		if d.at.IsValid() && errors.Is(err, fi.ErrAddrInUse) {
 			return fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
 		}
 		return err
+	}
+	if d.multiRecv { // not before: shm of 1.17 has no place for it yet
+		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
+			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
+		}
 	}
 	at, err := d.fiep.Name()
 	if err != nil {

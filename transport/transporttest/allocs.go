@@ -42,7 +42,14 @@ func (w *world) turn(cond func() bool) {
 	}
 }
 
+// acquaint has every pair of ranks connect, for which both may have to move.
+func (w *world) acquaint() {
+	w.t.Helper()
+	w.traffic(traffic{count: 1, sizes: []int{8}, headers: []int{16}, window: 1})
+}
+
 func testMessageAllocations(w *world) {
+	w.acquaint()
 	for _, size := range []int{0, 8, 256, min(w.attr.EagerLimit, 4096)} {
 		from, to := w.ranks[0], w.ranks[len(w.ranks)-1]
 		got := 0
@@ -64,6 +71,7 @@ func testMessageAllocations(w *world) {
 }
 
 func testReadAllocations(w *world) {
+	w.acquaint()
 	from, to := w.ranks[0], w.ranks[len(w.ranks)-1]
 	src, dst := make([]byte, 4096), make([]byte, 4096)
 	q := &request{}
