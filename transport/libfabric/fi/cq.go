@@ -8,6 +8,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -29,6 +30,8 @@ type CQ struct {
 	object
 	format CQFormat
 	wait   WaitObj
+	woken  atomic.Bool // Signal was called, with WaitYield
+	ready  int         // of its refs: those of endpoints that are enabled; guarded by objects
 }
 
 // CQEntry is a completed operation. What the queue's format does not have is
@@ -162,7 +165,10 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		return nil, ErrClosed
 	}
 	var c C.struct_weft_cq_error
-	switch n := C.weft_cq_readerr(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), &c); {
+	objects.Lock() // no endpoint is closed meanwhile
+	n := C.weft_cq_readerr(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), &c, C.bool(q.hasText()))
+	objects.Unlock()
+	switch {
 	case n == 0:
 		return nil, errno(-C.FI_EAGAIN)
 	case n < 0:
@@ -192,10 +198,23 @@ func (q *CQ) ReadErr() (*CQError, error) {
 	}, nil
 }
 
-// StrError is the provider's text for one of its own error numbers (fi_cq_strerror).
+// StrError is the provider's text for one of its own error numbers
+// (fi_cq_strerror), or libfabric's where the provider has none yet.
 func (q *CQ) StrError(provErrno int) string {
 	if !q.isOpen() {
 		return ""
 	}
-	return C.GoString(C.fi_cq_strerror(q.c(), C.int(provErrno), nil, nil, 0))
+	objects.Lock()
+	defer objects.Unlock()
+	if q.hasText() {
+		if text := C.fi_cq_strerror(q.c(), C.int(provErrno), nil, nil, 0); text != nil {
+			return C.GoString(text)
+		}
+	}
+	return Errno(max(provErrno, -provErrno)).Error()
 }
+
+// hasText says whether the provider can be asked for texts: layered ones look
+// for them through the first endpoint that is bound, without looking whether
+// there is one that is enabled. It is called with objects locked.
+func (q *CQ) hasText() bool { return q.refs > 0 && q.refs == q.ready }

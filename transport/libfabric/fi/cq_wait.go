@@ -13,7 +13,8 @@ import (
 
 // SRead is Read that waits until there is something to read (fi_cq_sread), for
 // as long as timeout, or without end if it is negative. It blocks a thread of
-// the system. ErrAgain says that the time is over, or that Signal was called.
+// the system, but for WaitYield. ErrAgain says that the time is over, or that
+// Signal was called.
 func (q *CQ) SRead(entries []CQEntry, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, 0, timeout)
 }
@@ -36,6 +37,9 @@ func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.D
 	if len(entries) == 0 || from != nil && len(from) < len(entries) || q.wait == WaitNone {
 		return 0, ErrInvalid
 	}
+	if q.wait == WaitYield {
+		return q.yieldRead(entries, from, timeout)
+	}
 	var n C.ssize_t
 	_ = waitFor(timeout, func(ms C.int) Errno {
 		n = C.weft_cq_sread(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), C.enum_fi_cq_format(q.format),
@@ -44,10 +48,24 @@ func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.D
 		return Errno(-min(n, 0))
 	})
 	runtime.KeepAlive(from)
-	if n == -C.FI_ECANCELED { // sockets says so when it is signalled
+	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets of a signal, rxd of the time
 		n = -C.FI_EAGAIN
 	}
 	return q.completed(entries, n)
+}
+
+// yieldRead is SRead for WaitYield: to look again and again, and to let others
+// run in between. shm has nothing else, and does not look at the time.
+func (q *CQ) yieldRead(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
+	for start := time.Now(); ; runtime.Gosched() {
+		n, err := q.ReadFrom(entries, from)
+		if err == nil || err != Errno(C.FI_EAGAIN) { //nolint:errorlint // a bare Errno
+			return n, err
+		}
+		if q.woken.CompareAndSwap(true, false) || timeout >= 0 && time.Since(start) >= timeout {
+			return 0, err
+		}
+	}
 }
 
 // waitFor calls wait with the time in milliseconds that is left, until it is
@@ -74,6 +92,10 @@ func (q *CQ) Signal() error {
 	}
 	if q.wait == WaitNone {
 		return &Error{function, ErrInvalid}
+	}
+	if q.wait == WaitYield {
+		q.woken.Store(true)
+		return nil
 	}
 	return check(function, C.fi_cq_signal(q.c()))
 }

@@ -22,6 +22,7 @@ type Endpoint struct {
 	root  *Endpoint // the endpoint itself, or that of which it is an alias
 	multi bool      // receives take several messages unless their flags say something else
 	queue []*CQ     // where its operations complete
+	ready bool      // it is enabled; guarded by objects
 
 	late         bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
 	minMultiRecv int          // and will be this then; negative: it was not set
@@ -67,6 +68,11 @@ func newEndpoint(c *C.struct_fid_ep, multi bool, needs ...*object) *Endpoint {
 // abandon ends what was in flight. It runs when the endpoint has been closed,
 // with objects locked. The slots wait for the queues that may still name them.
 func (e *Endpoint) abandon() {
+	if e.ready {
+		for _, q := range e.queue {
+			q.ready--
+		}
+	}
 	left, queues := abandon(e), len(e.queue)
 	if len(left) == 0 {
 		return
@@ -116,8 +122,11 @@ func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 		return err
 	}
 	objects.Lock()
+	defer objects.Unlock()
 	e.queue = append(e.queue, q)
-	objects.Unlock()
+	if e.ready {
+		q.ready++
+	}
 	return nil
 }
 
@@ -133,13 +142,29 @@ func (e *Endpoint) Enable() error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if err := check(function, C.fi_enable(e.c())); err != nil || !e.late {
+	if err := check(function, C.fi_enable(e.c())); err != nil {
 		return err
+	}
+	e.enabled()
+	if !e.late {
+		return nil
 	}
 	if e.late = false; e.minMultiRecv < 0 {
 		return nil
 	}
 	return e.SetOpt(OptMinMultiRecv, e.minMultiRecv)
+}
+
+// enabled notes that the endpoint is enabled.
+func (e *Endpoint) enabled() {
+	objects.Lock()
+	defer objects.Unlock()
+	if !e.ready {
+		e.ready = true
+		for _, q := range e.queue {
+			q.ready++
+		}
+	}
 }
 
 // Alias opens the same endpoint under other flags for its operations

@@ -91,15 +91,16 @@ func openPair(t *testing.T, s setup) (a, b *node) {
 	fabric, err := OpenFabric(info)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, fabric.Close()) })
-	domain, err := fabric.OpenDomain(info)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, domain.Close()) })
-
-	a = openNode(t, s, info, fabric, domain)
-	if s.sep {
-		domain, err = fabric.OpenDomain(info)
+	open := func() *Domain {
+		domain, err := fabric.OpenDomain(info)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, domain.Close()) })
+		return domain
+	}
+	domain := open()
+	a = openNode(t, s, info, fabric, domain)
+	if s.sep {
+		domain = open()
 	}
 	b = openNode(t, s, info, fabric, domain)
 	a.meet(b)

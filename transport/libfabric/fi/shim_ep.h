@@ -6,6 +6,7 @@
 #define WEFT_FI_SHIM_EP_H
 
 #include <poll.h>
+#include <stdbool.h>
 
 #include "shim.h"
 
@@ -276,7 +277,7 @@ weft_cq_sread(uintptr_t cq, enum fi_cq_format format, uintptr_t entries, size_t 
 }
 
 // A failed operation, with copies of what the queue keeps only until it is read
-// the next time.
+// the next time. The provider is asked for its text if ask.
 struct weft_cq_error {
 	struct fi_cq_err_entry entry;
 	fi_addr_t src_addr;
@@ -284,7 +285,7 @@ struct weft_cq_error {
 	uint8_t data[1024];
 };
 
-static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out)
+static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, bool ask)
 {
 	const char *text;
 	ssize_t n;
@@ -300,7 +301,8 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out)
 	if (out->entry.err_data_size && out->entry.err_data && out->entry.err_data != out->data)
 		memcpy(out->data, out->entry.err_data, out->entry.err_data_size);
 	out->text[0] = 0;
-	text = fi_cq_strerror(WEFT_CQ(cq), out->entry.prov_errno, out->data, out->text, sizeof out->text);
+	text = !ask ? NULL : fi_cq_strerror(WEFT_CQ(cq), out->entry.prov_errno, out->data, out->text,
+					    sizeof out->text);
 	if (text && text != out->text) {
 		strncpy(out->text, text, sizeof out->text - 1);
 		out->text[sizeof out->text - 1] = 0;

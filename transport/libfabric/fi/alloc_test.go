@@ -1,0 +1,86 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Data transfer does not allocate: a message goes from here to there, in every
+// way that takes no vector, and in those that do with a context that has done
+// it before.
+func TestAllocations(t *testing.T) {
+	ways := map[string]struct {
+		send func(n *node, buf []byte, msg *TMsg) error
+		recv func(n *node, buf []byte, msg *TMsg) error
+	}{
+		"Send": {
+			func(n *node, buf []byte, msg *TMsg) error { return n.ep.Send(buf, Desc{}, n.peer, msg.Context) },
+			func(n *node, buf []byte, msg *TMsg) error { return n.ep.Recv(buf, Desc{}, n.peer, msg.Context) },
+		},
+		"SendMsg": {
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.SendMsg(&msg.Msg, FlagCompletion) },
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.RecvMsg(&msg.Msg, FlagCompletion) },
+		},
+		"TSend": {
+			func(n *node, buf []byte, msg *TMsg) error { return n.ep.TSend(buf, Desc{}, n.peer, 1, msg.Context) },
+			func(n *node, buf []byte, msg *TMsg) error {
+				return n.ep.TRecv(buf, Desc{}, n.peer, 1, 0, msg.Context)
+			},
+		},
+		"TSendData": {
+			func(n *node, buf []byte, msg *TMsg) error {
+				return n.ep.TSendData(buf, Desc{}, 3, n.peer, 1, msg.Context)
+			},
+			func(n *node, buf []byte, msg *TMsg) error {
+				return n.ep.TRecv(buf, Desc{}, n.peer, 1, 0, msg.Context)
+			},
+		},
+		"TSendMsg": {
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.TSendMsg(msg, FlagCompletion) },
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.TRecvMsg(msg, FlagCompletion) },
+		},
+	}
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, b := openPair(t, setup{prov: prov})
+		for name, way := range ways {
+			in, out := make([]byte, 1000), pattern(make([]byte, 1000), 1)
+			send := &TMsg{Msg: Msg{Bufs: halves(out), Addr: a.peer, Context: NewContext(nil)}, Tag: 1}
+			recv := &TMsg{Msg: Msg{Bufs: halves(in), Addr: b.peer, Context: NewContext(nil)}, Tag: 1}
+			once := func() {
+				for way.recv(b, in, recv) == ErrAgain {
+					drain(a, b)
+				}
+				for way.send(a, out, send) == ErrAgain {
+					drain(a, b)
+				}
+				for send.Context.InFlight() || recv.Context.InFlight() {
+					drain(a, b)
+				}
+			}
+			once()
+			require.Equal(t, out, in, name)
+			require.Zero(t, testing.AllocsPerRun(200, once), name)
+		}
+		small, recv := make([]byte, 8), NewContext(nil)
+		require.Zero(t, testing.AllocsPerRun(200, func() {
+			for b.ep.TRecv(small, Desc{}, b.peer, 1, 0, recv) == ErrAgain {
+				drain(a, b)
+			}
+			for a.ep.TInject(small, a.peer, 1) == ErrAgain {
+				drain(a, b)
+			}
+			for recv.InFlight() {
+				drain(a, b)
+			}
+		}), "TInject")
+	})
+}
+
+// drain reads both queues without keeping what is read.
+func drain(a, b *node) {
+	_, _ = a.cq.Read(a.entries[:])
+	_, _ = b.cq.ReadFrom(b.entries[:], b.from[:])
+}
