@@ -43,14 +43,17 @@ func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 		c  *C.struct_fid_pep
 		rc C.int
 	)
-	if err := info.withC(func(i *C.struct_fi_info) { rc = C.fi_passive_ep(f.c(), i, &c, nil) }); err != nil {
+	free, err := info.heldC(func(i *C.struct_fi_info) { rc = C.fi_passive_ep(f.c(), i, &c, nil) })
+	if err != nil {
 		return nil, err
 	}
 	if err := check(function, rc); err != nil {
+		free()
 		return nil, err
 	}
 	p := new(PassiveEP)
 	p.open(&c.fid, &f.object)
+	p.closed = append(p.closed, free)
 	return p, nil
 }
 

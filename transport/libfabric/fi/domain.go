@@ -31,16 +31,19 @@ func (f *Fabric) OpenDomain2(info *Info, flags Flags) (*Domain, error) {
 		c  *C.struct_fid_domain
 		rc C.int
 	)
-	if err := info.withC(func(i *C.struct_fi_info) {
+	free, err := info.heldC(func(i *C.struct_fi_info) {
 		rc = C.fi_domain2(f.c(), i, &c, C.uint64_t(flags), nil)
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := check(function, rc); err != nil {
+		free()
 		return nil, err
 	}
 	d := &Domain{fabric: f, info: info.Dup()}
 	d.open(&c.fid, &f.object)
+	d.closed = append(d.closed, free)
 	return d, nil
 }
 

@@ -43,15 +43,18 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 		c  *C.struct_fid_ep
 		rc C.int
 	)
-	if err := info.withC(func(i *C.struct_fi_info) {
+	free, err := info.heldC(func(i *C.struct_fi_info) {
 		rc = C.fi_endpoint2(d.c(), i, &c, C.uint64_t(flags), nil)
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := check(function, rc); err != nil {
+		free()
 		return nil, err
 	}
 	e := newEndpoint(c, info.Rx.OpFlags&FlagMultiRecv != 0, &d.object)
+	e.closed = append(e.closed, free)
 	e.late = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
 	return e, nil
 }

@@ -229,14 +229,22 @@ func (i *Info) String() string {
 // withC calls f with a C structure that has the fields of i, and frees it. It
 // fails only where memory does.
 func (i *Info) withC(f func(*C.struct_fi_info)) error {
+	free, err := i.heldC(f)
+	if err == nil {
+		free()
+	}
+	return err
+}
+
+// heldC is withC for opening what goes on reading the structure, as the
+// domains and endpoints of sockets do: free is called when that is closed.
+func (i *Info) heldC(f func(*C.struct_fi_info)) (free func(), err error) {
 	c, err := i.dup()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer C.fi_freeinfo(c)
 	f(c)
-	runtime.KeepAlive(i)
-	return nil
+	return func() { C.fi_freeinfo(c) }, nil
 }
 
 // dup is a C structure with the fields of i, for the caller to free.

@@ -50,16 +50,20 @@ func TestUseHooks(t *testing.T) {
 	err := cmd.Wait()
 	require.NoError(t, err, log.String())
 	require.Contains(t, log.String(), "Installing perf hook")
-	require.Contains(t, log.String(), "Installing noop hook")
+	require.Contains(t, log.String(), "Installing debug hook")
+	require.Contains(t, log.String(), "cq opened, fid:", "the debug hook saw the queue")
+	if !strings.Contains(log.String(), "Unable to open PMU") { // else there is nothing to count by
+		require.Contains(t, log.String(), "PERF: CPU", "the perf hook says at the end what it has counted")
+	}
 }
 
 // hooksChild opens objects behind two hooks, and sees that they do as well as
 // without.
 func hooksChild() error {
-	if err := UseHooks("ofi_hook_perf", "noop"); err != nil {
+	if err := UseHooks("ofi_hook_perf", "debug"); err != nil {
 		return err
 	}
-	if err := UseHooks("debug"); !errors.Is(err, ErrBusy) {
+	if err := UseHooks("noop"); !errors.Is(err, ErrBusy) {
 		return fmt.Errorf("a second UseHooks: %w", err)
 	}
 	hints := NewInfo()
@@ -80,6 +84,10 @@ func hooksChild() error {
 	if err != nil {
 		return err
 	}
+	cq, err := d.OpenCQ(CQAttr{Format: CQTagged})
+	if err != nil {
+		return err
+	}
 	if _, err := f.OpenDomain2(infos[0], FlagPeer); !errors.Is(err, ErrNotSupported) {
 		return fmt.Errorf("hooks have no fi_domain2: %w", err)
 	}
@@ -89,7 +97,7 @@ func hooksChild() error {
 	if ev, err := q.Read(0); err != nil || ev.Data != 7 {
 		return fmt.Errorf("event %v: %w", ev, err)
 	}
-	return errors.Join(d.Close(), q.Close(), f.Close())
+	return errors.Join(cq.Close(), d.Close(), q.Close(), f.Close())
 }
 
 func TestParams(t *testing.T) {

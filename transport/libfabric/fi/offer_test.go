@@ -1,0 +1,90 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// offer is what a provider of 1.17 on this machine has of the control
+// interface. A test expects the rest to be refused.
+type offer struct {
+	prov      string
+	types     []EPType
+	progress  []Progress // of data
+	control   []Progress
+	waits     []WaitObj // of event queues
+	named     bool      // a node name is an address, so none can be wrong
+	bindEQ    bool      // domains take event queues
+	regMR     bool      // and registrations tell them
+	affinity  bool      // event queues take a signaling vector
+	flagWrite bool      // event queues insist on FlagWrite
+	barrier   bool      // collectives
+}
+
+var both = []Progress{ProgressAuto, ProgressManual}
+
+var offers = []offer{
+	{
+		prov: "net", types: []EPType{EPMsg, EPRDM}, progress: both, control: both,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, bindEQ: true,
+	},
+	{
+		prov: "tcp;ofi_rxm", types: []EPType{EPRDM}, progress: both, control: both,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, barrier: true,
+	},
+	{
+		prov: "shm", types: []EPType{EPRDM}, progress: []Progress{ProgressManual}, control: both,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitYield}, named: true,
+	},
+	{
+		prov: "udp;ofi_rxd", types: []EPType{EPRDM},
+		progress: []Progress{ProgressManual}, control: []Progress{ProgressManual},
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD},
+	},
+	{
+		prov: "sockets", types: []EPType{EPMsg, EPRDM, EPDgram}, progress: both, control: both,
+		waits:  []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitMutexCond},
+		bindEQ: true, regMR: true, affinity: true, flagWrite: true,
+	},
+}
+
+// eachOffer runs a test with all providers.
+func eachOffer(t *testing.T, test func(*testing.T, offer)) {
+	for _, o := range offers {
+		t.Run(o.prov, func(t *testing.T) { test(t, o) })
+	}
+}
+
+// hints ask for all that the provider has, and promise everything.
+func (o offer) hints() *Info {
+	h := NewInfo()
+	h.Fabric.ProvName = o.prov
+	h.Mode = ^Mode(0)
+	h.Domain.Mode = ^Mode(0)
+	h.Domain.MRMode = ^(MRBasic | MRScalable)
+	return h
+}
+
+// info is the first that the provider has of a type that it has.
+func (o offer) info(t *testing.T) *Info {
+	t.Helper()
+	h := o.hints()
+	h.EP.Type = o.types[0]
+	infos, err := GetInfo(HeaderVersion, "", "", 0, h)
+	require.NoError(t, err)
+	return infos[0]
+}
+
+// open opens a fabric and a domain, which the test closes.
+func (o offer) open(t *testing.T) (*Info, *Fabric, *Domain) {
+	t.Helper()
+	info := o.info(t)
+	f, err := OpenFabric(info)
+	require.NoError(t, err)
+	d, err := f.OpenDomain(info)
+	require.NoError(t, err)
+	return info, f, d
+}
