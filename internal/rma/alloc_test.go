@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
 )
@@ -82,25 +83,87 @@ func TestAllocations(t *testing.T) {
 			run()
 			require.Zero(t, testing.AllocsPerRun(100, run))
 		})
+		t.Run(fabric+"/epochs", func(t *testing.T) {
+			targets := []int{1}
+			run := func() {
+				for _, f := range []func() error{
+					func() error { return m.Fence(x, false) },
+					func() error { return m.Put(x, 1, 0, one) },
+					func() error { return m.Fence(x, true) },
+					func() error { return m.Start(targets) },
+					func() error { return m.Put(x, 1, 0, one) },
+					func() error { return m.Complete(x) },
+					func() error { return m.LockAll(x) },
+					func() error { return m.Put(x, 1, 0, one) },
+					func() error { return m.UnlockAll(x) },
+				} {
+					if err := f(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			run()
+			require.Zero(t, testing.AllocsPerRun(100, run))
+		})
 	}
 }
 
-// BenchmarkFetch is one round trip of a contended counter.
+// BenchmarkFetch is a fetch from a counter at another rank, which waits in a
+// call of its own, next to a message there and back.
 func BenchmarkFetch(b *testing.B) {
-	for name, p := range map[string]transport.Provider{"messages": inproc.NewFabric()} {
+	bench := func(name string, serve, ask func(m *member, rounds int) error) {
 		b.Run(name, func(b *testing.B) {
-			ms := openWindows(b, openEngines(b, 2, p, nil), 64, ofInt64())
-			require.NoError(b, ms[0].LockAll(background))
-			one, old := word(1), make([]byte, 8)
+			ms := openWindows(b, openEngines(b, 2, inproc.NewFabric(), nil), 64, ofInt64())
+			rounds := b.N
 			b.ReportAllocs()
-			for b.Loop() {
-				if err := ms[0].GetAccumulate(background, 1, 0, one, old, Sum); err != nil {
-					b.Fatal(err)
+			each(b, ms, func(m *member) error {
+				if m.rank == 1 {
+					return serve(m, rounds)
 				}
-				if err := ms[0].Flush(background, 1); err != nil {
-					b.Fatal(err)
-				}
-			}
+				return ask(m, rounds)
+			})
 		})
 	}
+	one := word(1)
+	bench("fetch", func(m *member, _ int) error {
+		_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
+		return err
+	}, func(m *member, rounds int) error {
+		old := make([]byte, 8)
+		if err := m.LockAll(background); err != nil {
+			return err
+		}
+		for range rounds {
+			if err := m.GetAccumulate(background, 1, 0, one, old, Sum); err != nil {
+				return err
+			}
+			if err := m.Flush(background, 1); err != nil {
+				return err
+			}
+		}
+		return m.world.Send(background, nil, engine.Env{Peer: 1})
+	})
+	bench("message", func(m *member, rounds int) error {
+		buf := make([]byte, 8)
+		for range rounds {
+			if _, err := m.world.Recv(background, buf, engine.Env{Peer: 0}); err != nil {
+				return err
+			}
+			if err := m.world.Send(background, buf, engine.Env{Peer: 0}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(m *member, rounds int) error {
+		buf := make([]byte, 8)
+		for range rounds {
+			if err := m.world.Send(background, one, engine.Env{Peer: 1}); err != nil {
+				return err
+			}
+			if _, err := m.world.Recv(background, buf, engine.Env{Peer: 1}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -1,6 +1,9 @@
 package rma
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -169,6 +172,9 @@ func (t *target) advance(op *operation) {
 // flew goes on when a piece has ended.
 func (t *target) flew(op *operation, err error) {
 	op.offset += op.step
+	if errors.Is(err, transport.ErrKey) {
+		err = fmt.Errorf("%w: the window of rank %d: %w", engine.ErrClosed, t.rank, err)
+	}
 	switch {
 	case err != nil || op.offset == op.length:
 		t.land(op, err)

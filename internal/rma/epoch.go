@@ -66,13 +66,14 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
 	}
 	t := &w.targets[target]
-	if t.lock != lockNone && !t.abandoned {
+	if t.locked || t.lock != lockNone && !t.abandoned {
 		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
 	}
 	w.fence = false
 	if err := w.acquire(ctx, t, exclusive); err != nil {
 		return err
 	}
+	t.locked = true
 	w.locked++
 	return nil
 }
@@ -144,15 +145,14 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
 	}
 	t := &w.targets[target]
-	if w.err == nil && t.down == nil && (w.all || t.lock != lockHeld) {
+	if !t.locked {
 		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
 	}
 	if err := w.drain(ctx, t, false); err != nil {
 		return err
 	}
-	if w.locked > 0 {
-		w.locked--
-	}
+	t.locked = false
+	w.locked--
 	t.giveBack()
 	if err := t.outcome(); err != nil {
 		return err

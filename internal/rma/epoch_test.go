@@ -166,7 +166,7 @@ func TestComputingTarget(t *testing.T) {
 					return err
 				}
 				if m.rank == 1 {
-					for !stop.Load() { //nolint:revive // this is how it computes
+					for !stop.Load() { // this is how it computes
 					}
 					return nil
 				}
@@ -250,6 +250,33 @@ func TestManyGoroutines(t *testing.T) {
 		require.Equal(t, int64(3*threads*times), all)
 		require.Equal(t, all, own)
 	})
+}
+
+// Memory of Alloc is registered already, and stays while a window, or an
+// operation, needs it.
+func TestAllocated(t *testing.T) {
+	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(inproc.WithoutRMA()), map[string]string{"engine.async_progress": "false"}), 64, ofInt64())
+	e := ms[0].e
+	own, err := e.Alloc(4096)
+	require.NoError(t, err)
+	cfg := ofInt64()
+	cfg.Ctx, cfg.Local = e.OpenContext(6, []int{0, 1}), own.Bytes()[8:]
+	w, _, err := New(cfg)
+	require.NoError(t, err)
+	buf, err := e.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, ms[0].Fence(background, false))
+	for range 65 { // one more than is sent at once
+		require.NoError(t, ms[0].Put(background, 1, 0, buf.Bytes()[:64]))
+	}
+	own.Free()
+	buf.Free()
+	require.NoError(t, e.Reap())
+	own.Bytes()[100], buf.Bytes()[0] = 1, 2 // they are still mapped
+	each(t, ms, func(m *member) error { return m.fence() })
+	require.NoError(t, w.Close())
+	require.NoError(t, e.Reap())
+	require.Equal(t, byte(2), ms[1].local[0])
 }
 
 // A closed window refuses everything.

@@ -63,6 +63,7 @@ type Window struct {
 
 	// Guarded by the engine's lock, as all below.
 	local   []byte
+	hold    *engine.Span // that local lies in, if it does in one
 	memory  [maxRails]engine.Memory
 	targets []target
 	kernels [Ops]func(inout, in []byte)
@@ -117,6 +118,7 @@ type target struct {
 
 	// Our epoch with it.
 	lock        lockState
+	locked      bool // by Lock
 	exclusive   bool // what is asked for or held
 	abandoned   bool // who asked for the lock does not wait for it any more
 	lockWaiters int
@@ -151,6 +153,7 @@ func New(cfg Config) (*Window, Part, error) {
 	w.port = port
 	port.Lock()
 	defer port.Unlock()
+	w.hold = port.Hold(cfg.Local)
 	w.rank = port.Rank()
 	w.targets = make([]target, port.Size())
 	part := Part{Size: len(cfg.Local), Elem: cfg.Elem, Chunk: math.MaxInt32}
@@ -233,7 +236,8 @@ func (w *Window) Close() error {
 		err = errors.Join(err, w.port.Deregister(w.memory[i]))
 		w.memory[i] = engine.Memory{}
 	}
-	w.local = nil
+	w.port.Drop(w.hold)
+	w.local, w.hold = nil, nil
 	w.port.Close()
 	return err
 }
