@@ -2,6 +2,7 @@ package comm
 
 import (
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -9,5 +10,6 @@ import (
 // transport.use knows. Which of them it uses, and in what order, is said there
 // and never here.
 var providers = map[string]func() transport.Provider{
-	"tcp": func() transport.Provider { return tcp.New() },
+	"tcp":       func() transport.Provider { return tcp.New() },
+	"libfabric": libfabric.New,
 }

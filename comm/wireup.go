@@ -36,8 +36,9 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 			rails = nil
 		}
 	}()
+	left := *w // what of it is left for the next
 	for _, p := range given {
-		r, err := openRail(ctx, w, p)
+		r, err := openRail(ctx, &left, p)
 		if err != nil {
 			return rails, fmt.Errorf("transport %s: %w", p.Name(), err)
 		}
@@ -55,6 +56,8 @@ func closeRails(rails []engine.Rail) {
 	}
 }
 
+// openRail opens one transport. The first that needs the rank's port takes
+// w.Listener away.
 func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, err error) {
 	oneHost := true
 	for _, n := range w.Nodes {
@@ -82,33 +85,48 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	if r.Endpoint, err = r.Domain.OpenEndpoint(av, r.CQ); err != nil {
 		return r, err
 	}
-	return r, insertAddresses(ctx, w, p.Name(), r.Domain.Attr(), av, r.Endpoint)
+	attr := r.Domain.Attr()
+	how, err := insertAddresses(ctx, w, p.Name(), attr, av, r.Endpoint)
+	if w.Listener != nil {
+		if _, closed := w.Listener.Stat(); how != exchanged || errors.Is(closed, os.ErrClosed) {
+			w.Listener = nil
+		}
+	}
+	if err == nil && w.Rank == 0 && verbose() {
+		fmt.Fprintf(os.Stderr, "weft: %s: %d addresses inserted %s\n", attr.Provider, w.Size, how)
+	}
+	return r, err
 }
+
+// exchanged is how addresses are inserted that no launcher has laid out.
+const exchanged = "in bulk, after an exchange"
 
 // insertAddresses makes index r of av the address of rank r: by arithmetic or
 // from the list where the launcher laid the addresses out and the transport
-// was given its listener, else through the launcher's key-value space.
-func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) error {
-	var err error
+// listens there, else through the launcher's key-value space.
+func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
 	switch {
 	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
+		how = fmt.Sprintf("symmetrically, from %s port %d on", w.Node, w.BasePort)
 		err = insertSymmetric(w, av)
-	case w.Listener != nil && len(w.Addrs) == w.Size:
+	case w.Listener != nil && len(w.Addrs) == w.Size && sameAddress(string(ep.Address()), w.Addrs[w.Rank]):
+		how = "in bulk, from the launcher's list"
 		addrs := make([]transport.Address, w.Size)
 		for i, a := range w.Addrs {
 			addrs[i] = transport.Address(a)
 		}
 		err = insertAll(av, addrs)
 	default:
+		how = exchanged
 		err = exchange(ctx, w, name, av, ep.Address())
 	}
 	if err != nil {
-		return err
+		return how, err
 	}
 	if n := av.Len(); n != w.Size {
-		return fmt.Errorf("%d addresses for %d ranks", n, w.Size)
+		return how, fmt.Errorf("%d addresses for %d ranks", n, w.Size)
 	}
-	return nil
+	return how, nil
 }
 
 // insertSymmetric inserts all ranks in one call and checks both ends of what

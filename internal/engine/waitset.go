@@ -11,11 +11,18 @@ import (
 )
 
 // waitset sleeps on the completion queues of all rails. A single queue is
-// waited for by its own means, several by their descriptors in one epoll.
+// waited for by its own means, several by their descriptors in one epoll. Where
+// one of several has none, all of them are looked at every blindNap.
 type waitset struct {
 	queues []transport.CompletionQueue
-	epoll  int // of their descriptors; used where there are several
+	waker  int  // index of the queue whose Signal ends a wait
+	epoll  int  // of their descriptors; used where there are several
+	naps   bool // a queue has no descriptor
 }
+
+// blindNap is how long several queues are slept on where not all of them can
+// end the sleep.
+const blindNap = time.Millisecond
 
 func (s *waitset) open(rails []rail) error {
 	s.epoll = -1
@@ -33,9 +40,10 @@ func (s *waitset) open(rails []rail) error {
 	for i, q := range s.queues {
 		qfd, ok := q.FD()
 		if !ok {
-			s.close()
-			return fmt.Errorf("%s cannot be waited for together with other transports", rails[i].attr.Provider)
+			s.naps = true
+			continue
 		}
+		s.waker = i
 		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(qfd)}
 		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, qfd, &ev); err != nil {
 			s.close()
@@ -59,6 +67,9 @@ func (s *waitset) wait(timeout time.Duration) {
 	case len(s.queues) == 1:
 		_ = s.queues[0].Wait(timeout)
 	case s.epoll >= 0:
+		if s.naps && (timeout < 0 || timeout > blindNap) {
+			timeout = blindNap
+		}
 		ms := -1
 		if timeout >= 0 {
 			ms = int((timeout + time.Millisecond - 1) / time.Millisecond)
@@ -77,7 +88,7 @@ func (s *waitset) wait(timeout time.Duration) {
 
 // signal ends a wait, also one that has not begun. It takes no lock.
 func (e *Engine) signal() {
-	if len(e.waitset.queues) > 0 {
-		e.waitset.queues[0].Signal()
+	if s := &e.waitset; len(s.queues) > 0 {
+		s.queues[s.waker].Signal()
 	}
 }
