@@ -79,12 +79,16 @@ const (
 // c and blocks. The memory is Go's and stays when the window is freed.
 //
 // Errors: ErrCount for a negative n, or more than this host has memory; ErrType;
-// ErrMismatch where the ranks' types differ; as all collectives (see Barrier).
+// ErrMismatch on all ranks where their types differ, and then c goes on; as all
+// collectives (see Barrier).
 func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 	return makeWin(c, "NewWin", func() ([]T, error) {
 		bytes, err := memoryFor[T](n)
-		if err != nil || bytes == 0 {
-			return make([]T, max(n, 0)), err
+		if err != nil {
+			return nil, err
+		}
+		if bytes == 0 {
+			return make([]T, n), nil
 		}
 		return elemsView[T](alignedBytes(bytes)), nil
 	})
@@ -133,14 +137,18 @@ func (l *link) openWindow(hash int64, n, size int) (*window, error) {
 		return nil, l.end(err)
 	}
 	x := &window{of: c, size: size, lens: make([]int, len(cards))}
+	var differs error // on all ranks, if on one: there is nobody to be told
 	for r := range cards {
-		if cards[r].color != hash {
-			return nil, l.end(fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r))
+		if cards[r].color != hash && differs == nil {
+			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
 		}
 		x.lens[r] = int(cards[r].key)
 	}
-	id := cards[0].id
-	if err := l.end(nil); err != nil {
+	name, id := l.name, cards[0].id
+	if err := l.end(nil); err != nil || differs != nil {
+		if err == nil {
+			err = c.fail(name, noRank, noRank, differs)
+		}
 		return nil, err
 	}
 	own := s.job.newState(id, s.group, s.rank)

@@ -212,8 +212,8 @@ func (w *Win[T]) reachFetch(buf, result []T, target, disp int, op OpFor[T]) (*wi
 // Hot path: no allocation in steady state.
 func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
 	var zero T
-	if w == nil {
-		return zero, w.fail("FetchOp", target, ErrWin)
+	if _, err := w.live(); err != nil {
+		return zero, w.fail("FetchOp", target, err)
 	}
 	z := w.cell()
 	z.value, z.result = value, zero
@@ -226,7 +226,7 @@ func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
 // what the element was.
 func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Request {
 	if value == nil || result == nil {
-		return refused(w.fail("RFetchOp", target, fmt.Errorf("%w: a nil pointer", ErrArg)))
+		return refused(w.fail("RFetchOp", target, errNilPointer))
 	}
 	return w.fetch(opRFetchOp, one(value), one(result), target, disp, op)
 }
@@ -240,8 +240,8 @@ func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Reque
 // Hot path: no allocation in steady state.
 func (w *Win[T]) CompareSwap(compare, value T, target, disp int) (T, error) {
 	var zero T
-	if w == nil {
-		return zero, w.fail("CompareSwap", target, ErrWin)
+	if _, err := w.live(); err != nil {
+		return zero, w.fail("CompareSwap", target, err)
 	}
 	z := w.cell()
 	z.compare, z.value, z.result = compare, value, zero
@@ -252,8 +252,11 @@ func (w *Win[T]) CompareSwap(compare, value T, target, disp int) (T, error) {
 // RCompareSwap is CompareSwap that returns at once: result belongs to the
 // request until it is complete, and then has what the element was.
 func (w *Win[T]) RCompareSwap(compare, value T, result *T, target, disp int) Request {
-	if w == nil || result == nil {
-		return refused(w.fail("RCompareSwap", target, fmt.Errorf("%w: a nil pointer", ErrArg)))
+	if _, err := w.live(); err != nil {
+		return refused(w.fail("RCompareSwap", target, err))
+	}
+	if result == nil {
+		return refused(w.fail("RCompareSwap", target, errNilPointer))
 	}
 	z := w.cell()
 	z.compare, z.value = compare, value
@@ -276,6 +279,8 @@ func (w *Win[T]) swap(name callName, z *cell[T], result *T, target, disp int) Re
 	r, err := x.win.RCompareSwap(x.c.ctx, target, at, bytesView(one(&z.value)), bytesView(one(&z.compare)), bytesView(one(result)))
 	return x.request(name, target, r, err)
 }
+
+var errNilPointer = fmt.Errorf("%w: a nil pointer", ErrArg)
 
 // cell is the memory of a blocking fetch, which the engine may need for longer
 // than the call lasts.
