@@ -80,6 +80,10 @@ func TestExamples(t *testing.T) {
 		{[]string{"heat2d", "-nx", "37", "-ny", "23", "-steps", "20"}, `^37 x 23 cells, 20 steps on .*: equal to the serial solution`},
 		{[]string{"heat2d", "-nx", "2", "-ny", "5", "-steps", "3"}, `equal to the serial solution`},
 		{[]string{"heat2d", "-nx", "500", "-ny", "4", "-steps", "3"}, `equal to the serial solution`},
+		{[]string{"histogram", "-n", "2000"}, `^\d+ numbers of %d ranks in 64 bins: correct, \d+ hits found by FetchOp, `},
+		{[]string{"histogram", "-n", "301", "-bins", "2", "-seed", "5"}, `of %d ranks in 2 bins: correct`},
+		{[]string{"workqueue", "-n", "3000"}, `^3000 tasks, 24496 divisors, %d ranks: correct, \d+ thefts\n$`},
+		{[]string{"workqueue", "-n", "1"}, `^1 tasks, 1 divisors, %d ranks: correct`},
 	} {
 		for ranks := 1; ranks <= 4; ranks++ {
 			t.Run(fmt.Sprintf("%s/%d", strings.Join(e.args, " "), ranks), func(t *testing.T) {
@@ -97,6 +101,7 @@ func TestBadArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"allreduce", "-n", "-1"}, {"allreduce", "-n", "many"}, {"allreduce", "data.csv"},
 		{"pi", "-n", "0"}, {"ring", "-rounds", "0"}, {"heat2d", "-nx", "0"},
+		{"histogram", "-bins", "0"}, {"histogram", "-n", "-1"}, {"workqueue", "-n", "-1"}, {"workqueue", "more"},
 	} {
 		code, out, errs := gorun(t, append([]string{"-np", "2", filepath.Join(bin, args[0])}, args[1:]...)...)
 		require.Equal(t, 2, code, "%q: %s", args, errs)

@@ -1,0 +1,126 @@
+// Histogram counts random numbers into bins that are shared out to the ranks,
+// with one-sided updates: no rank receives anything or knows who counts where.
+//
+//	gorun -np 4 ./examples/histogram -n 100000 -bins 64
+//
+// Every rank counts half of its numbers with Accumulate, many at a time, and
+// then half with FetchOp, which also tells how often the bin was hit before.
+// Rank 0 counts all numbers once more by itself and compares.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+func main() {
+	n := flag.Int("n", 20_000, "`numbers` per rank")
+	bins := flag.Int("bins", 64, "`bins` of the histogram")
+	seed := flag.Uint64("seed", 1, "of the random numbers")
+	flag.Parse()
+	if flag.NArg() > 0 || *n < 0 || *bins < 1 {
+		fmt.Fprintln(os.Stderr, "histogram: expected -n of 0 or more, -bins of 1 or more and nothing else; -h lists the flags")
+		os.Exit(2)
+	}
+	comm.Main(func(c *comm.Comm) error { return histogram(c, *n, *bins, *seed) })
+}
+
+// draw returns the bins that a rank's numbers fall into, more often low ones.
+func draw(rank, n, bins int, seed uint64) []int {
+	rng := rand.New(rand.NewPCG(seed, uint64(rank)))
+	drawn := make([]int, n)
+	for i := range drawn {
+		drawn[i] = min(int(rng.Float64()*rng.Float64()*float64(bins)), bins-1)
+	}
+	return drawn
+}
+
+func histogram(c *comm.Comm, n, bins int, seed uint64) error {
+	// Bin b is element b/size of rank b%size.
+	size := c.Size()
+	w, err := comm.NewWin[int64](c, (bins+size-1-c.Rank())/size)
+	if err != nil {
+		return err
+	}
+	drawn := draw(c.Rank(), n, bins, seed)
+	start := time.Now()
+	if err := w.LockAll(); err != nil {
+		return err
+	}
+	one := []int64{1} // never changes, so all updates may read it
+	for _, b := range drawn[:n/2] {
+		if err := w.Accumulate(one, b%size, b/size, comm.Sum); err != nil {
+			return err
+		}
+	}
+	if err := w.FlushAll(); err != nil { // from here on they can be seen by all
+		return err
+	}
+	seen := make([]int64, 1) // what FetchOp found, summed up
+	for _, b := range drawn[n/2:] {
+		before, err := w.FetchOp(1, b%size, b/size, comm.Sum)
+		if err != nil {
+			return err
+		}
+		seen[0] += before
+	}
+	if err := w.UnlockAll(); err != nil {
+		return err
+	}
+	// All have unlocked: the window holds the counts.
+	if err := comm.Barrier(c); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if err := comm.Reduce(c, seen, seen, comm.Sum, 0); err != nil {
+		return err
+	}
+	if err := check(c, w, n, bins, seed); err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		fmt.Printf("%d numbers of %d ranks in %d bins: correct, %d hits found by FetchOp, %v\n",
+			n*size, size, bins, seen[0], took.Round(time.Microsecond))
+	}
+	return w.Free()
+}
+
+// check has rank 0 count everything by itself and compare with what it gets
+// from the window, a part of each rank in one Get.
+func check(c *comm.Comm, w *comm.Win[int64], n, bins int, seed uint64) error {
+	if err := w.Fence(); err != nil {
+		return err
+	}
+	parts := make([][]int64, c.Size())
+	if c.Rank() == 0 {
+		for r := range parts {
+			parts[r] = make([]int64, w.Len(r))
+			if err := w.Get(parts[r], r, 0); err != nil {
+				return err
+			}
+		}
+	}
+	if err := w.Fence(); err != nil { // now parts are filled
+		return err
+	}
+	if c.Rank() != 0 {
+		return nil
+	}
+	want := make([]int64, bins)
+	for r := range parts {
+		for _, b := range draw(r, n, bins, seed) {
+			want[b]++
+		}
+	}
+	for b, h := range want {
+		if got := parts[b%c.Size()][b/c.Size()]; got != h {
+			return fmt.Errorf("bin %d holds %d and not %d", b, got, h)
+		}
+	}
+	return nil
+}
