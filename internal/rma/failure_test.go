@@ -162,7 +162,7 @@ func TestDirectTargetDies(t *testing.T) {
 				buf := make([]byte, 1000)
 				for {
 					err := func() error {
-						if err := m.Put(background, 1, 8, buf); err != nil {
+						if err := m.Put(background, 1, 8+1000*m.rank, buf); err != nil {
 							return err
 						}
 						if err := m.Accumulate(background, 1, 0, word(1), Sum); err != nil {
