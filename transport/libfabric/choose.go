@@ -97,7 +97,7 @@ func (w *wish) find(h *fi.Info, local string) (*fi.Info, error) {
 			return i, nil
 		}
 		node, service := local, ""
-		if w.source.IsValid() {
+		if w.source.IsValid() && shakesHands(i) {
 			node, service = w.source.Addr().String(), fmt.Sprint(w.source.Port())
 		}
 		if node == "" {

@@ -24,8 +24,8 @@ func (provider) Name() string { return name }
 
 // Open opens fabric, domain, completion queue and endpoint of the first
 // provider of libfabric that suits, or of the one that the parameters name. The
-// listener of cfg is closed and its address taken: libfabric makes sockets of
-// its own.
+// listener of cfg is closed and its address taken, where that is possible:
+// libfabric makes sockets of its own.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -46,7 +46,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 		return nil, fmt.Errorf("libfabric: open: %w", err)
 	}
 	d := newDomain(cfg, info)
-	if cfg.Listener != nil && isIP(info.AddrFormat) {
+	if cfg.Listener != nil && shakesHands(info) {
 		d.at = w.source
 		_ = cfg.Listener.Close() // so that the endpoint can have its port
 	}
@@ -55,6 +55,12 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	}
 	return d, nil
 }
+
+// shakesHands says whether an endpoint may take the place of a socket that has
+// been listening. A peer that connects before that finds itself connected to
+// nobody; most providers see that no answer comes and connect again, but what
+// sockets has sent by then is lost.
+func shakesHands(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
 
 // listening is the address that a socket is bound to.
 func listening(f *os.File) (netip.AddrPort, error) {
@@ -109,7 +115,7 @@ func (d *domain) open() error {
 		return err
 	}
 	d.probeAtomics()
-	if isIP(d.info.AddrFormat) && d.insertsSymmetric() {
+	if isIP(d.info.AddrFormat) && (d.cfg.Listener == nil || d.at.IsValid()) && d.insertsSymmetric() {
 		d.attr.Caps |= transport.CapSymmetric
 	}
 	return nil
