@@ -39,7 +39,8 @@ type AtomicMsg struct {
 	Data     uint64 // for FlagRemoteCQData
 }
 
-// AtomicV is Atomic with the elements of several buffers (fi_atomicv).
+// AtomicV is Atomic with the elements of several buffers, at most
+// TxAttr.IovLimit (fi_atomicv).
 func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	v, err := e.beginAtomic(ctx, C.WEFT_BASE, t, op, operand, Vector{}, Vector{}, 0)
 	if err != nil {
@@ -127,6 +128,9 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, t Datatype, op AtomicO
 	}
 	if err := e.fitAtomic(kind, t, op, &operand, &compare, &result, flags); err != nil {
 		return vectors{}, err
+	}
+	if op == AtomicRead && len(operand.Bufs) == 0 {
+		operand = result // providers count the target's elements by it, and do not read it
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return vectors{}, err

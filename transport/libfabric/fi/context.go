@@ -37,7 +37,7 @@ type Context struct {
 	owner atomic.Pointer[Endpoint] // where it is in flight; nil: idle
 	slot  *slot                    // the memory that libfabric calls the operation by
 	multi atomic.Bool              // in flight until FlagMultiRecv
-	pins  runtime.Pinner           // the operation's buffers
+	pins  pinSet                   // the operation's buffers
 	iov   []iovec                  // what the last vector operation read from, which some providers do late
 	descs []Desc
 }

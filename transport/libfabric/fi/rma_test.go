@@ -16,6 +16,7 @@ const (
 	refused   onViolation = iota // an error completion with ErrAccess
 	dropped                      // the target closes the connection: reads fail, writes are lost
 	swallowed                    // the operation never ends, nor does any after it
+	lost                         // the operation ends well, and nothing has been done
 	unchecked                    // it is done: registration means nothing
 )
 
@@ -261,6 +262,8 @@ func TestViolations(t *testing.T) {
 					case swallowed:
 						a.quiet()
 						require.True(t, ctx.InFlight())
+					case lost:
+						a.wait(ctx)
 					case unchecked:
 						a.wait(ctx)
 						require.Equal(t, write, !w.untouched())
