@@ -1,5 +1,6 @@
 // Package comm is message passing in the manner of MPI: communicators, point-
-// to-point messages and collectives over slices of any type without pointers.
+// to-point messages, collectives and windows over slices of any type without
+// pointers.
 //
 //	comm.Main(func(c *comm.Comm) error {
 //		sum := make([]float64, 1)
