@@ -5,7 +5,10 @@ package fi
 // #include "shim_ep.h"
 import "C"
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // CntrAttr says what a counter is to be (struct fi_cntr_attr).
 type CntrAttr struct {
@@ -33,6 +36,9 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 		flags:    C.uint64_t(attr.Flags),
 	}
 	if attr.Bytes {
+		if LibraryVersion() < MakeVersion(2, 0) {
+			return nil, lacks(function) // it would count completions
+		}
 		c.events = C.WEFT_CNTR_EVENTS_BYTES
 	}
 	var fid *C.struct_fid_cntr
@@ -40,6 +46,9 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 		return nil, err
 	}
 	n := &Counter{wait: attr.Wait}
+	if c.wait_obj == C.FI_WAIT_YIELD {
+		n.wait = WaitYield // all that shm has for WaitUnspec
+	}
 	n.open(&fid.fid, &d.object)
 	return n, nil
 }
@@ -94,8 +103,8 @@ func (n *Counter) change(function string, call func(*C.struct_fid_cntr) C.int) e
 
 // Wait returns when the successes have reached threshold (fi_cntr_wait), or with
 // ErrAvail when another operation has failed, or with ErrTimedOut when timeout
-// is over; a negative one never is. It blocks a thread of the system, and moves
-// data on as Read does.
+// is over; a negative one never is. It blocks a thread of the system, but for
+// WaitYield, and moves data on as Read does.
 func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	const function = "fi_cntr_wait"
 	if !n.isOpen() {
@@ -104,8 +113,32 @@ func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	if n.wait == WaitNone {
 		return &Error{function, ErrInvalid} // providers do not look
 	}
+	if n.wait == WaitYield {
+		return check(function, C.int(-n.yieldWait(threshold, timeout)))
+	}
+	start := time.Now()
 	e := waitFor(timeout, func(ms C.int) Errno {
-		return Errno(-C.fi_cntr_wait(n.c(), C.uint64_t(threshold), ms))
+		rc := C.fi_cntr_wait(n.c(), C.uint64_t(threshold), ms)
+		return Errno(max(rc, -rc)) // sockets has the number of the timeout positive
 	})
+	if left := timeout - time.Since(start); e == ErrTimedOut && left > 0 {
+		e = n.yieldWait(threshold, left) // sockets gives up at once
+	}
 	return check(function, C.int(-e))
+}
+
+// yieldWait is Wait for WaitYield: to look again and again, and to let others
+// run in between. shm has nothing else, and does not look at the time.
+func (n *Counter) yieldWait(threshold uint64, timeout time.Duration) Errno {
+	start, failed := time.Now(), n.ReadErr()
+	for n.Read() < threshold {
+		switch {
+		case n.ReadErr() != failed:
+			return ErrAvail
+		case timeout >= 0 && time.Since(start) >= timeout:
+			return ErrTimedOut
+		}
+		runtime.Gosched()
+	}
+	return 0
 }

@@ -111,6 +111,9 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 		return nil, err
 	}
 	q := &CQ{format: attr.Format, wait: attr.Wait}
+	if c.wait_obj == C.FI_WAIT_YIELD {
+		q.wait = WaitYield // all that shm has for WaitUnspec
+	}
 	q.open(&fid.fid, &d.object)
 	return q, nil
 }

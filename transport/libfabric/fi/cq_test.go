@@ -107,7 +107,7 @@ func TestCQFormats(t *testing.T) {
 // SRead waits as long as it was told, and wakes for a message and for Signal.
 func TestCQWait(t *testing.T) {
 	waits := map[string][]WaitObj{
-		"shm":         {WaitYield},
+		"shm":         {WaitYield, WaitUnspec},
 		"net":         {WaitUnspec, WaitFD, WaitPollFD},
 		"tcp;ofi_rxm": {WaitUnspec, WaitFD, WaitPollFD},
 		"udp;ofi_rxd": {WaitUnspec, WaitFD},

@@ -154,7 +154,9 @@ func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) er
 // RecvMsg takes a message under flags (fi_recvmsg), which replace those of the
 // RxAttr. With FlagMultiRecv the one buffer takes messages, each at its place
 // (CQEntry.Buf), until less than OptMinMultiRecv bytes are left; the last
-// completion, or one that brings no message, says FlagMultiRecv.
+// completion, or one that brings no message, says FlagMultiRecv. With several
+// senders net says it with the last message even if one before it is still coming: keep the buffer
+// until what came before is complete.
 func (e *Endpoint) RecvMsg(msg *Msg, flags Flags) error {
 	if !e.isOpen() {
 		return ErrClosed

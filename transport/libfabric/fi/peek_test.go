@@ -1,0 +1,64 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Messages that wait can be looked at, set aside and thrown away.
+func TestPeek(t *testing.T) {
+	const size = 64
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, b := openPair(t, setup{prov: prov})
+		ctx := NewContext(nil)
+		in := make([]byte, size)
+		try := func(tag uint64, flags Flags) event {
+			msg := &TMsg{Msg: Msg{Addr: b.peer, Context: ctx}, Tag: tag}
+			if flags&(FlagPeek|FlagDiscard) == 0 {
+				msg.Bufs = [][]byte{in}
+			}
+			b.post(func() error { return b.ep.TRecvMsg(msg, flags) })
+			e := b.ended(ctx)
+			return e
+		}
+		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // takes a peek for a receive
+			require.NoError(t, b.ep.TRecvMsg(&TMsg{Msg: Msg{Addr: b.peer, Context: ctx}, Tag: 1}, FlagPeek))
+			b.quiet()
+			require.NoError(t, b.ep.Cancel(ctx))
+			require.ErrorIs(t, b.fail(b.ended(ctx)), ErrCanceled)
+			return
+		}
+		require.ErrorIs(t, b.fail(try(100, FlagPeek)), ErrNoMessage)
+		require.ErrorIs(t, b.fail(try(100, FlagPeek|FlagClaim)), ErrNoMessage)
+
+		send := [4]*Context{}
+		for tag := range send {
+			send[tag] = NewContext(nil)
+			out := pattern(make([]byte, size), tag)
+			a.post(func() error { return a.ep.TSend(out, Desc{}, a.peer, uint64(tag), send[tag]) })
+		}
+		found := func(tag uint64, flags Flags) {
+			b.until("the message is there", func() bool {
+				e := try(tag, flags)
+				if e.err == nil && flags&FlagDiscard == 0 {
+					require.EqualValues(t, size, e.Len)
+					require.Equal(t, tag, e.Tag)
+				}
+				return e.err == nil
+			})
+		}
+		found(0, FlagPeek)
+		require.NoError(t, b.fail(try(0, 0)))
+		require.Equal(t, pattern(make([]byte, size), 0), in)
+		found(1, FlagPeek|FlagClaim)
+		require.NoError(t, b.fail(try(1, FlagClaim)))
+		require.Equal(t, pattern(make([]byte, size), 1), in)
+		found(2, FlagPeek|FlagClaim)
+		require.NoError(t, b.fail(try(2, FlagClaim|FlagDiscard)))
+		found(3, FlagPeek|FlagDiscard)
+		require.ErrorIs(t, b.fail(try(3, FlagPeek)), ErrNoMessage)
+	})
+}
