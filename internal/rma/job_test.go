@@ -38,38 +38,46 @@ type member struct {
 // ends.
 func openEngines(t testing.TB, n int, provider transport.Provider, set map[string]string) []*engine.Engine {
 	t.Helper()
+	return openRails(t, n, set, provider)
+}
+
+// openRails makes n engines over several providers: the ranks i and j talk by
+// number (i+j) modulo their count.
+func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*engine.Engine {
+	t.Helper()
 	p := &params.Set{}
 	for k, v := range set {
 		require.NoError(t, p.Set(k, v, params.FromFlag))
 	}
-	rails := make([]engine.Rail, n)
-	vectors := make([]transport.AddressVector, n)
-	addrs := make([]transport.Address, n)
-	if provider == nil { // a world of one
-		rails = nil
-	}
-	for i := range rails {
-		d, err := provider.Open(transport.Config{Self: transport.Addr(i), Size: n, JobID: "test", OneHost: true, Params: p})
-		require.NoError(t, err)
-		cq, err := d.OpenCQ()
-		require.NoError(t, err)
-		vectors[i], err = d.OpenAV()
-		require.NoError(t, err)
-		ep, err := d.OpenEndpoint(vectors[i], cq)
-		require.NoError(t, err)
-		rails[i] = engine.Rail{Domain: d, CQ: cq, Endpoint: ep}
-		addrs[i] = ep.Address()
+	rails := make([][]engine.Rail, n)
+	for _, provider := range providers {
+		vectors := make([]transport.AddressVector, n)
+		addrs := make([]transport.Address, n)
+		for i := range n {
+			d, err := provider.Open(transport.Config{Self: transport.Addr(i), Size: n, JobID: "test", OneHost: true, Params: p})
+			require.NoError(t, err)
+			cq, err := d.OpenCQ()
+			require.NoError(t, err)
+			vectors[i], err = d.OpenAV()
+			require.NoError(t, err)
+			ep, err := d.OpenEndpoint(vectors[i], cq)
+			require.NoError(t, err)
+			rails[i] = append(rails[i], engine.Rail{Domain: d, CQ: cq, Endpoint: ep})
+			addrs[i] = ep.Address()
+		}
+		for _, av := range vectors {
+			_, err := av.Insert(addrs)
+			require.NoError(t, err)
+		}
 	}
 	engines := make([]*engine.Engine, n)
-	for i := range engines {
-		cfg := engine.Config{Rank: i, Size: n, Params: p, LocalRanks: n}
-		if rails != nil {
-			_, err := vectors[i].Insert(addrs)
-			require.NoError(t, err)
-			cfg.Rails = rails[i : i+1]
+	for i := range n {
+		route := make([]uint8, n)
+		for j := range route {
+			route[j] = uint8((i + j) % max(1, len(providers)))
 		}
 		var err error
-		engines[i], err = engine.New(cfg)
+		engines[i], err = engine.New(engine.Config{Rank: i, Size: n, Params: p, Rails: rails[i], Route: route, LocalRanks: n})
 		require.NoError(t, err)
 	}
 	t.Cleanup(func() {

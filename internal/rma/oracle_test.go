@@ -99,7 +99,11 @@ func (m *member) do(d *deed, old []byte) (result []byte, q engine.Request, err e
 		err = m.GetAccumulate(background, target, at, data, result, d.op)
 	case d.kind == 3: // succeeds where the old element is even
 		compare := word(get(old) &^ 1)
-		err = m.CompareSwap(background, target, at, data, compare, result)
+		if d.ask {
+			q, err = m.RCompareSwap(background, target, at, data, compare, result)
+		} else {
+			err = m.CompareSwap(background, target, at, data, compare, result)
+		}
 		clear(data) // it is ours again
 	case d.ask:
 		q, err = m.Rget(background, target, at, result)
@@ -248,6 +252,9 @@ func (m *member) open(round int) error {
 func (m *member) shut(round int) error {
 	switch round % 4 {
 	case 0:
+		if err := m.FlushLocalAll(background); err != nil {
+			return err
+		}
 		if err := m.FlushAll(background); err != nil {
 			return err
 		}
