@@ -230,7 +230,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	}()
 	// Where the user names an interface, the ranks listen there and exchange
 	// their addresses.
-	if r.job.Params == nil || r.job.Params.String("transport.tcp.interface") == "" {
+	if !namesInterface(r.job.Params) {
 		if p.lay, err = newLayout(np, wantsLibfabric(r.job.Params)); err != nil {
 			p.lay = &layout{}
 			return nil, fmt.Errorf("cannot listen: %w", err)

@@ -25,6 +25,11 @@ func wantsLibfabric(s *params.Set) bool {
 	return slices.Contains(s.List("transport.use"), "libfabric")
 }
 
+// namesInterface says whether the ranks are told where to listen.
+func namesInterface(s *params.Set) bool {
+	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
+}
+
 // findHeaders says what is missing to build with the libfabric transport; nil:
 // nothing.
 func findHeaders(ctx context.Context) error {

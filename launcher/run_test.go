@@ -65,12 +65,22 @@ func TestWorld(t *testing.T) {
 }
 
 func TestNamedInterfaceLeavesAddressesToTheRanks(t *testing.T) {
-	j := testJob(1, "world")
-	j.Params = &params.Set{}
-	require.NoError(t, j.Params.Set("transport.tcp.interface", "lo", params.FromFile))
-	res, out, _ := runJob(t, j)
-	require.Zero(t, res.ExitCode)
-	require.Contains(t, out, "no listener\n")
+	for _, c := range []struct {
+		key, use string
+		listener bool
+	}{
+		{"transport.tcp.interface", "tcp", false},
+		{"transport.libfabric.interface", "libfabric", false},
+		{"transport.libfabric.interface", "tcp", true},
+	} {
+		j := testJob(1, "world")
+		j.Params = &params.Set{}
+		require.NoError(t, j.Params.Set(c.key, "lo", params.FromFile))
+		require.NoError(t, j.Params.Set("transport.use", c.use, params.FromFile))
+		res, out, _ := runJob(t, j)
+		require.Zero(t, res.ExitCode)
+		require.Equal(t, !c.listener, strings.Contains(out, "no listener\n"), out)
+	}
 }
 
 func TestChildOfARankIsAWorldOfOne(t *testing.T) {
