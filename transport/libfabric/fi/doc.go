@@ -9,7 +9,8 @@
 //
 // It needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or
 // newer (Debian: libfabric-dev; pkg-config finds them). Without the tag the
-// package is empty.
+// package is empty. What 2.x has deprecated and the other objects can do is left
+// out: wait sets and poll sets.
 //
 // # Errors
 //

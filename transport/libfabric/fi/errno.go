@@ -78,10 +78,10 @@ func (e Errno) Error() string { return C.GoString(C.fi_strerror(C.int(e))) }
 // Is makes errors.Is find ErrNotSupported in the numbers that say so, and the
 // system's errno in those that are the system's.
 func (e Errno) Is(target error) bool {
-	if target == ErrNotSupported { //nolint:errorlint // this is what errors.Is asks
+	if target == ErrNotSupported {
 		return e == ErrNotImpl || e == ErrNotSupp || e == ErrNoProtoOpt
 	}
-	n, ok := target.(syscall.Errno) //nolint:errorlint // this is what errors.Is asks
+	n, ok := target.(syscall.Errno)
 	return ok && e < 256 && Errno(n) == e
 }
 

@@ -182,11 +182,11 @@ func (a *DomainAttr) read(c *C.struct_fi_domain_attr) {
 		MaxErrData:      goSize(c.max_err_data),
 		MRCnt:           goSize(c.mr_cnt),
 		TClass:          TClass(c.tclass),
-		MaxEPAuthKey:    goSize(C.size_t(rest.max_ep_auth_key)),
+		MaxEPAuthKey:    goSize(rest.max_ep_auth_key),
 		MaxGroupID:      uint32(rest.max_group_id),
 		MaxCntrValue:    uint64(rest.max_cntr_value),
 		MaxErrCntrValue: uint64(rest.max_err_cntr_value),
-		MaxXPUCtxCnt:    goSize(C.size_t(rest.max_xpu_ctx_cnt)),
+		MaxXPUCtxCnt:    goSize(rest.max_xpu_ctx_cnt),
 	}
 	if !a.AuthKeyByAV {
 		a.AuthKey = goBytes(unsafe.Pointer(c.auth_key), c.auth_key_size)
@@ -234,15 +234,11 @@ func (a *DomainAttr) write(c *C.struct_fi_domain_attr) {
 	c.tclass = C.uint32_t(a.TClass)
 	var rest C.struct_weft_domain_rest
 	C.weft_domain_rest_get(c, &rest)
-	size := C.size_t(rest.max_ep_auth_key)
-	setSize(&size, a.MaxEPAuthKey)
-	rest.max_ep_auth_key = C.uint64_t(size)
-	rest.max_group_id = C.uint64_t(a.MaxGroupID)
+	setSize(&rest.max_ep_auth_key, a.MaxEPAuthKey)
+	setSize(&rest.max_xpu_ctx_cnt, a.MaxXPUCtxCnt)
+	rest.max_group_id = C.uint32_t(a.MaxGroupID)
 	rest.max_cntr_value = C.uint64_t(a.MaxCntrValue)
 	rest.max_err_cntr_value = C.uint64_t(a.MaxErrCntrValue)
-	size = C.size_t(rest.max_xpu_ctx_cnt)
-	setSize(&size, a.MaxXPUCtxCnt)
-	rest.max_xpu_ctx_cnt = C.uint64_t(size)
 	C.weft_domain_rest_set(c, &rest)
 }
 

@@ -12,7 +12,7 @@ import (
 
 // FID identifies an object as long as it is open: events and errors say by it
 // which one they are about. FIDs can be compared.
-type FID struct{ p unsafe.Pointer }
+type FID struct{ p unsafe.Pointer } //nolint:revive // fid is libfabric's own word
 
 // String is the address.
 func (f FID) String() string { return fmt.Sprintf("fid:%p", f.p) }

@@ -100,7 +100,9 @@
 // fi_domain_attr's data_progress is in a union without a name in 2.x, and its
 // last members come and go with the version.
 struct weft_domain_rest {
-	uint64_t max_ep_auth_key, max_group_id, max_cntr_value, max_err_cntr_value, max_xpu_ctx_cnt;
+	size_t max_ep_auth_key, max_xpu_ctx_cnt;
+	uint32_t max_group_id;
+	uint64_t max_cntr_value, max_err_cntr_value;
 };
 
 static inline enum fi_progress *weft_data_progress(struct fi_domain_attr *a)
@@ -132,7 +134,7 @@ static inline void weft_domain_rest_set(struct fi_domain_attr *a, const struct w
 	a->max_ep_auth_key = r->max_ep_auth_key;
 #endif
 #if WEFT_HEADERS_AT_LEAST(2, 0)
-	a->max_group_id = (uint32_t)r->max_group_id;
+	a->max_group_id = r->max_group_id;
 #endif
 #if WEFT_HEADERS_AT_LEAST(2, 5)
 	a->max_cntr_value = r->max_cntr_value;
