@@ -326,8 +326,8 @@ func (w *Window) Sync() error {
 	return w.err
 }
 
-// drain blocks until the operations with a target are complete, whatever came
-// of them, or locally so.
+// drain blocks until the operations with a target that have been started are
+// complete, whatever came of them, or locally so.
 //
 // Hot path: no allocation.
 func (w *Window) drain(ctx context.Context, t *target, local bool) error {
@@ -335,12 +335,17 @@ func (w *Window) drain(ctx context.Context, t *target, local bool) error {
 		w.port.Poll()
 		return nil
 	}
-	t.flushing++
-	defer func() { t.flushing-- }()
-	for t.pending > 0 && (!local || t.unsent > 0) {
+	f := &t.flushes[0]
+	if local {
+		f = &t.flushes[1]
+	}
+	f.n++
+	defer func() { f.n-- }()
+	for n := t.started; !t.complete(n, local); {
 		if !local {
 			t.ask()
 		}
+		f.goal = min(f.goal, n)
 		if err := w.port.Await(ctx); err != nil {
 			return err
 		}

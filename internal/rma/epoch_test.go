@@ -252,6 +252,57 @@ func TestManyGoroutines(t *testing.T) {
 	})
 }
 
+// A flush waits for what was started before it, not for what another goroutine
+// goes on to start.
+func TestFlushBesideAStream(t *testing.T) {
+	everyFlavour(t, 2, 16, func(t *testing.T, ms []*member) {
+		each(t, ms, func(m *member) error {
+			if m.rank == 1 { // serves in a call
+				_, err := m.world.Recv(background, nil, engine.Env{Peer: 0})
+				return err
+			}
+			if err := m.LockAll(background); err != nil {
+				return err
+			}
+			var stop atomic.Bool
+			streamed := make(chan error, 1)
+			go func() { // ends when it is told to; we wait for it
+				for one := word(1); !stop.Load(); {
+					if err := m.Put(background, 1, 8, one); err != nil {
+						streamed <- err
+						return
+					}
+				}
+				streamed <- nil
+			}()
+			old := make([]byte, 8)
+			for i := range 40 {
+				if err := m.GetAccumulate(background, 1, 0, word(1), old, Sum); err != nil {
+					return err
+				}
+				flush := m.Flush
+				if i%2 == 0 {
+					flush = m.FlushLocal
+				}
+				if err := flush(background, 1); err != nil {
+					return err
+				}
+				if err := same(old, word(int64(i))); err != nil {
+					return err
+				}
+			}
+			stop.Store(true)
+			if err := <-streamed; err != nil {
+				return err
+			}
+			if err := m.UnlockAll(background); err != nil {
+				return err
+			}
+			return m.world.Send(background, nil, engine.Env{Peer: 1})
+		})
+	})
+}
+
 // Memory of Alloc is registered already, and stays while a window, or an
 // operation, needs it.
 func TestAllocated(t *testing.T) {

@@ -75,7 +75,7 @@ func (t *target) pump() {
 		if answers {
 			t.expected += n
 			t.asked = t.sent // the reply says so too
-		} else if t.sent%ackEvery == 0 || last && (op.asked || t.flushing > 0 && op.next == nil) {
+		} else if t.sent%ackEvery == 0 || last && (op.asked || t.flushes[0].n > 0 && op.next == nil) {
 			m.Flag = true
 			t.asked = t.sent
 		}
@@ -304,7 +304,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		return err
 	}
 	t.pump()
-	if t.flushing > 0 {
+	if t.flushes[0].n > 0 {
 		t.ask()
 	}
 	return nil

@@ -3,6 +3,7 @@ package rma
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
@@ -41,6 +42,9 @@ type operation struct {
 	memory engine.Memory  // of the user's buffer, under MRLocal
 	holds  [2]*engine.Span
 	next   *operation
+
+	number         uint64 // in the order of starts, from 1
+	older, younger *operation
 }
 
 // fifo is a queue of operations through operation.next.
@@ -283,8 +287,15 @@ func (op *operation) fill(t *target, c *call, n int) {
 		op.holds[0] = w.port.Hold(op.src)
 	}
 	op.holds[1] = w.port.Hold(op.result)
+	t.started++
+	op.number, op.older = t.started, t.newest
+	if t.newest == nil {
+		t.oldest = op
+	} else {
+		t.newest.younger = op
+	}
+	t.newest = op
 	t.pending++
-	t.unsent++
 	if c.ask {
 		op.ticket, op.asked = w.port.Begin(), true
 	}
@@ -292,12 +303,30 @@ func (op *operation) fill(t *target, c *call, n int) {
 
 // release says that the user's memory is not needed any more.
 func (op *operation) release() {
-	if !op.loose {
-		op.loose = true
-		op.to.unsent--
-		if op.to.unsent == 0 {
-			op.to.w.port.Tell()
+	op.loose = true
+	op.to.tell(true)
+}
+
+// complete says whether the first n operations with a target are complete, or
+// locally so.
+func (t *target) complete(n uint64, local bool) bool {
+	for op := t.oldest; op != nil && op.number <= n; op = op.younger {
+		if !local || !op.loose {
+			return false
 		}
+	}
+	return true
+}
+
+// tell rouses who waits for operations that have become complete.
+func (t *target) tell(local bool) {
+	f := &t.flushes[0]
+	if local {
+		f = &t.flushes[1]
+	}
+	if f.n > 0 && t.complete(f.goal, local) {
+		f.goal = math.MaxUint64 // who waits for more will say so
+		t.w.port.Tell()
 	}
 }
 
@@ -305,7 +334,16 @@ func (op *operation) release() {
 func (op *operation) finish(err error) {
 	t := op.to
 	w := t.w
-	op.release()
+	if op.older == nil {
+		t.oldest = op.younger
+	} else {
+		op.older.younger = op.younger
+	}
+	if op.younger == nil {
+		t.newest = op.older
+	} else {
+		op.younger.older = op.older
+	}
 	if e := w.port.Deregister(op.memory); err == nil {
 		err = e
 	}
@@ -322,7 +360,9 @@ func (op *operation) finish(err error) {
 	op.Op.Data, op.Op.Fetch, op.Op.Compare, op.Op.Region = nil, nil, nil, nil
 	op.next = w.freeOps
 	w.freeOps = op
-	if t.pending--; t.pending == 0 || t.pending == maxPending-1 {
+	t.tell(false)
+	t.tell(true)
+	if t.pending--; t.pending == maxPending-1 {
 		w.port.Tell()
 	}
 }

@@ -103,7 +103,7 @@ func TestCloseWithTransfersInFlight(t *testing.T) {
 		require.ErrorIs(t, err, engine.ErrClosed)
 	}
 	require.Zero(t, m.targets[1].pending)
-	require.Zero(t, m.targets[1].unsent)
+	require.Nil(t, m.targets[1].oldest)
 }
 
 // Who has too much under way waits, and may give up waiting.

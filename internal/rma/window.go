@@ -99,18 +99,20 @@ type target struct {
 	reach  int  // data of a message that it may ask us for
 
 	// Our operations with it.
-	err     error // the first that failed since the epoch began
-	down    error // why it cannot be reached
-	pending int   // operations that are not complete there
-	unsent  int   // of them those that still need the user's memory
+	err     error      // the first that failed since the epoch began
+	down    error      // why it cannot be reached
+	started uint64     // operations, ever
+	oldest  *operation // of those that are not complete there, by operation.younger
+	newest  *operation
+	pending int // how many they are
 
-	queued   fifo   // by message, the first perhaps in part
-	awaited  fifo   // by message, sent and not acknowledged
-	sent     uint64 // messages, ever
-	acked    uint64 // of them acknowledged
-	asked    uint64 // the last that asked for it
-	expected int    // bytes of answers
-	flushing int    // goroutines that wait for all of pending
+	queued   fifo        // by message, the first perhaps in part
+	awaited  fifo        // by message, sent and not acknowledged
+	sent     uint64      // messages, ever
+	acked    uint64      // of them acknowledged
+	asked    uint64      // the last that asked for it
+	expected int         // bytes of answers
+	flushes  [2]flushers // those that wait for operations to be complete, and locally so
 
 	waiting fifo         // by RMA or atomics, not posted
 	flying  int          // those posted
@@ -131,6 +133,12 @@ type target struct {
 	ackBusy  bool   // an acknowledgement has not left
 	ackAgain bool   // and another one is due
 	holds    lockState
+}
+
+// flushers are the goroutines in drain.
+type flushers struct {
+	n    int
+	goal uint64 // the least number of operations that one of them waits for
 }
 
 // New registers this rank's part. The Part is for all members; see Connect.
@@ -160,6 +168,7 @@ func New(cfg Config) (*Window, Part, error) {
 	for i := range w.targets {
 		t := &w.targets[i]
 		t.w, t.rank, t.rail = w, i, port.Rail(i)
+		t.flushes[0].goal, t.flushes[1].goal = math.MaxUint64, math.MaxUint64
 		if t.rail >= 0 {
 			t.reach = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
 			part.Chunk = min(part.Chunk, t.reach)
