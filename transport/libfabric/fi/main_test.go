@@ -68,14 +68,15 @@ func settled(before int) bool {
 
 const shmDir = "/dev/shm"
 
-// shmFiles are the shared segments of this process.
+// shmFiles are the shared segments of this process, which shm names by its
+// number, the user's and one of the endpoint.
 func shmFiles() (names []string) {
 	files, err := os.ReadDir(shmDir)
 	if err != nil {
 		return nil
 	}
 	for _, f := range files {
-		if strings.Contains(f.Name(), "fi_shm://"+strconv.Itoa(os.Getpid())) {
+		if strings.HasPrefix(f.Name(), strconv.Itoa(os.Getpid())+":") {
 			names = append(names, f.Name())
 		}
 	}
