@@ -3,6 +3,7 @@
 package fi
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,10 +51,10 @@ func TestAllocations(t *testing.T) {
 			send := &TMsg{Msg: Msg{Bufs: halves(out), Addr: a.peer, Context: NewContext(nil)}, Tag: 1}
 			recv := &TMsg{Msg: Msg{Bufs: halves(in), Addr: b.peer, Context: NewContext(nil)}, Tag: 1}
 			once := func() {
-				for way.recv(b, in, recv) == ErrAgain {
+				for errors.Is(way.recv(b, in, recv), ErrAgain) {
 					drain(a, b)
 				}
-				for way.send(a, out, send) == ErrAgain {
+				for errors.Is(way.send(a, out, send), ErrAgain) {
 					drain(a, b)
 				}
 				for send.Context.InFlight() || recv.Context.InFlight() {
@@ -66,10 +67,10 @@ func TestAllocations(t *testing.T) {
 		}
 		small, recv := make([]byte, 8), NewContext(nil)
 		require.Zero(t, testing.AllocsPerRun(200, func() {
-			for b.ep.TRecv(small, Desc{}, b.peer, 1, 0, recv) == ErrAgain {
+			for errors.Is(b.ep.TRecv(small, Desc{}, b.peer, 1, 0, recv), ErrAgain) {
 				drain(a, b)
 			}
-			for a.ep.TInject(small, a.peer, 1) == ErrAgain {
+			for errors.Is(a.ep.TInject(small, a.peer, 1), ErrAgain) {
 				drain(a, b)
 			}
 			for recv.InFlight() {

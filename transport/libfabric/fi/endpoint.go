@@ -22,6 +22,8 @@ type Endpoint struct {
 	root  *Endpoint // the endpoint itself, or that of which it is an alias
 	multi bool      // receives take several messages unless their flags say something else
 	queue []*CQ     // where its operations complete
+	rx    *Endpoint // takes its messages instead, where that is shared
+	other []*CQ     // of a shared one: queues of endpoints that were closed
 	ready bool      // it is enabled; guarded by objects
 
 	late         bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
@@ -76,17 +78,26 @@ func (e *Endpoint) abandon() {
 			q.ready--
 		}
 	}
-	left, queues := abandon(e), len(e.queue)
+	if e.rx != nil {
+		e.rx.other = append(e.rx.other, e.queue...)
+	}
+	queues := map[*CQ]bool{}
+	for _, q := range append(e.queue, e.other...) {
+		if q.isOpen() {
+			queues[q] = true
+		}
+	}
+	left, count := abandon(e), len(queues)
 	if len(left) == 0 {
 		return
 	}
-	if queues == 0 {
+	if count == 0 {
 		freeSlots(left)
 		return
 	}
-	for _, q := range e.queue {
+	for q := range queues {
 		q.closed = append(q.closed, func() {
-			if queues--; queues == 0 {
+			if count--; count == 0 {
 				freeSlots(left)
 			}
 		})

@@ -3,6 +3,7 @@
 package fi
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -136,7 +137,7 @@ func TestFlood(t *testing.T) {
 		more := func() {
 			for ; posted < count; posted++ {
 				err := a.ep.Send(sends[posted].buf, Desc{}, a.peer, sends[posted].ctx)
-				if err == ErrAgain {
+				if errors.Is(err, ErrAgain) {
 					return
 				}
 				require.NoError(t, err)
