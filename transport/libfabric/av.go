@@ -19,7 +19,8 @@ type addressVector struct {
 	d     *domain
 	av    *fi.AV
 	n     int
-	index []fi.Addr // nil: the identity
+	index []fi.Addr           // nil: the identity
+	texts []transport.Address // nil: libfabric knows them
 }
 
 // OpenAV opens an address vector with room for the job (fi_av_open).
@@ -58,34 +59,28 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	if errors.As(err, &some) {
 		err = nil
 		for i, e := range some.Errs {
-			if errors.Is(e, fi.ErrAlready) {
-				out[i], e = v.find(addrs[i], out)
+			if errors.Is(e, fi.ErrAlready) && out[i] != fi.AddrNotAvail {
+				fresh[i] = fi.AddrNotAvail // libfabric takes an address once: another index of ours leads there
+			} else {
+				err = errors.Join(err, e)
 			}
-			err = errors.Join(err, e)
 		}
 	}
-	return v.inserted(out, fresh, err)
+	first, err := v.inserted(out, fresh, err)
+	if err == nil && !v.looksUp() {
+		v.texts = append(v.texts, addrs...)
+	}
+	return first, err
 }
 
-// find is what an address is called that libfabric, which takes each but once,
-// has already: under an index of the vector, or as one of more.
-func (v *addressVector) find(addr transport.Address, more []fi.Addr) (fi.Addr, error) {
-	for i := range v.n + len(more) {
-		var a fi.Addr
-		if i < v.n {
-			a = v.at(transport.Addr(i))
-		} else if a = more[i-v.n]; a == fi.AddrNotAvail {
-			continue
-		}
-		b, err := v.av.Lookup(a)
-		if err != nil {
-			continue
-		}
-		if have, err := decode(v.d.info.AddrFormat, b); err == nil && have == addr {
-			return a, nil
-		}
+// looksUp says whether libfabric knows what has been inserted: rxd forgets it
+// until there is a connection, so there it is kept here.
+func (v *addressVector) looksUp() bool {
+	if v.texts != nil {
+		return false
 	}
-	return fi.AddrNotAvail, transport.ErrAddress
+	_, err := v.av.Lookup(v.at(0))
+	return err == nil
 }
 
 // InsertSym adds nodes × services addresses in one call (fi_av_insertsym).
@@ -153,6 +148,9 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	}
 	if a < 0 || int(a) >= v.n {
 		return "", fmt.Errorf("index %d: %w", a, transport.ErrAddress)
+	}
+	if v.texts != nil {
+		return v.texts[a], nil
 	}
 	b, err := v.av.Lookup(v.at(a))
 	if err != nil {

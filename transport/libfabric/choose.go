@@ -137,7 +137,7 @@ func (w *wish) suits(i *fi.Info) bool {
 		i.Mode&^modes == 0 &&
 		i.Domain.MRMode&^(mrModes|fi.MRLocal) == 0 &&
 		i.Tx.MsgOrder&fi.OrderSAS != 0 && i.Rx.MsgOrder&fi.OrderSAS != 0 &&
-		(w.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && routable(i.SrcAddr))
+		(w.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && (w.source.IsValid() || routable(i.SrcAddr)))
 }
 
 // routable says whether other hosts may reach an IP address.
@@ -197,5 +197,5 @@ func (w *wish) nothing() error {
 	if w.iface != "" {
 		what += fmt.Sprintf(" on %q", w.iface)
 	}
-	return fmt.Errorf("%s of reliable messages to all ranks: %s", what, have)
+	return fmt.Errorf("%s that reaches all ranks; %s", what, have)
 }

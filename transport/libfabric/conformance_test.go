@@ -3,6 +3,11 @@
 package libfabric
 
 import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,8 +43,103 @@ func conform(t *testing.T, prov string, opts ...transporttest.Option) {
 	}), opts...)
 }
 
-func TestConformance(t *testing.T) {
-	for _, prov := range []string{"tcp;ofi_rxm", "net", "shm", "udp;ofi_rxd", "sockets"} {
-		t.Run(prov, func(t *testing.T) { conform(t, prov, transporttest.WithRanks(1, 2, 3)) })
+// refusals are the cases of accesses that the target must refuse, which
+// providers do each in their own way; the reasons are in docs/libfabric.md.
+func refusals(reason string) []transporttest.Option {
+	var l []transporttest.Option
+	for _, name := range []string{"refused reads", "refused writes", "region closed under reads", "region closed under writes"} {
+		l = append(l, transporttest.Except(name, reason))
 	}
+	return l
+}
+
+const ends = "the target ends the connection at a wrong key, so the peer is reported down instead of ErrKey"
+
+func TestConformance(t *testing.T) {
+	t.Run("tcp;ofi_rxm", func(t *testing.T) {
+		conform(t, "tcp;ofi_rxm", append(refusals(ends), transporttest.WithRanks(1, 2, 3, 5))...)
+	})
+	t.Run("net", func(t *testing.T) {
+		conform(t, "net", append(refusals(ends), transporttest.WithRanks(1, 2, 4))...)
+	})
+	t.Run("shm", func(t *testing.T) {
+		conform(t, "shm", append(refusals("accesses are copied by the kernel, which knows no keys"),
+			transporttest.WithRanks(1, 2, 3, 5),
+			transporttest.Except("close with operations in flight",
+				"endpoints of one process use each other's memory, and crash when it is unmapped"))...)
+	})
+	t.Run("udp;ofi_rxd", func(t *testing.T) {
+		conform(t, "udp;ofi_rxd", append(refusals("the target ignores an access that it refuses, which never completes"),
+			transporttest.WithRanks(1, 2, 3))...)
+	})
+	t.Run("sockets", func(t *testing.T) {
+		const bounds = "a wrong key, range and right are told alike, as EACCES: all are ErrKey"
+		conform(t, "sockets", transporttest.WithRanks(1, 2),
+			transporttest.Except("refused reads", bounds), transporttest.Except("refused writes", bounds))
+	})
+}
+
+// TestConformanceSymmetric has the launcher's layout: sockets that listen on
+// consecutive ports.
+func TestConformanceSymmetric(t *testing.T) {
+	jobs := 0
+	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
+		t.Run(prov, func(t *testing.T) {
+			transporttest.Run(t, func(t testing.TB, n int) *transporttest.Job {
+				t.Helper()
+				files, port := consecutive(t, n)
+				jobs++
+				job := &transporttest.Job{Node: "127.0.0.1", Service: strconv.Itoa(port)}
+				for i, f := range files {
+					cfg := transport.Config{Self: transport.Addr(i), Size: n, JobID: strconv.Itoa(jobs), Listener: f}
+					d, err := over(t, prov).Open(cfg)
+					require.NoError(t, err)
+					require.True(t, d.Attr().Caps.Has(transport.CapSymmetric))
+					job.Domains = append(job.Domains, d)
+				}
+				return job
+			}, append(refusals(ends), transporttest.WithRanks(3))...)
+		})
+	}
+}
+
+// consecutive listens on n ports in a row.
+func consecutive(t testing.TB, n int) ([]*os.File, int) {
+	t.Helper()
+	for base := 23000; base < 30000; base += n {
+		var files []*os.File
+		for i := range n {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+i))
+			if err != nil {
+				break
+			}
+			f, err := l.(*net.TCPListener).File()
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+			files = append(files, f)
+		}
+		if len(files) == n {
+			return files, base
+		}
+		for _, f := range files {
+			require.NoError(t, f.Close())
+		}
+	}
+	t.Fatal("no consecutive ports are free")
+	return nil, 0
+}
+
+// TestConformanceHooked runs in a process of its own, because libfabric reads
+// which hooks to install once.
+func TestConformanceHooked(t *testing.T) {
+	const variable = "WEFT_LIBFABRIC_TEST_HOOKED"
+	if os.Getenv(variable) != "" {
+		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(ends), transporttest.WithRanks(2))...)
+		require.Equal(t, "ofi_hook_perf", os.Getenv("FI_HOOK"))
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConformanceHooked$", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), variable+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }

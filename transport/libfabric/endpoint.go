@@ -48,7 +48,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return d.loop.send(op)
 	}
 	p := d.tokens(op.Peer)
-	f := frame{p.tx, uint32(d.cfg.Self), kindData}
+	f := d.frame(p, kindData)
 	var rc fi.Errno
 	done := true
 	if frameSize+n <= d.inject {
@@ -70,7 +70,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	if rc != 0 {
 		return false, d.postFailed(op.Peer, "send", rc)
 	}
-	p.roomy()
+	p.posted()
 	return done, nil
 }
 

@@ -12,8 +12,13 @@ import (
 
 // A message begins with a frame, little-endian:
 //
-//	0              8        12       16
-//	│ token        │ source │ kind   │ header and data
+//	0              8        12     13      16
+//	│ token        │ source │ kind │ number │ header and data
+//
+// The number counts the messages from source to destination, round and round.
+// A provider may complete receives in another order than it promises for
+// messages: large ones that come in pieces, or, over udp;ofi_rxd, those next to a
+// read.
 //
 // The token is what only members of the job can know: an HMAC under the job's
 // secret of the job's id, the source and the destination. It keeps strangers
@@ -21,7 +26,7 @@ import (
 const frameSize = 16
 
 // kind says what a message is.
-type kind uint32
+type kind uint8
 
 const (
 	kindData kind = iota + 1 // of the user
@@ -33,13 +38,19 @@ type frame struct {
 	token  uint64
 	source uint32
 	kind   kind
+	number uint32 // its lower numberBits
 }
+
+const (
+	numberBits = 24
+	numberMask = 1<<numberBits - 1
+)
 
 func (f frame) put(b []byte) {
 	_ = b[frameSize-1]
 	binary.LittleEndian.PutUint64(b, f.token)
 	binary.LittleEndian.PutUint32(b[8:], f.source)
-	binary.LittleEndian.PutUint32(b[12:], uint32(f.kind))
+	binary.LittleEndian.PutUint32(b[12:], uint32(f.kind)|f.number<<8)
 }
 
 // parseFrame splits a message; false: it is too short to be one.
@@ -47,10 +58,12 @@ func parseFrame(b []byte) (f frame, rest []byte, ok bool) {
 	if len(b) < frameSize {
 		return frame{}, nil, false
 	}
+	last := binary.LittleEndian.Uint32(b[12:])
 	return frame{
 		token:  binary.LittleEndian.Uint64(b),
 		source: binary.LittleEndian.Uint32(b[8:]),
-		kind:   kind(binary.LittleEndian.Uint32(b[12:])),
+		kind:   kind(last),
+		number: last >> 8,
 	}, b[frameSize:], true
 }
 

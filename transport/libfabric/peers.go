@@ -16,6 +16,9 @@ import (
 // peer is what is known of another rank.
 type peer struct {
 	tx, rx uint64    // tokens of messages to it and from it; 0: not computed yet
+	sent   uint32    // messages to it
+	got    uint32    // messages from it, in order
+	early  *early    // messages that came before others that they follow
 	err    error     // why nothing can be sent to it any more
 	stuck  time.Time // since when the fabric has had no room for it; zero: it has
 	probe  time.Time // when to look again whether it is there
@@ -48,12 +51,23 @@ func (d *domain) tokens(r transport.Addr) *peer {
 	return p
 }
 
-// roomy notes that the fabric has taken something for the peer.
+// roomy notes that the fabric has room for operations with the peer.
 func (p *peer) roomy() {
-	p.met = true
 	if !p.stuck.IsZero() {
 		p.stuck = time.Time{}
 	}
+}
+
+// frame is that of the next message to the peer.
+func (d *domain) frame(p *peer, k kind) frame {
+	return frame{p.tx, uint32(d.cfg.Self), k, (p.sent + 1) & numberMask}
+}
+
+// posted notes that the fabric has taken a message for the peer.
+func (p *peer) posted() {
+	p.sent++
+	p.met = true
+	p.roomy()
 }
 
 // noRoom answers ErrAgain, or that the peer has turned out to be down.

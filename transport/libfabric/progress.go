@@ -4,6 +4,7 @@ package libfabric
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
@@ -21,7 +22,7 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	if d.closed {
 		return 0, transport.ErrClosed
 	}
-	d.out = c[:0:len(c)]
+	d.out, d.crowded = c[:0:len(c)], false
 	d.progress()
 	n := len(d.out)
 	d.out = nil
@@ -160,10 +161,24 @@ func (d *domain) message(b []byte) {
 		return
 	}
 	p.met = true
-	switch f.kind {
+	if f.number != (p.got+1)&numberMask {
+		d.keep(from, f, rest)
+		return
+	}
+	d.next(from, f.kind, rest)
+	if p.early != nil {
+		d.catchUp(from)
+	}
+}
+
+// next takes the peer's next message.
+func (d *domain) next(from transport.Addr, k kind, msg []byte) {
+	p := &d.peers[from]
+	p.got++
+	switch k {
 	case kindData:
 		if !d.drop && p.err == nil {
-			d.out = append(d.out, transport.Completion{Kind: transport.RecvDone, Peer: from, Msg: rest})
+			d.deliver(transport.Completion{Kind: transport.RecvDone, Peer: from, Msg: msg})
 		}
 	case kindBye:
 		if p.err == nil {
@@ -173,8 +188,21 @@ func (d *domain) message(b []byte) {
 	case kindAck:
 		p.acked = true
 	default:
-		d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, f.kind))
+		d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, k))
 	}
+}
+
+// deliver gives the user a message, whose bytes stay where they are until the
+// next Read. Only where early messages have taken the places of those that the
+// queue was asked for, it is copied, and waits as all after it do.
+func (d *domain) deliver(c transport.Completion) {
+	if len(d.out) < cap(d.out) && !d.crowded {
+		d.out = append(d.out, c)
+		return
+	}
+	d.crowded = true
+	c.Msg = slices.Clone(c.Msg)
+	d.later(c)
 }
 
 func (d *domain) stranger() {

@@ -15,7 +15,8 @@ type rmaEndpoint struct{ *endpoint }
 // Hot path: no allocation, one crossing to C.
 func (e rmaEndpoint) Read(op *transport.Op) error { return e.d.rma(op, opRead) }
 
-// Write stores in the peer's memory (fi_writemsg, FI_DELIVERY_COMPLETE).
+// Write stores in the peer's memory (fi_writemsg), to be complete when the data
+// is there (FI_DELIVERY_COMPLETE).
 //
 // Hot path: no allocation, one crossing to C.
 func (e rmaEndpoint) Write(op *transport.Op) error { return e.d.rma(op, opWrite) }
@@ -50,8 +51,7 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 	if what == opRead {
 		rc = d.raw.Read(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i))
 	} else {
-		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i),
-			fi.FlagCompletion|fi.FlagDeliveryComplete)
+		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i), d.writing)
 	}
 	if rc != 0 {
 		a.put(i)

@@ -126,9 +126,11 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 		return controlAgain
 	}
 	b := a.buf(i)
-	frame{d.tokens(r).tx, uint32(d.cfg.Self), k}.put(b)
+	p := d.tokens(r)
+	d.frame(p, k).put(b)
 	rc := d.raw.Send(a.address(b), frameSize, a.desc, d.av.at(r), a.context(i))
 	if rc == 0 {
+		p.posted()
 		return controlSent
 	}
 	a.put(i)
