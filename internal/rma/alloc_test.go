@@ -47,7 +47,7 @@ func TestAllocations(t *testing.T) {
 				return err
 			},
 			"many": func() error {
-				for range 100 {
+				for range 2 * maxPending {
 					if err := m.Put(x, 1, 0, one); err != nil {
 						return err
 					}
@@ -63,7 +63,7 @@ func TestAllocations(t *testing.T) {
 						err = call()
 					}
 				}
-				for range 100 {
+				for range 2 * maxPending {
 					run()
 				}
 				require.Zero(t, testing.AllocsPerRun(100, run))

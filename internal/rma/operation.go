@@ -186,9 +186,8 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 			return engine.Request{}, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
 		}
 	}
-	for t.pending >= maxPending {
-		t.ask()
-		if err := w.port.Await(ctx); err != nil {
+	if t.pending >= maxPending || len(t.line) > 0 {
+		if err := t.queueUp(ctx); err != nil {
 			return engine.Request{}, err
 		}
 	}
@@ -206,6 +205,29 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 		t.fly()
 	}
 	return q, nil
+}
+
+// queueUp waits until fewer operations are under way. Who comes first goes
+// first, or a goroutine that starts many would keep others out.
+func (t *target) queueUp(ctx context.Context) error {
+	t.calls++
+	me := t.calls
+	t.line = append(t.line, me)
+	var err error
+	for err == nil && (t.line[0] != me || t.pending >= maxPending) {
+		t.ask()
+		err = t.w.port.Await(ctx)
+	}
+	for i, x := range t.line {
+		if x == me {
+			t.line = append(t.line[:i], t.line[i+1:]...)
+			break
+		}
+	}
+	if len(t.line) > 0 {
+		t.w.port.Tell() // there may be room for more
+	}
+	return err
 }
 
 // unfit says why nothing can be started with a target.

@@ -104,7 +104,9 @@ type target struct {
 	started uint64     // operations, ever
 	oldest  *operation // of those that are not complete there, by operation.younger
 	newest  *operation
-	pending int // how many they are
+	pending int      // how many they are
+	line    []uint64 // calls that wait for there to be fewer, first come first
+	calls   uint64   // that ever did
 
 	queued   fifo        // by message, the first perhaps in part
 	awaited  fifo        // by message, sent and not acknowledged
