@@ -32,7 +32,7 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
 	bin = dir
-	build := exec.Command("go", "build", "-o", dir, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare")
+	build := exec.Command("go", "build", "-tags", buildTags, "-o", dir, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)

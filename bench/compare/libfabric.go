@@ -73,9 +73,9 @@ func (b *built) onesided(s *settings) []*contest {
 			all = append(all, c.allow(8))
 			for _, size := range s.sizes {
 				all = append(all, &contest{
-					name: "rma", what: fmt.Sprintf("%s, %s, windows of 64 × %s", provider, kind, bytesText(size)), unit: "GB/s",
-					ours:   b.bench(s, overProvider(provider), "bytes_per_s", 1e-9, kind+"_bw", "-sizes", strconv.Itoa(size)),
-					peers:  limit(kind, provider, size, "bytes_per_s", 1e-9),
+					name: "rma", what: fmt.Sprintf("%s, %s, windows of 64 × %s", provider, kind, bytesText(size)), unit: "MB/s",
+					ours:   b.bench(s, overProvider(provider), "bytes_per_s", 1e-6, kind+"_bw", "-sizes", strconv.Itoa(size)),
+					peers:  limit(kind, provider, size, "bytes_per_s", 1e-6),
 					target: 0.9, more: true,
 				})
 			}

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +41,23 @@ func TestPeersOverLibfabric(t *testing.T) {
 		require.NoError(t, err, p)
 		require.Positive(t, x, p)
 	}
+}
+
+// TestCompareLibfabric goes through all comparisons over one provider, too
+// briefly for the figures to mean anything.
+func TestCompareLibfabric(t *testing.T) {
+	var out, progress bytes.Buffer
+	code := run(t.Context(), &out, &progress, []string{"-only", "libfabric,rma", "-providers", "shm", "-sizes", "8,4096", "-rounds", "1", "-time", "20ms"})
+	require.Zero(t, code, progress.String())
+	for _, row := range []string{
+		`(?m)^\| shm, 8 B, one way \| µs \| \*\*.*fi_pingpong \*\*.* µs\) \| ≤ \+0\.15 µs \| (yes|no) \|$`,
+		`(?m)^\| shm, 4 KiB, one way \| µs \| \*\*.*fi_pingpong \*\*.* \| ≤ 1\.1 \| (yes|no) \|$`,
+		`(?m)^\| shm, put and flush, 8 B \| µs \| \*\*.*C \*\*.* \| ≤ \+0\.15 µs \| (yes|no) \|$`,
+		`(?m)^\| shm, get, windows of 64 × 4 KiB \| MB/s \| \*\*.*C \*\*.* \| ≥ 0\.9 \| (yes|no) \|$`,
+	} {
+		require.Regexp(t, row, out.String())
+	}
+	require.Equal(t, 1+8, strings.Count(out.String(), "\n| "), out.String())
 }
 
 func TestPingpongThatFails(t *testing.T) {

@@ -1,0 +1,5 @@
+//go:build !libfabric
+
+package main
+
+const buildTags = ""
