@@ -79,7 +79,7 @@ func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc 
 	if err != nil {
 		return err
 	}
-	if len(buf) != len(result) && !(op == AtomicRead && len(buf) == 0) {
+	if len(buf) != len(result) && (op != AtomicRead || len(buf) != 0) {
 		return ErrInvalid
 	}
 	if err := ctx.begin(e.root, false); err != nil {

@@ -22,7 +22,7 @@ const (
 )
 
 func (t Datatype) kind() kind {
-	switch t {
+	switch t { //nolint:exhaustive // all others are integers
 	case TypeFloat32, TypeFloat64, TypeLongDouble, TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2:
 		return floating
 	case TypeComplex64, TypeComplex128, TypeLongDoubleComplex:
@@ -94,7 +94,7 @@ func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool)
 		return t.wrapped(out), t.kind() == integer
 	}
 	k := t.kind()
-	switch op {
+	switch op { //nolint:exhaustive // AtomicNoop is for collectives
 	case AtomicMin:
 		return swapIf(operand.less(target)), k != complexes
 	case AtomicMax:
@@ -152,7 +152,7 @@ func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool)
 // append adds the element's bytes as C has them on a little-endian machine.
 func (t Datatype) append(b []byte, c cell) []byte {
 	re, im := real(c.f), imag(c.f)
-	switch t {
+	switch t { //nolint:exhaustive // all others are integers
 	case TypeFloat32:
 		return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(re)))
 	case TypeFloat64:
@@ -178,7 +178,7 @@ func (t Datatype) cells(b []byte) []cell {
 	var out []cell
 	for ; len(b) > 0; b = b[t.Size():] {
 		var c cell
-		switch t {
+		switch t { //nolint:exhaustive // all others are integers
 		case TypeFloat32:
 			c.f = complex(float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), 0)
 		case TypeFloat64:

@@ -79,7 +79,7 @@ func TestMulticast(t *testing.T) {
 
 	require.NoError(t, ma.Close())
 	require.NoError(t, mb.Close())
-	require.Equal(t, Addr(AddrUnspec), ma.Addr())
+	require.Equal(t, AddrUnspec, ma.Addr())
 	_, err = a.ep.Join(nil, 0)
 	require.ErrorIs(t, err, ErrInvalid)
 }
