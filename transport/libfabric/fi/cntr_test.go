@@ -3,6 +3,7 @@
 package fi
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -117,6 +118,23 @@ func TestCounterCompletions(t *testing.T) {
 		b.post(func() error { return b.ep.TRecvMsg(msg, FlagCompletion) })
 		a.post(func() error { return a.ep.TSend(make([]byte, 16), Desc{}, a.peer, 9, sends[0]) })
 		b.wait(recvs[0])
+		a.until("it is counted", func() bool { return of[a].sent.Read() == count+1 })
+		sends[0].Release()
+
+		// Without a context the caller pins, and the counter says when to end that.
+		var pins runtime.Pinner
+		out, in := pattern(make([]byte, 16), 1), make([]byte, 16)
+		pins.Pin(&out[0])
+		msg.Bufs = [][]byte{in}
+		b.post(func() error { return b.ep.TRecvMsg(msg, FlagCompletion) })
+		a.post(func() error {
+			return a.ep.TSendMsg(&TMsg{Msg: Msg{Bufs: [][]byte{out}, Addr: a.peer}, Tag: 9}, 0)
+		})
+		b.wait(recvs[0])
+		a.until("it is counted", func() bool { return of[a].sent.Read() == count+2 })
+		pins.Unpin()
+		require.Equal(t, out, in)
+
 		require.ErrorIs(t, of[b].received.Close(), ErrBusy)
 		require.NoError(t, a.ep.Close())
 		require.NoError(t, b.ep.Close())

@@ -194,6 +194,64 @@ func TestCQDescriptor(t *testing.T) {
 	}
 }
 
+// A queue has several descriptors where it is opened for that.
+func TestCQPollFDs(t *testing.T) {
+	for _, prov := range []string{"net", "tcp;ofi_rxm"} {
+		t.Run(prov, func(t *testing.T) {
+			a, _ := openPair(t, setup{prov: prov, cq: CQAttr{Wait: WaitPollFD}})
+			fds, _, err := a.cq.PollFDs()
+			require.NoError(t, err)
+			require.NotEmpty(t, fds)
+			for _, p := range fds {
+				require.NoError(t, syscall.SetNonblock(p.FD, true), "it is a descriptor")
+				require.NotZero(t, p.Events)
+			}
+			_, err = a.cq.FD()
+			require.ErrorIs(t, err, ErrNotSupported)
+		})
+	}
+}
+
+// Every provider takes a threshold, and only sockets heeds it: then as many
+// completions are returned as it says, and by Read none.
+func TestCQThreshold(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, b := openPair(t, setup{prov: prov})
+		q, err := a.domain.OpenCQ(CQAttr{Wait: WaitUnspec, Threshold: true})
+		require.NoError(t, err)
+		_, err = q.SReadThreshold(make([]CQEntry, 4), 2, time.Millisecond)
+		require.ErrorIs(t, err, ErrAgain)
+		require.NoError(t, q.Close())
+		if prov != "sockets" {
+			return
+		}
+		c := openNode(t, setup{bind: FlagTransmit | FlagRecv, cq: CQAttr{Wait: WaitUnspec, Threshold: true}},
+			a.info, a.fabric, a.domain)
+		a.meet(c)
+		var recvs [4]*Context
+		for i := range recvs {
+			recvs[i] = NewContext(i)
+			require.NoError(t, c.ep.TRecv(make([]byte, 8), Desc{}, AddrUnspec, 1, 0, recvs[i]))
+			send := NewContext(nil)
+			a.other = b
+			a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, 1, send) })
+			a.wait(send)
+		}
+		entries, got := make([]CQEntry, 8), 0
+		for deadline := time.Now().Add(patience); got < len(recvs); {
+			require.True(t, time.Now().Before(deadline))
+			n, err := c.cq.SReadThreshold(entries, 2, 100*time.Millisecond)
+			if err != nil {
+				require.ErrorIs(t, err, ErrAgain)
+			}
+			require.LessOrEqual(t, n, 2)
+			got += n
+		}
+		_, err = c.cq.Read(entries)
+		require.ErrorIs(t, err, ErrAgain)
+	})
+}
+
 // pollFD waits for a descriptor to be readable.
 func pollFD(fd int32, ms uintptr) int {
 	p := struct {
