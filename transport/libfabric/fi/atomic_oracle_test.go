@@ -178,7 +178,7 @@ func (t Datatype) cells(b []byte) []cell {
 	var out []cell
 	for ; len(b) > 0; b = b[t.Size():] {
 		var c cell
-		switch t { //nolint:exhaustive // all others are integers
+		switch t {
 		case TypeFloat32:
 			c.f = complex(float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), 0)
 		case TypeFloat64:
