@@ -56,9 +56,10 @@ type atomicTable [families][transport.AtomicOps][transport.Datatypes]int32
 // which are copied there: so they need neither pin nor region.
 const operandSize = slotSize / 3 &^ 63
 
-// probeAtomics fills the table. A provider may say FI_ATOMIC and have none.
+// probeAtomics fills the table. A provider may say FI_ATOMIC and have none, as
+// net; those of rxd that fetch end the process in 1.17.
 func (d *domain) probeAtomics() {
-	if d.info.Caps&fi.CapAtomic == 0 {
+	if d.info.Caps&fi.CapAtomic == 0 || d.info.EP.Protocol == fi.ProtoRXD {
 		return
 	}
 	for op, fiOp := range atomicOps {

@@ -271,7 +271,15 @@ func (d *domain) Close() error {
 	for _, v := range d.avs {
 		errs = append(errs, v.av.Close())
 	}
-	errs = append(errs, d.ficq.Close(), d.fid.Close(), d.fabric.Close())
+	if d.ficq != nil {
+		errs = append(errs, d.ficq.Close())
+	}
+	if d.fid != nil {
+		errs = append(errs, d.fid.Close())
+	}
+	if d.fabric != nil {
+		errs = append(errs, d.fabric.Close())
+	}
 	d.raw.Close()
 	d.arena.release()
 	d.mrs.release()
@@ -285,7 +293,10 @@ func (d *domain) Close() error {
 // closeFIEndpoint closes the endpoint. One that was never bound is bound first:
 // rxm of 1.17 looks for its address vector in any case, and crashes.
 func (d *domain) closeFIEndpoint() error {
-	if d.fiep != nil && d.av == nil {
+	if d.fiep == nil {
+		return nil
+	}
+	if d.av == nil {
 		av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 1})
 		if err != nil {
 			return err

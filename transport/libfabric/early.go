@@ -40,7 +40,7 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	}
 	ahead := (f.number - p.got) & numberMask
 	_, twice := p.early.kept[f.number]
-	if twice || ahead > maxEarly || time.Since(p.early.since) > earlyPatience {
+	if twice || ahead == 0 || ahead > maxEarly || time.Since(p.early.since) > earlyPatience {
 		p.early = nil
 		d.peerDown(from, "receive", errOrder)
 		return

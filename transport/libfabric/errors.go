@@ -37,7 +37,8 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 func gone(e fi.Errno) bool {
 	switch e {
 	case fi.ErrConnRefused, fi.ErrConnReset, fi.ErrConnAborted, fi.ErrNotConnected, fi.ErrShutdown,
-		fi.ErrHostUnreach, fi.ErrTimedOut, fi.Errno(unix.EPIPE):
+		fi.ErrHostUnreach, fi.ErrTimedOut, fi.Errno(unix.EPIPE),
+		fi.ErrNoEntry: // sockets: no connection any more
 		return true
 	}
 	return false

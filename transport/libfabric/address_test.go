@@ -1,0 +1,101 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+func TestAddresses(t *testing.T) {
+	for _, c := range []struct {
+		format fi.AddrFormat
+		text   transport.Address
+		size   int
+	}{
+		{fi.SockaddrIn, "192.0.2.1:4000", sockaddrIn},
+		{fi.SockaddrIn6, "[2001:db8::1]:4000", sockaddrIn6},
+		{fi.SockaddrIn6, "[fe80::1%3]:1", sockaddrIn6},
+		{fi.AddrStr, "fi_shm://4711:0:1", 18},
+		{fi.AddrEFA, "hex:00ff10", 3},
+	} {
+		b, err := encode(c.format, c.text)
+		require.NoError(t, err, c.text)
+		require.Len(t, b, c.size)
+		back, err := decode(c.format, b)
+		require.NoError(t, err)
+		require.Equal(t, c.text, back)
+	}
+	for _, c := range []struct {
+		format fi.AddrFormat
+		text   transport.Address
+	}{
+		{fi.SockaddrIn, "[2001:db8::1]:4000"}, {fi.SockaddrIn, "192.0.2.1:0"}, {fi.SockaddrIn, "192.0.2.1"},
+		{fi.SockaddrIn6, "192.0.2.1:4000"}, {fi.SockaddrIn6, "[fe80::1%eth0]:1"},
+		{fi.AddrStr, "4711"}, {fi.AddrStr, "fi_shm://4711\x00"},
+		{fi.AddrEFA, "hex:"}, {fi.AddrEFA, "hex:0"}, {fi.AddrEFA, "00ff"},
+	} {
+		_, err := encode(c.format, c.text)
+		require.ErrorIs(t, err, transport.ErrAddress, c.text)
+	}
+	for _, b := range [][]byte{nil, {2}, {2, 0, 1, 1, 127}, make([]byte, sockaddrIn6)} {
+		_, err := decode(fi.SockaddrIn, b)
+		require.ErrorIs(t, err, transport.ErrAddress)
+	}
+}
+
+func TestUnknownProvider(t *testing.T) {
+	_, err := over(t, "no_such_provider").Open(config(0, 1))
+	require.ErrorContains(t, err, `no provider "no_such_provider"`)
+	require.ErrorContains(t, err, "tcp;ofi_rxm on lo")
+}
+
+func TestUnknownInterface(t *testing.T) {
+	set := &params.Set{}
+	require.NoError(t, set.Set("transport.libfabric.interface", "no_such0", params.FromFlag))
+	_, err := through{New(), set}.Open(config(0, 1))
+	require.ErrorContains(t, err, `"no_such0"`)
+}
+
+// TestInterface opens by a device's name and by its address.
+func TestInterface(t *testing.T) {
+	for _, iface := range []string{"lo", "127.0.0.1"} {
+		set := &params.Set{}
+		require.NoError(t, set.Set("transport.libfabric.interface", iface, params.FromFlag))
+		require.NoError(t, set.Set("transport.libfabric.provider", "tcp;ofi_rxm", params.FromFlag))
+		cfg := config(0, 1)
+		cfg.OneHost = true
+		d, err := through{New(), set}.Open(cfg)
+		require.NoError(t, err)
+		require.Equal(t, "lo", d.Attr().Name)
+		require.NoError(t, d.Close())
+	}
+}
+
+// TestPortInUse promises a rank a port that somebody else listens on.
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	cfg := config(0, 1)
+	cfg.Listener = f
+	d, err := over(t, "tcp;ofi_rxm").Open(cfg)
+	if err == nil {
+		cq, cqErr := d.OpenCQ()
+		require.NoError(t, cqErr)
+		av, avErr := d.OpenAV()
+		require.NoError(t, avErr)
+		_, err = d.OpenEndpoint(av, cq)
+		defer func() { require.NoError(t, d.Close()) }()
+	}
+	require.ErrorContains(t, err, l.Addr().String())
+	require.ErrorContains(t, err, "in use")
+}
