@@ -114,6 +114,9 @@ func (p *Port) Lock() { p.e.mu.lock() }
 // Unlock gives the lock back.
 func (p *Port) Unlock() { p.e.mu.unlock() }
 
+// Breathe lets others have the lock in between.
+func (p *Port) Breathe() { p.e.mu.breathe() }
+
 // Rank is this rank in the group, Size the number of its ranks.
 func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
 

@@ -1,6 +1,7 @@
 package rma
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 
@@ -346,4 +347,11 @@ func TestClosed(t *testing.T) {
 	again, _, err := New(Config{Ctx: w.ctx, Elem: 1})
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
+
+	w.ctx.Revoke(errors.New("enough"))
+	_, _, err = New(Config{Ctx: w.ctx, Elem: 1})
+	require.ErrorIs(t, err, engine.ErrRevoked)
+	ms[1].e.Kill()
+	_, _, err = New(Config{Ctx: ms[1].world, Elem: 1})
+	require.ErrorIs(t, err, engine.ErrClosed)
 }

@@ -231,29 +231,38 @@ func (w *Window) combine(op Op, part, data []byte) {
 	}
 }
 
-// serveSelf does an operation on this rank's own part.
-func (w *Window) serveSelf(c *call) {
-	n := len(c.src)
-	if c.kind == wire.WinGet || c.kind == wire.WinFetch {
-		n = len(c.result)
-	}
-	part := w.local[c.disp : c.disp+n]
-	switch c.kind {
-	case wire.WinPut:
-		copy(part, c.src)
-	case wire.WinAcc:
-		w.combine(c.op, part, c.src)
-	case wire.WinFetch:
-		copy(c.result, part)
-		w.combine(c.op, part, c.src)
-	case wire.WinSwap:
-		copy(c.result, part)
-		if bytes.Equal(part, c.compare) {
-			copy(part, c.src)
+// serveSelf does an operation of n bytes on this rank's own part, piece by
+// piece, so that the lock is never held for long.
+func (w *Window) serveSelf(c *call, n int) error {
+	unit := max(1, w.unit(c.kind))
+	step := max(unit, maxChunk/unit*unit)
+	for at := 0; at < n; at += step {
+		if at > 0 {
+			w.port.Breathe()
+			if w.err != nil {
+				return w.err
+			}
 		}
-	default:
-		copy(c.result, part)
+		end := min(n, at+step)
+		part := w.local[c.disp+at : c.disp+end]
+		if c.result != nil {
+			copy(c.result[at:end], part)
+		}
+		switch c.kind {
+		case wire.WinPut:
+			copy(part, c.src[at:end])
+		case wire.WinAcc, wire.WinFetch:
+			if c.op != NoOp {
+				w.combine(c.op, part, c.src[at:end])
+			}
+		case wire.WinSwap:
+			if bytes.Equal(part, c.compare) {
+				copy(part, c.src)
+			}
+		default: // WinGet
+		}
 	}
+	return nil
 }
 
 // answered takes what a target says to our questions.

@@ -177,8 +177,7 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 	}
 	atomic := c.kind == wire.WinAcc || c.kind == wire.WinFetch || c.kind == wire.WinSwap
 	if t.rail < 0 && (!atomic || !w.native) {
-		w.serveSelf(&c)
-		return engine.Request{}, nil
+		return engine.Request{}, w.serveSelf(&c, n)
 	}
 	byMessage := atomic && !w.native || !atomic && !t.direct
 	if byMessage {

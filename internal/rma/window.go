@@ -56,6 +56,10 @@ const (
 // that returns after a peer's Flush was made known to this rank, by a Lock of
 // this rank's own part, a Fence and barrier, or a message, returns after the
 // change in the sense of the Go memory model too.
+//
+// A rank serves the others while it is in any call of the engine, and with
+// asynchronous progress also while it computes, from a millisecond after its
+// last call on at the latest.
 type Window struct {
 	cfg  Config
 	port *engine.Port

@@ -4,6 +4,67 @@ import (
 	"testing"
 )
 
+// Long operations of all ways, also on a rank's own part.
+func TestLong(t *testing.T) {
+	const size = 1 << 18
+	for name, open := range flavours() {
+		if name == "like verbs" || name == "native, slow" || name == "no room" || name == "small messages" {
+			continue // for long
+		}
+		t.Run(name, func(t *testing.T) {
+			p, set := open()
+			ms := openWindows(t, openEngines(t, 2, p, set), 2*size, ofInt64())
+			each(t, ms, func(m *member) error {
+				if err := m.fence(); err != nil {
+					return err
+				}
+				for target := range 2 {
+					at := size * m.rank
+					src, ones, got := pattern(size, target), make([]byte, size), make([]byte, size)
+					for i := 0; i < size; i += 8 {
+						put(ones[i:], 1)
+					}
+					if err := m.Put(background, target, at, src); err != nil {
+						return err
+					}
+					if err := m.Flush(background, target); err != nil {
+						return err
+					}
+					if err := m.Accumulate(background, target, at, ones, Sum); err != nil {
+						return err
+					}
+					if err := m.GetAccumulate(background, target, at, ones, got, Sum); err != nil {
+						return err
+					}
+					again := make([]byte, size)
+					if err := m.Flush(background, target); err != nil {
+						return err
+					}
+					if err := m.Get(background, target, at, again); err != nil {
+						return err
+					}
+					if err := m.Flush(background, target); err != nil {
+						return err
+					}
+					for i := 0; i < size; i += 8 {
+						put(src[i:], get(src[i:])+1)
+					}
+					if err := same(got, src); err != nil {
+						return err
+					}
+					for i := 0; i < size; i += 8 {
+						put(src[i:], get(src[i:])+1)
+					}
+					if err := same(again, src); err != nil {
+						return err
+					}
+				}
+				return m.fence()
+			})
+		})
+	}
+}
+
 // Every rank puts to its right neighbour and gets from its left one.
 func TestPutAndGet(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7} {
