@@ -188,6 +188,9 @@ func (r *run) finish(in *input) {
 	for _, pid := range pids {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 	}
+	if wantsLibfabric(r.job.Params) {
+		removeSegments(pids, r.begun)
+	}
 	for _, pid := range pids {
 		reap(pid, sweepLimit)
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -126,6 +127,9 @@ func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, err
 		}
 	}
 	r.wd = startWatchdog(r.id)
+	if wantsLibfabric(j.Params) {
+		r.wd.tell("segments", strconv.FormatInt(r.begun.UnixNano(), 10))
+	}
 	found := &programs{stderr: r.stderr, newDir: r.tempDir, mark: bootstrap.EnvJobID + "=" + r.id, libfabric: wantsLibfabric(j.Params)}
 	bctx, stop := buildContext(ctx, signals)
 	var err error

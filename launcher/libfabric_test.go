@@ -2,11 +2,13 @@ package launcher
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/params"
@@ -162,5 +164,45 @@ func TestVerboseReachesTheRanks(t *testing.T) {
 		_, out, stderr := runJob(t, j)
 		require.Equal(t, verbose, strings.Contains(out, "\nWEFT_VERBOSE=1\n"), out)
 		require.Equal(t, verbose, strings.Contains(stderr, "rank i listens on 127.0.0.1, port "), stderr)
+	}
+}
+
+// TestSegmentsOfKilledRanks: what libfabric's shm provider leaves is removed,
+// and nothing else.
+func TestSegmentsOfKilledRanks(t *testing.T) {
+	for _, wanted := range []bool{true, false} {
+		j := testJob(1)
+		if wanted {
+			j = libfabricJob(t, "")
+		}
+		j.Apps[0].Program = "sh"
+		j.Apps[0].Args = []string{"-c", "echo > /dev/shm/$$:0:0; echo > /dev/shm/$$.other; echo $$; kill -KILL $$"}
+		res, out, stderr := runJob(t, j)
+		require.Equal(t, 137, res.ExitCode, stderr)
+		segment := filepath.Join(segmentDir, strings.TrimSpace(out)+":0:0")
+		if wanted {
+			require.NoFileExists(t, segment)
+		} else {
+			require.NoError(t, os.Remove(segment))
+		}
+		require.NoError(t, os.Remove(filepath.Join(segmentDir, strings.TrimSpace(out)+".other")))
+	}
+}
+
+// TestWatchdogRemovesSegments tells a watchdog of a process that has ended.
+func TestWatchdogRemovesSegments(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "echo > /dev/shm/$$:0:1")
+	begun := time.Now()
+	require.NoError(t, cmd.Run())
+	segment := filepath.Join(segmentDir, fmt.Sprintf("%d:0:1", cmd.Process.Pid))
+	for _, c := range []struct {
+		since time.Time
+		ends  string
+		left  bool
+	}{{begun, "end\n", true}, {begun.Add(time.Hour), "", true}, {begun, "", false}} {
+		lines := fmt.Sprintf("job none\nsegments %d\ngroup %d\n%s", c.since.UnixNano(), cmd.Process.Pid, c.ends)
+		require.Zero(t, watchdogMain(strings.NewReader(lines)))
+		_, err := os.Stat(segment)
+		require.Equal(t, c.left, err == nil)
 	}
 }

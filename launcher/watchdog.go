@@ -24,6 +24,7 @@ import (
 //	job ID      marks the processes
 //	group PID   a rank's process group
 //	dir PATH    to be removed
+//	segments T  the ranks may have shared memory, since T, in ns since 1970
 //	end         the job has ended well
 const (
 	watchdogName = "gorun-watchdog" // argv[0]
@@ -47,6 +48,7 @@ func watchdogMain(from io.Reader) int {
 	var id string
 	var groups []int
 	var dirs []string
+	var begun int64 // of a job that may have segments
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
@@ -59,12 +61,17 @@ func watchdogMain(from io.Reader) int {
 			}
 		case "dir":
 			dirs = append(dirs, rest)
+		case "segments":
+			begun, _ = strconv.ParseInt(rest, 10, 64)
 		case "end":
 			return 0
 		}
 	}
 	if id != "" {
 		newBelongs(id, groups).sweepAll(sweepLimit)
+	}
+	if begun != 0 {
+		removeSegments(groups, time.Unix(0, begun))
 	}
 	for _, d := range dirs {
 		_ = os.RemoveAll(d)
