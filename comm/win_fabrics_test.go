@@ -17,6 +17,9 @@ type winFabric struct {
 	name string
 	open func() transport.Provider // anew for each job
 	opts []commtest.Option
+	// immortal says that no rank may be killed: the fabric does not tell of it
+	// (no CapPeerDown), or does not survive it where all ranks are one process.
+	immortal bool
 }
 
 // winFabrics make windows take each of their ways. Files with build tags add to

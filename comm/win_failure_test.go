@@ -102,6 +102,9 @@ func TestKilledTarget(t *testing.T) {
 		"Free":  func(w win) error { return w.Free() },
 	} {
 		for _, fab := range winFabrics {
+			if fab.immortal {
+				continue
+			}
 			t.Run(name+"/"+fab.name, func(t *testing.T) {
 				dead := make(chan struct{})
 				ranks(t, 3, func(c *comm.Comm) error {
@@ -136,7 +139,7 @@ func TestKilledTarget(t *testing.T) {
 
 // TestDeadHolder: the lock that a rank had goes on to the next.
 func TestDeadHolder(t *testing.T) {
-	overFabrics(t, []int{3}, func(c *comm.Comm) error {
+	holder := func(c *comm.Comm) error {
 		w, err := comm.NewWin[int](c, 1)
 		if err != nil {
 			return err
@@ -173,7 +176,14 @@ func TestDeadHolder(t *testing.T) {
 		}
 		commtest.Kill(c)
 		return nil
-	})
+	}
+	for _, fab := range winFabrics {
+		if !fab.immortal {
+			t.Run(fab.name, func(t *testing.T) {
+				ranks(t, 3, holder, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+			})
+		}
+	}
 }
 
 // TestFreeWhileOthersAreInEpochs: Free waits for them and serves them.

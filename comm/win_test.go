@@ -109,7 +109,7 @@ func TestComputingTarget(t *testing.T) {
 								x = x*6364136223846793005 + 1
 							}
 						}
-						return same("counter", w.Local()[:1], []uint64{2 * (n - 1) * 10})
+						return first(w.Lock(0, comm.LockShared), same("counter", w.Local()[:1], []uint64{2 * (n - 1) * 10}), w.Unlock(0))
 					}
 					err := visit(w, c.Rank())
 					through.Add(1)
