@@ -133,8 +133,12 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 		Data: a.address(data), Compare: a.address(compare), Fetch: a.address(fetch),
 		Desc: a.desc, Dest: d.av.at(op.Peer), Addr: op.RemoteAddr, Key: op.RemoteKey, Context: a.context(i),
 	}
+	how := familyOf(op)
+	if how == plain && d.info.Fabric.ProvName == "shm" {
+		how = fetching // 1.17 frees the buffer of a plain one twice if its delivery is asked for
+	}
 	var rc fi.Errno
-	switch familyOf(op) {
+	switch how {
 	case swapping:
 		rc = d.raw.CompareAtomic(req)
 	case fetching:
