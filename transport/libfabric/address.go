@@ -39,8 +39,9 @@ func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	case fi.AddrStr:
 		text, _, _ := bytes.Cut(b, []byte{0})
 		return transport.Address(text), nil
+	default:
+		return transport.Address(hexPrefix + hex.EncodeToString(b)), nil
 	}
-	return transport.Address(hexPrefix + hex.EncodeToString(b)), nil
 }
 
 // encode is the inverse of decode. Texts of another fabric are ErrAddress.
@@ -58,7 +59,12 @@ func encode(f fi.AddrFormat, text transport.Address) ([]byte, error) {
 			return nil, fmt.Errorf("%q is not of the form scheme://name: %w", s, transport.ErrAddress)
 		}
 		return append([]byte(s), 0), nil
+	default:
+		return encodeHex(s)
 	}
+}
+
+func encodeHex(s string) ([]byte, error) {
 	digits, ok := strings.CutPrefix(s, hexPrefix)
 	b, err := hex.DecodeString(digits)
 	if !ok || err != nil || len(b) == 0 {

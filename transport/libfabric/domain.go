@@ -109,6 +109,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		if copiesAcross() {
 			d.writing = fi.FlagCompletion // it is there when the call returns
 		}
+	default:
 	}
 	frame = min(frame, info.EP.MaxMsgSize)
 	caps := transport.Caps(0)

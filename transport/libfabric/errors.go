@@ -40,8 +40,9 @@ func gone(e fi.Errno) bool {
 		fi.ErrHostUnreach, fi.ErrTimedOut, fi.Errno(unix.EPIPE),
 		fi.ErrNoEntry: // sockets: no connection any more
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // rmaError is the contract's word for what a provider says of an access that
@@ -51,6 +52,7 @@ func rmaError(e fi.Errno) error {
 	switch e {
 	case fi.ErrAccess, fi.ErrPermission, fi.ErrNoKey, fi.ErrInvalid, fi.ErrRemoteIO, fi.ErrFault, fi.Errno(unix.EKEYREJECTED):
 		return fmt.Errorf("%w: %w", transport.ErrKey, e)
+	default:
+		return nil
 	}
-	return nil
 }

@@ -5,6 +5,7 @@ package libfabric
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -95,15 +96,18 @@ func (d *domain) noRoom(r transport.Addr) error {
 	return p.err
 }
 
-// refuses says whether nobody listens at a peer's address any more. It asks the
+// refuses says whether nobody is at a peer's address any more. It asks the
 // kernel, which answers at once on the same host and on a network soon; where
 // there is no answer yet, the peer is not said to be gone.
 func (d *domain) refuses(r transport.Addr) bool {
-	if !isIP(d.info.AddrFormat) || strings.Contains(d.info.Fabric.ProvName, "udp") {
-		return false
-	}
 	text, err := d.av.Lookup(r)
 	if err != nil {
+		return false
+	}
+	if name, ok := strings.CutPrefix(string(text), shmScheme); ok {
+		return ended(name)
+	}
+	if !isIP(d.info.AddrFormat) || strings.Contains(d.info.Fabric.ProvName, "udp") {
 		return false
 	}
 	at, err := netip.ParseAddrPort(string(text))
@@ -132,6 +136,16 @@ func (d *domain) refuses(r transport.Addr) bool {
 		}
 	}
 	return err == unix.ECONNREFUSED //nolint:errorlint // the very value
+}
+
+// shmScheme is how addresses of shm begin; the number of the process follows.
+const shmScheme = "fi_shm://"
+
+// ended says whether the process of an address of shm is no more.
+func ended(name string) bool {
+	digits, _, _ := strings.Cut(name, ":")
+	pid, err := strconv.Atoi(digits)
+	return err == nil && unix.Kill(pid, 0) == unix.ESRCH
 }
 
 // peerDown gives a peer up and reports that once.

@@ -4,6 +4,9 @@ package libfabric
 
 import (
 	"errors"
+	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -216,4 +219,14 @@ func TestAtomicToSelf(t *testing.T) {
 			require.NoError(t, mr.Close())
 		})
 	}
+}
+
+func TestShmAddress(t *testing.T) {
+	a := newNode(t, "shm", config(0, 1))
+	name, ok := strings.CutPrefix(string(a.ep.Address()), shmScheme)
+	require.True(t, ok, a.ep.Address())
+	require.False(t, ended(name))
+	cmd := exec.CommandContext(t.Context(), "true")
+	require.NoError(t, cmd.Run())
+	require.True(t, ended(strconv.Itoa(cmd.Process.Pid)+":0:0"))
 }

@@ -84,8 +84,9 @@ func (d *domain) poll(room int) error {
 		return nil
 	case fi.ErrAvail:
 		return d.failures()
+	default:
+		return fmt.Errorf("%w: %w", errQueue, rc)
 	}
-	return fmt.Errorf("%w: %w", errQueue, rc)
 }
 
 // completed acts on what has ended well.

@@ -125,27 +125,26 @@ func (d *domain) open() error {
 // provider has none.
 func (d *domain) openCQ() error {
 	attr := fi.CQAttr{Size: queueSize, Format: fi.CQData, Wait: fi.WaitFD}
-	var err error
 	// The descriptor of net, in 1.17, is readable for ever after the first
 	// completion.
-	if d.info.Fabric.ProvName == "net" {
-		err = fi.ErrNotImpl
-	} else if d.ficq, err = d.fid.OpenCQ(attr); err == nil {
-		var fd int
-		if fd, err = d.ficq.FD(); err == nil {
-			if err = d.watch(fd); err != nil {
+	if d.info.Fabric.ProvName != "net" {
+		if q, err := d.fid.OpenCQ(attr); err == nil {
+			d.ficq = q
+			if fd, err := q.FD(); err == nil {
+				d.hasFD = true
+				d.attr.Caps |= transport.CapWaitFD
+				return d.watch(fd)
+			}
+			if err := q.Close(); err != nil {
 				return err
 			}
-			d.hasFD = true
-			d.attr.Caps |= transport.CapWaitFD
-			return nil
-		}
-		if err = d.ficq.Close(); err != nil {
-			return err
 		}
 	}
 	attr.Wait = fi.WaitNone
-	d.ficq, err = d.fid.OpenCQ(attr)
+	q, err := d.fid.OpenCQ(attr)
+	if err == nil {
+		d.ficq = q
+	}
 	return err
 }
 

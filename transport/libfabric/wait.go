@@ -86,7 +86,7 @@ func (d *domain) wait(timeout time.Duration) error {
 		limit = &t
 	}
 	n, err := unix.Ppoll(fds[:], limit, nil)
-	if err == unix.EINTR || err == nil && n == 0 { //nolint:errorlint // the very value
+	if err == unix.EINTR || err == nil && n == 0 {
 		return nil // early is allowed
 	}
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 	var ev [4]unix.EpollEvent
 	n, err = unix.EpollWait(d.epfd, ev[:], 0)
-	if err != nil && err != unix.EINTR { //nolint:errorlint // the very value
+	if err != nil && err != unix.EINTR {
 		return fmt.Errorf("libfabric: epoll_wait: %w", err)
 	}
 	for _, e := range ev[:max(n, 0)] {
