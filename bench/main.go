@@ -32,7 +32,7 @@ type options struct {
 }
 
 var benchmarks = []*benchmark{
-	&latency, &bw, &bibw, &mr,
+	&latency, &allocLatency, &bw, &bibw, &mr,
 	&barrier, &allreduce, &bcast, &reduce, &alltoall, &allgather,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
 	&overlap, &initialize, &idle,

@@ -76,6 +76,7 @@ type Engine struct {
 	rails      []rail
 	waitset    waitset
 	pollTime   time.Duration // 0: ranks outnumber cores
+	blind      bool          // a transport cannot end a sleep when something comes
 	eagerLimit int
 	window     int // credits per peer, bytes
 	notice     func(error)
@@ -95,6 +96,7 @@ type Engine struct {
 	slots  []*request
 	free   *request
 	active int // background requests that are not done
+	moving int // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
 	leads       int // how often somebody led
@@ -245,8 +247,14 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Cores == 0 {
 		cfg.Cores = runtime.NumCPU()
 	}
+	for i := range e.rails {
+		e.blind = e.blind || !e.rails[i].attr.Caps.Has(transport.CapWaitFD)
+	}
 	if cfg.LocalRanks <= cfg.Cores {
 		e.pollTime = p.Duration("engine.poll")
+		if e.blind && e.pollTime > 0 {
+			e.pollTime = max(e.pollTime, blindPoll)
+		}
 	}
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)

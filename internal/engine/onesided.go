@@ -378,6 +378,7 @@ func (e *Engine) relaunch(r *request) bool {
 func (e *Engine) transferDone(r *request, err error) {
 	t := r.transfer
 	r.done, r.phase = true, phaseIdle
+	e.moved(r)
 	t.port.service.Done(t, err)
 	if t.port.closed && r.done {
 		t.forget()

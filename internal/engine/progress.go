@@ -49,8 +49,11 @@ func (e *Engine) progress() int {
 }
 
 // napTime bounds a sleep: an endpoint without room does not say when it has
-// some again.
+// some again, and data that moves may need polls.
 func (e *Engine) napTime() time.Duration {
+	if e.blind && e.moving > 0 {
+		return 20 * time.Microsecond
+	}
 	for _, i := range e.stalled {
 		if e.peers[i].again {
 			return 100 * time.Microsecond

@@ -69,6 +69,7 @@ type request struct {
 	background bool // counted in Engine.active: nobody may be polling for it
 	abandoned  bool // its blocking call has left; free it when it is done
 	replied    bool // send: FIN or ACK has come before op was done
+	moving     bool // counted in Engine.moving
 
 	err    error
 	status Status // Source is a rank of ctx's group
@@ -131,6 +132,7 @@ func (e *Engine) take(kind requestKind) *request {
 
 // release gives a slot back. Its op must not be in flight.
 func (e *Engine) release(r *request) {
+	e.moved(r)
 	r.gen++
 	r.kind, r.phase = kindFree, phaseIdle
 	r.done, r.abandoned, r.replied = false, false, false
@@ -154,6 +156,7 @@ func (e *Engine) complete(r *request, err error) {
 	}
 	r.done = true
 	r.err = err
+	e.moved(r)
 	e.redeem(r)
 	if r.abandoned {
 		e.release(r)
@@ -195,6 +198,22 @@ func (e *Engine) redeem(r *request) {
 	if r.background {
 		r.background = false
 		e.active--
+	}
+}
+
+// move notes that a request's data is on its way.
+func (e *Engine) move(r *request) {
+	if !r.moving {
+		r.moving = true
+		e.moving++
+	}
+}
+
+// moved notes that it is not any more.
+func (e *Engine) moved(r *request) {
+	if r.moving {
+		r.moving = false
+		e.moving--
 	}
 }
 

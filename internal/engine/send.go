@@ -131,6 +131,9 @@ func (e *Engine) transmitData(r *request) bool {
 	}
 	p.credit -= cost
 	if e.transmit(r) {
+		if !r.done && m.Kind == wire.MsgRTS {
+			e.move(r)
+		}
 		return true
 	}
 	p.credit += cost
@@ -169,6 +172,7 @@ func (e *Engine) transmit(r *request) bool {
 // endpoint may need to be polled for it.
 func (e *Engine) posting(r *request) {
 	r.inflight = true
+	e.move(r)
 	if r.kind == kindControl {
 		e.entrust(r) // nobody waits for it here, but the peer does
 	}

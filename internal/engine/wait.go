@@ -240,6 +240,9 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 			continue
 		}
 		step := p.next(e.pollTime)
+		if step == stepSleep && e.mustPoll(&p) {
+			step = stepYield
+		}
 		switch step {
 		case stepPoll:
 			e.mu.breathe()
@@ -249,7 +252,9 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			e.mu.lock()
 		case stepSleep:
-			p = patience{}
+			if !e.blind {
+				p = patience{}
+			}
 			if !e.sleep(ctx) {
 				return true
 			}
@@ -258,6 +263,26 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 			return false
 		}
 	}
+}
+
+// Where a transport cannot end a sleep, a sleep is a nap, and what comes
+// meanwhile waits for its end. So before it naps a leader polls for longer, and
+// while data moves, which may be by its polls alone (ProgressManual), it goes
+// on for as long as a long message takes.
+const (
+	blindPoll  = time.Millisecond
+	blindMoves = time.Second
+)
+
+// mustPoll says that a leader whose patience is over may not sleep yet.
+func (e *Engine) mustPoll(p *patience) bool {
+	if !e.blind || e.moving == 0 {
+		return false
+	}
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	return time.Since(p.since) < blindMoves
 }
 
 type step int
