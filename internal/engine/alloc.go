@@ -119,8 +119,8 @@ func (e *Engine) Reap() error {
 
 // busyLocked says whether anything refers to the memory.
 func (s *Span) busyLocked() bool {
-	if s.holds > 0 {
-		return true
+	if s.holds > 0 || s.e.closed && s.registeredLocked() {
+		return true // the latter until close has withdrawn it: Shutdown has the transports to itself
 	}
 	for _, r := range s.e.slots {
 		if r.kind == kindFree || r.done {
@@ -138,6 +138,11 @@ func (s *Span) busyLocked() bool {
 func (s *Span) overlaps(b []byte) bool {
 	at := address(b)
 	return len(b) > 0 && at < s.start+uintptr(len(s.mem)) && s.start < at+uintptr(len(b))
+}
+
+// registeredLocked says whether there are regions.
+func (s *Span) registeredLocked() bool {
+	return slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
 }
 
 // withdrawLocked closes the regions.

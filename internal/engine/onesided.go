@@ -206,14 +206,14 @@ func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, 
 	return Memory{Region: mr, Key: mr.Key(), Base: mr.Base()}, nil
 }
 
-// Deregister ends what Register began; the zero Memory is none. The caller
-// holds the lock.
+// Deregister ends what Register began; the zero Memory is none. Where the
+// engine is being closed its transports do it. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
 	if m.span != nil {
 		m.span.holds--
 		return nil
 	}
-	if m.Region == nil {
+	if m.Region == nil || p.e.closed { // Shutdown has the transport to itself
 		return nil
 	}
 	return m.Region.Close()
@@ -354,6 +354,14 @@ func (e *Engine) launch(t *Transfer) (done bool, err error) {
 		r.phase = phaseSent
 	}
 	return done, err
+}
+
+// railOf is the rail that has a request which is in flight.
+func (e *Engine) railOf(r *request) *rail {
+	if r.kind == kindTransfer { // to this rank itself by any
+		return r.transfer.rail
+	}
+	return e.peers[r.peer].rail
 }
 
 // relaunch gives a transfer that was queued to its endpoint; false: there is

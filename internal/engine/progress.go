@@ -69,7 +69,7 @@ func (e *Engine) fail(broken *rail, err error) {
 	}
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
 	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
-	e.failAll(func(r *request) bool { return !r.inflight || e.peers[r.peer].rail == broken }, e.fatal)
+	e.failAll(func(r *request) bool { return !r.inflight || e.railOf(r) == broken }, e.fatal)
 	for i := range e.peers {
 		if i != e.rank && e.peers[i].err == nil {
 			e.peers[i].err = e.fatal

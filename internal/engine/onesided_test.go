@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// leaver is inproc whose endpoints call during while they shut down, and which
+// counts the regions that are closed meanwhile.
+type leaver struct {
+	*inproc.Fabric
+	during  func()
+	leaving atomic.Bool
+	closed  int
+}
+
+type leaverDomain struct {
+	transport.Domain
+	f *leaver
+}
+
+type leaverEndpoint struct {
+	transport.Endpoint
+	transport.RMAEndpoint
+	f *leaver
+}
+
+type leaverRegion struct {
+	transport.MemoryRegion
+	f *leaver
+}
+
+func (f *leaver) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := f.Fabric.Open(cfg)
+	return leaverDomain{d, f}, err
+}
+
+func (d leaverDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	ep, err := d.Domain.OpenEndpoint(av, cq)
+	if err != nil {
+		return nil, err
+	}
+	return leaverEndpoint{ep, ep.(transport.RMAEndpoint), d.f}, nil
+}
+
+func (d leaverDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	mr, err := d.Domain.RegisterMemory(buf, access)
+	return leaverRegion{mr, d.f}, err
+}
+
+func (e leaverEndpoint) Shutdown(ctx context.Context) error {
+	if during := e.f.during; during != nil {
+		e.f.during = nil
+		e.f.leaving.Store(true)
+		during()
+		e.f.leaving.Store(false)
+	}
+	return e.Endpoint.Shutdown(ctx)
+}
+
+func (r leaverRegion) Close() error {
+	if r.f.leaving.Load() {
+		r.f.closed++
+	}
+	return r.MemoryRegion.Close()
+}
+
+// idle is a service that does nothing.
+type idle struct{}
+
+func (idle) Deliver(int, wire.Window, []byte) error { return nil }
+func (idle) Done(*Transfer, error)                  {}
+func (idle) Down(int, error)                        {}
+func (idle) End(error)                              {}
+
+// Memory that is given back while the engine closes waits until the transports
+// have shut down: until then the user must keep away from them.
+func TestNothingIsWithdrawnBesideShutdown(t *testing.T) {
+	f := &leaver{Fabric: inproc.NewFabric()}
+	e := openJob(t, 2, f, nil)[0]
+	span, err := e.Alloc(4096)
+	require.NoError(t, err)
+	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(idle{})
+	require.NoError(t, err)
+	p.Lock()
+	m, err := p.Register(0, make([]byte, 8), transport.RemoteRead)
+	p.Unlock()
+	require.NoError(t, err)
+	var errs [2]error
+	f.during = func() {
+		span.Free()
+		errs[0] = e.Reap()
+		p.Lock()
+		errs[1] = p.Deregister(m)
+		p.Close()
+		p.Unlock()
+	}
+	require.NoError(t, e.Close(background))
+	require.Equal(t, [2]error{}, errs)
+	require.Nil(t, f.during, "it has run")
+	require.Zero(t, f.closed)
+	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "given back in the end")
+}
