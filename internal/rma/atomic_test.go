@@ -2,7 +2,9 @@ package rma
 
 import (
 	"bytes"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,10 +21,14 @@ type atomicFabric struct {
 	delay int                      // Reads of the queue until an atomic is carried out
 	lacks func(*transport.Op) bool // what the fabric cannot; nil: it can all
 
+	broken atomic.Bool // its queues fail
+
 	mu      sync.Mutex
 	regions map[uint64]atomicRegion // by key
 	done    int                     // atomics carried out
 }
+
+var errBroken = errors.New("the fabric is broken")
 
 type atomicRegion struct {
 	base uint64
@@ -128,6 +134,9 @@ func (q *atomicQueue) Arm() bool {
 
 func (q *atomicQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
+	if d.f.broken.Load() {
+		return 0, errBroken
+	}
 	// The youngest first: nothing orders them.
 	for i := len(d.later) - 1; i >= 0; i-- {
 		if x := &d.later[i]; x.reads > 0 {

@@ -66,15 +66,19 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
 	}
 	t := &w.targets[target]
-	if t.locked || t.lock != lockNone && !t.abandoned {
+	if t.locked || t.locking || t.lock != lockNone && !t.abandoned {
 		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
 	}
 	w.fence = false
-	if err := w.acquire(ctx, t, exclusive); err != nil {
+	t.locking = true // from here on the epoch keeps others from opening
+	w.locked++
+	err := w.acquire(ctx, t, exclusive)
+	t.locking = false
+	if err != nil {
+		w.locked--
 		return err
 	}
 	t.locked = true
-	w.locked++
 	return nil
 }
 
@@ -145,11 +149,15 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
 	}
 	t := &w.targets[target]
-	if !t.locked {
-		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
+	var err error
+	if t.locked {
+		err = w.drain(ctx, t, false)
 	}
-	if err := w.drain(ctx, t, false); err != nil {
+	switch {
+	case err != nil:
 		return err
+	case !t.locked: // or not any more
+		return fmt.Errorf("%w: rank %d's part is not locked", ErrEpoch, target)
 	}
 	t.locked = false
 	w.locked--

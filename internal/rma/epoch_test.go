@@ -2,6 +2,7 @@ package rma
 
 import (
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -149,51 +150,58 @@ func TestPartsThatDisagree(t *testing.T) {
 	require.Error(t, err, "the context has a window")
 }
 
-// A target that computes serves the others nevertheless.
+// A target that computes serves the others nevertheless; on a single processor
+// in the pauses that Go makes for others.
 func TestComputingTarget(t *testing.T) {
 	for name, open := range flavours() {
 		if name == "no async" {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			p, set := open()
-			ms := openWindows(t, openEngines(t, 2, p, set), 1<<12, ofInt64())
-			var stop atomic.Bool
-			each(t, ms, func(m *member) error {
-				if err := m.fence(); err != nil {
-					return err
-				}
-				if err := m.Fence(background, true); err != nil {
-					return err
-				}
-				if m.rank == 1 {
-					for !stop.Load() { // this is how it computes
-					}
-					return nil
-				}
-				defer stop.Store(true)
-				old := make([]byte, 8)
-				for i := range 20 {
-					if err := m.Lock(background, 1, i%2 == 0); err != nil {
-						return err
-					}
-					if err := m.Put(background, 1, 8, make([]byte, 4000)); err != nil {
-						return err
-					}
-					if err := m.GetAccumulate(background, 1, 0, word(1), old, Sum); err != nil {
-						return err
-					}
-					if err := m.Unlock(background, 1); err != nil {
-						return err
-					}
-					if err := same(old, word(int64(i))); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+		t.Run(name, func(t *testing.T) { computingTarget(t, open, 20) })
+		t.Run("one processor/"+name, func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+			computingTarget(t, open, 3)
 		})
 	}
+}
+
+func computingTarget(t *testing.T, open func() (transport.Provider, map[string]string), rounds int) {
+	p, set := open()
+	ms := openWindows(t, openEngines(t, 2, p, set), 1<<12, ofInt64())
+	var stop atomic.Bool
+	each(t, ms, func(m *member) error {
+		if err := m.fence(); err != nil {
+			return err
+		}
+		if err := m.Fence(background, true); err != nil {
+			return err
+		}
+		if m.rank == 1 {
+			for !stop.Load() { // this is how it computes
+			}
+			return nil
+		}
+		defer stop.Store(true)
+		old := make([]byte, 8)
+		for i := range rounds {
+			if err := m.Lock(background, 1, i%2 == 0); err != nil {
+				return err
+			}
+			if err := m.Put(background, 1, 8, make([]byte, 4000)); err != nil {
+				return err
+			}
+			if err := m.GetAccumulate(background, 1, 0, word(1), old, Sum); err != nil {
+				return err
+			}
+			if err := m.Unlock(background, 1); err != nil {
+				return err
+			}
+			if err := same(old, word(int64(i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // Several goroutines of each rank use one window.

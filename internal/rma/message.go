@@ -363,7 +363,7 @@ func (t *target) reply(part []byte) (*note, error) {
 	if len(part) > t.reach {
 		return nil, errFlood
 	}
-	if t.notes >= maxAnswers || t.noted > maxReply {
+	if t.notes >= maxAnswers || t.noted > maxBehind*max(maxReply, t.w.cfg.Elem) {
 		return nil, errFlood
 	}
 	x := t.note()

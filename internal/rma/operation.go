@@ -77,7 +77,8 @@ type call struct {
 	target, disp int
 	src, result  []byte
 	compare      []byte
-	ask          bool // for a request
+	ask          bool            // for a request
+	holds        [2]*engine.Span // that src and result lie in
 }
 
 // Put stores buf at disp bytes of the target's part. buf is the window's until
@@ -160,7 +161,13 @@ func (w *Window) RCompareSwap(ctx context.Context, target, disp int, replace, co
 // start begins an operation.
 func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 	w.port.Lock()
-	defer w.port.Unlock()
+	// The memory stays also while the call waits, or opens the lock in between.
+	c.holds[0], c.holds[1] = w.port.Hold(c.src), w.port.Hold(c.result)
+	defer func() {
+		w.port.Drop(c.holds[0])
+		w.port.Drop(c.holds[1])
+		w.port.Unlock()
+	}()
 	if w.err != nil {
 		return engine.Request{}, w.err
 	}
@@ -186,7 +193,11 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 		}
 	}
 	if t.pending >= maxPending || len(t.line) > 0 {
-		if err := t.queueUp(ctx); err != nil {
+		err := t.queueUp(ctx)
+		if err == nil {
+			err = w.enter(ctx, t) // the epoch may be over
+		}
+		if err != nil {
 			return engine.Request{}, err
 		}
 	}
@@ -292,7 +303,7 @@ func (w *Window) take() *operation {
 	return op
 }
 
-// fill makes op what c asks for.
+// fill makes op what c asks for, and gives it what c holds.
 func (op *operation) fill(t *target, c *call, n int) {
 	w := t.w
 	op.to, op.kind, op.op, op.disp, op.length = t, c.kind, c.op, c.disp, n
@@ -304,10 +315,7 @@ func (op *operation) fill(t *target, c *call, n int) {
 	case c.op == NoOp:
 		op.src = nil
 	}
-	if c.kind != wire.WinSwap {
-		op.holds[0] = w.port.Hold(op.src)
-	}
-	op.holds[1] = w.port.Hold(op.result)
+	op.holds, c.holds = c.holds, op.holds
 	t.started++
 	op.number, op.older = t.started, t.newest
 	if t.newest == nil {

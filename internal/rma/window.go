@@ -38,13 +38,20 @@ type Config struct {
 
 // Limits of the operations with one target that a rank has under way.
 const (
-	maxPending  = 128             // altogether; who starts more waits
-	maxMessages = 64              // sent and not acknowledged
-	maxReply    = 1 << 20         // bytes asked for by messages and not come
-	maxFlying   = 64              // transfers of RMA and atomics
-	maxChunk    = 64 << 10        // data of a message
-	ackEvery    = 16              // messages
-	maxAnswers  = 4 * maxMessages // messages for a rank that have not left
+	maxPending  = 128      // altogether; who starts more waits
+	maxMessages = 64       // sent and not acknowledged
+	maxReply    = 1 << 20  // bytes asked for by messages and not come
+	maxFlying   = 64       // transfers of RMA and atomics
+	maxChunk    = 64 << 10 // data of a message
+	ackEvery    = 16       // messages
+)
+
+// Limits of the answers to one rank that have not left. A fabric may tell that
+// one has left long after the other rank has got it and asked for more, so they
+// are what it may ask for at once, several times over.
+const (
+	maxBehind  = 4
+	maxAnswers = maxBehind * maxMessages
 )
 
 // Window is memory that the ranks of a group open to each other. Its methods
@@ -81,7 +88,7 @@ type Window struct {
 	closed bool
 	fence  bool // a fence epoch is open
 	all    bool // LockAll
-	locked int  // targets that Lock has locked
+	locked int  // targets that Lock has locked or waits for
 	begun  int  // targets of Start
 
 	queue  []lockRequest // for this rank's part, first come first
@@ -127,6 +134,7 @@ type target struct {
 	// Our epoch with it.
 	lock        lockState
 	locked      bool // by Lock
+	locking     bool // Lock waits
 	exclusive   bool // what is asked for or held
 	abandoned   bool // who asked for the lock does not wait for it any more
 	lockWaiters int

@@ -1,0 +1,131 @@
+package rma
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// until waits for something that another goroutine does to a window.
+func (m *member) until(what func() bool) {
+	for {
+		m.port.Lock()
+		done := what()
+		m.port.Unlock()
+		if done {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// While Lock waits no other epoch opens, and of two that unlock one is told
+// that there is nothing to unlock.
+func TestLocksOfSeveralGoroutines(t *testing.T) {
+	ms := asleep(t, 2)
+	m, x := ms[0], &ms[0].targets[1]
+	done := make(chan error, 2)
+	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 moves on
+	m.until(func() bool { return x.lock == lockAsked })
+	require.ErrorIs(t, m.LockAll(background), ErrEpoch)
+	require.ErrorIs(t, m.Start([]int{1}), ErrEpoch)
+	require.ErrorIs(t, m.Fence(background, false), ErrEpoch)
+	require.ErrorIs(t, m.Lock(background, 1, true), ErrEpoch)
+	require.NoError(t, lockWhile(ms[1], func() error { return <-done }))
+
+	require.NoError(t, m.Put(background, 1, 0, word(3)))
+	for range 2 {
+		go func() { done <- m.Unlock(background, 1) }() // ends when rank 1 moves on
+	}
+	m.until(func() bool { return x.flushes[0].n == 2 })
+	var refused int
+	require.NoError(t, lockWhile(ms[1], func() error {
+		for range 2 {
+			if err := <-done; errors.Is(err, ErrEpoch) {
+				refused++
+			} else if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	require.Equal(t, 1, refused)
+	require.NoError(t, m.LockAll(background))
+	require.ErrorIs(t, m.Lock(background, 1, true), ErrEpoch)
+	require.NoError(t, m.UnlockAll(background))
+	require.Equal(t, int64(3), get(ms[1].local))
+}
+
+// Who waits for room while the epoch ends starts nothing after it.
+func TestEpochEndsWhileWaiting(t *testing.T) {
+	ms := asleep(t, 2)
+	m, x := ms[0], &ms[0].targets[1]
+	require.NoError(t, m.Fence(background, false))
+	for range maxPending {
+		require.NoError(t, m.Accumulate(background, 1, 0, word(1), Sum))
+	}
+	waits, ends := make(chan error, 1), make(chan error, 1)
+	go func() { waits <- m.Accumulate(background, 1, 0, word(1), Sum) }() // ends when rank 1 moves on
+	m.until(func() bool { return len(x.line) == 1 })
+	m.port.Lock()
+	m.Window.fence = false // as if its end had been quicker
+	m.port.Unlock()
+	go func() { ends <- m.Flush(background, 1) }() // the same
+	require.NoError(t, lockWhile(ms[1], func() error { return <-ends }))
+	require.ErrorIs(t, lockWhile(ms[1], func() error { return <-waits }), ErrEpoch)
+	require.Equal(t, int64(maxPending), get(ms[1].local))
+}
+
+// Memory of Alloc that is freed while a call waits to begin stays until the
+// operation has ended.
+func TestAllocatedFreedWhileWaiting(t *testing.T) {
+	for name, target := range map[string]int{"other": 1, "own": 0} {
+		t.Run(name, func(t *testing.T) {
+			ms := asleep(t, 2)
+			m := ms[0]
+			buf, err := m.e.Alloc(4096)
+			require.NoError(t, err)
+			copy(buf.Bytes(), word(9))
+			keeper := ms[1]
+			require.NoError(t, lockWhile(ms[target], func() error { return keeper.Lock(background, target, true) }))
+			require.NoError(t, m.LockAll(background))
+			done := make(chan error, 1)
+			go func() { done <- m.Put(background, target, 0, buf.Bytes()) }() // ends when the lock is free
+			m.until(func() bool { return m.targets[target].lock == lockAsked })
+			buf.Free()
+			require.NoError(t, m.e.Reap())
+			require.NoError(t, unix.Madvise(buf.Bytes(), unix.MADV_NORMAL), "it is still mapped")
+			require.NoError(t, lockWhile(m, func() error { return keeper.Unlock(background, target) }))
+			require.NoError(t, lockWhile(keeper, func() error { return <-done }))
+			require.NoError(t, lockWhile(keeper, func() error { return m.UnlockAll(background) }))
+			require.Equal(t, int64(9), get(ms[target].local))
+			require.NoError(t, m.e.Reap())
+			require.ErrorIs(t, unix.Madvise(buf.Bytes(), unix.MADV_NORMAL), unix.ENOMEM)
+		})
+	}
+}
+
+// A transport that breaks ends what a rank does to its own part by it, too.
+func TestTransportBreaks(t *testing.T) {
+	f := &atomicFabric{Fabric: inproc.NewFabric(), delay: 1 << 30}
+	ms := openWindows(t, openEngines(t, 2, f, nil), 64, ofInt64())
+	m := ms[0]
+	require.True(t, m.Native())
+	require.NoError(t, m.Fence(background, false))
+	for target := range 2 {
+		require.NoError(t, m.Accumulate(background, target, 0, word(1), Sum))
+	}
+	f.broken.Store(true)
+	each(t, ms[:1], func(*member) error {
+		if err := wantErr(m.FlushAll(background), engine.ErrClosed); err != nil {
+			return err
+		}
+		return wantErr(m.Fence(background, true), engine.ErrClosed)
+	})
+}
