@@ -8,6 +8,7 @@ import "C"
 import (
 	"bytes"
 	"errors"
+	"math"
 	"unsafe"
 )
 
@@ -55,7 +56,7 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 	if !d.isOpen() {
 		return nil, closedError("fi_av_open")
 	}
-	if attr.Count < 0 || attr.EPPerNode < 0 || attr.RxCtxBits < 0 || attr.RxCtxBits > 63 {
+	if attr.Count < 0 || attr.Count > math.MaxInt32 || attr.EPPerNode < 0 || attr.RxCtxBits < 0 || attr.RxCtxBits > 63 {
 		return nil, &Error{"fi_av_open", ErrInvalid}
 	}
 	var name *C.char

@@ -13,7 +13,7 @@ import (
 // CntrAttr says what a counter is to be (struct fi_cntr_attr).
 type CntrAttr struct {
 	Bytes bool    // count bytes, not completions (FI_CNTR_EVENTS_BYTES, 2.x)
-	Wait  WaitObj // WaitNone: Wait fails; WaitUnspec is the usual one
+	Wait  WaitObj // any but WaitSet; WaitNone: Wait fails; WaitUnspec is the usual one
 	Flags Flags
 }
 
@@ -29,6 +29,9 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	const function = "fi_cntr_open"
 	if !d.isOpen() {
 		return nil, closedError(function)
+	}
+	if attr.Wait == WaitSet { // sockets would follow the null pointer to the set
+		return nil, &Error{function, ErrInvalid}
 	}
 	c := C.struct_fi_cntr_attr{
 		events:   C.FI_CNTR_EVENTS_COMP,

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -14,10 +15,10 @@ import (
 
 // CQAttr says what a completion queue is to be (struct fi_cq_attr).
 type CQAttr struct {
-	Size            int      // completions that it must hold; 0: the provider's choice
+	Size            int      // completions that it must hold, below 1<<31; 0: the provider's choice
 	Flags           Flags    // FlagAffinity: SignalingVector counts
 	Format          CQFormat // CQUnspec is CQTagged: nobody can know the entries of another
-	Wait            WaitObj  // WaitNone: SRead, Signal and FD fail
+	Wait            WaitObj  // any but WaitSet; WaitNone: SRead, Signal and FD fail
 	SignalingVector int      // the processor to interrupt
 	Threshold       bool     // SReadThreshold works (FI_CQ_COND_THRESHOLD); then Read may not: sockets
 }
@@ -91,6 +92,10 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 	const function = "fi_cq_open"
 	if !d.isOpen() {
 		return nil, closedError(function)
+	}
+	if attr.Size < 0 || attr.Size > math.MaxInt32 || // beyond, providers reckon wrongly how much memory they need
+		attr.Wait == WaitSet { // sockets would follow the null pointer to the set
+		return nil, &Error{function, ErrInvalid}
 	}
 	if attr.Format == CQUnspec {
 		attr.Format = CQTagged
@@ -178,26 +183,26 @@ func (q *CQ) ReadErr() (*CQError, error) {
 		return nil, errno(n)
 	}
 	entry := CQEntry{
-		Flags: Flags(c.entry.flags),
-		Len:   uint64(c.entry.len),
-		Buf:   uintptr(c.entry.buf),
-		Data:  uint64(c.entry.data),
-		Tag:   uint64(c.entry.tag),
-		op:    uintptr(c.entry.op_context),
+		Flags: Flags(c.flags),
+		Len:   uint64(c.len),
+		Buf:   uintptr(c.buf),
+		Data:  uint64(c.data),
+		Tag:   uint64(c.tag),
+		op:    uintptr(c.op_context),
 	}
 	ends := entry.Flags
-	if e := c.entry.err; e == C.FI_ECANCELED || e == -C.FI_ECANCELED {
+	if e := c.err; e == C.FI_ECANCELED || e == -C.FI_ECANCELED {
 		ends |= FlagMultiRecv // a cancelled receive takes no more messages
 	}
 	entry.Context = reported(entry.op, ends)
 	return &CQError{
 		CQEntry:   entry,
 		Src:       Addr(c.src_addr),
-		OLen:      uint64(c.entry.olen),
-		Err:       Errno(max(c.entry.err, -c.entry.err)), // shm has the number of truncation negative
-		ProvErrno: int(c.entry.prov_errno),
+		OLen:      uint64(c.olen),
+		Err:       Errno(max(c.err, -c.err)), // shm has the number of truncation negative
+		ProvErrno: int(c.prov_errno),
 		Text:      C.GoString(&c.text[0]),
-		ErrData:   C.GoBytes(unsafe.Pointer(&c.data[0]), C.int(c.entry.err_data_size)),
+		ErrData:   C.GoBytes(unsafe.Pointer(&c.err_data[0]), C.int(c.err_data_size)),
 	}, nil
 }
 

@@ -52,6 +52,12 @@ func TestCQOpenClose(t *testing.T) {
 				require.Empty(t, q.StrError(1))
 			}
 		}
+		for _, attr := range []CQAttr{{Wait: WaitSet}, {Size: -1}, {Size: 1 << 60}} {
+			_, err := a.domain.OpenCQ(attr)
+			require.ErrorIs(t, err, ErrInvalid)
+		}
+		_, err := a.domain.OpenCounter(CntrAttr{Wait: WaitSet})
+		require.ErrorIs(t, err, ErrInvalid)
 		require.ErrorIs(t, a.cq.Close(), ErrBusy, "the endpoint needs it")
 		require.ErrorIs(t, a.domain.Close(), ErrBusy)
 		require.ErrorIs(t, a.av.Close(), ErrBusy)

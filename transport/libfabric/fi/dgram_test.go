@@ -40,6 +40,27 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
+// A provider without tagged messages has not even functions that refuse them.
+func TestTaggedDatagrams(t *testing.T) {
+	a, _ := openPair(t, setup{prov: "udp", ep: EPDgram, caps: CapMsg})
+	buf, ctx := make([]byte, 8), NewContext("tagged")
+	msg := &TMsg{Msg: Msg{Bufs: [][]byte{buf}, Addr: a.peer, Context: ctx}}
+	for name, err := range map[string]error{
+		"TSend":       a.ep.TSend(buf, Desc{}, a.peer, 1, ctx),
+		"TSendV":      a.ep.TSendV(msg.Bufs, nil, a.peer, 1, ctx),
+		"TSendData":   a.ep.TSendData(buf, Desc{}, 1, a.peer, 1, ctx),
+		"TSendMsg":    a.ep.TSendMsg(msg, 0),
+		"TInject":     a.ep.TInject(buf, a.peer, 1),
+		"TInjectData": a.ep.TInjectData(buf, 1, a.peer, 1),
+		"TRecv":       a.ep.TRecv(buf, Desc{}, a.peer, 1, 0, ctx),
+		"TRecvV":      a.ep.TRecvV(msg.Bufs, nil, a.peer, 1, 0, ctx),
+		"TRecvMsg":    a.ep.TRecvMsg(msg, 0),
+	} {
+		require.ErrorIs(t, err, ErrNotSupported, name)
+	}
+	require.False(t, ctx.InFlight())
+}
+
 // Members join and leave, and send to the group. Whether a datagram arrives is up
 // to the routes of the machine, and to the address that an endpoint is bound to.
 func TestMulticast(t *testing.T) {

@@ -1,6 +1,7 @@
 // Data transfer of endpoints and queues. Addresses of pinned memory, and those
 // of libfabric's own objects, come as integers: cgo would look through what is
-// behind a pointer at every call.
+// behind a pointer at every call. A null ops table is a provider without such
+// messages.
 
 #ifndef WEFT_FI_SHIM_EP_H
 #define WEFT_FI_SHIM_EP_H
@@ -30,12 +31,16 @@ weft_msg(uintptr_t iov, uintptr_t desc, size_t count, fi_addr_t addr, uint64_t d
 static inline ssize_t
 weft_send(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, fi_addr_t addr, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_send(WEFT_EP(ep), (const void *) buf, len, (void *) desc, addr, (void *) context);
 }
 
 static inline ssize_t
 weft_sendv(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_t addr, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_sendv(WEFT_EP(ep), (const struct iovec *) iov, (void **) desc, count, addr, (void *) context);
 }
 
@@ -43,6 +48,8 @@ static inline ssize_t
 weft_senddata(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, uint64_t data, fi_addr_t addr,
 	      uintptr_t context)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_senddata(WEFT_EP(ep), (const void *) buf, len, (void *) desc, data, addr, (void *) context);
 }
 
@@ -51,30 +58,40 @@ weft_sendmsg(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_
 	     uintptr_t context, uint64_t flags)
 {
 	struct fi_msg msg = weft_msg(iov, desc, count, addr, data, context);
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_sendmsg(WEFT_EP(ep), &msg, flags);
 }
 
 static inline ssize_t
 weft_inject(uintptr_t ep, uintptr_t buf, size_t len, fi_addr_t addr)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_inject(WEFT_EP(ep), (const void *) buf, len, addr);
 }
 
 static inline ssize_t
 weft_injectdata(uintptr_t ep, uintptr_t buf, size_t len, uint64_t data, fi_addr_t addr)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_injectdata(WEFT_EP(ep), (const void *) buf, len, data, addr);
 }
 
 static inline ssize_t
 weft_recv(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, fi_addr_t addr, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_recv(WEFT_EP(ep), (void *) buf, len, (void *) desc, addr, (void *) context);
 }
 
 static inline ssize_t
 weft_recvv(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_t addr, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_recvv(WEFT_EP(ep), (const struct iovec *) iov, (void **) desc, count, addr, (void *) context);
 }
 
@@ -83,6 +100,8 @@ weft_recvmsg(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_
 	     uint64_t flags)
 {
 	struct fi_msg msg = weft_msg(iov, desc, count, addr, 0, context);
+	if (!WEFT_EP(ep)->msg)
+		return -FI_ENOSYS;
 	return fi_recvmsg(WEFT_EP(ep), &msg, flags);
 }
 
@@ -107,6 +126,8 @@ static inline ssize_t
 weft_tsend(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, fi_addr_t addr, uint64_t tag,
 	   uintptr_t context)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tsend(WEFT_EP(ep), (const void *) buf, len, (void *) desc, addr, tag, (void *) context);
 }
 
@@ -114,6 +135,8 @@ static inline ssize_t
 weft_tsendv(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_t addr, uint64_t tag,
 	    uintptr_t context)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tsendv(WEFT_EP(ep), (const struct iovec *) iov, (void **) desc, count, addr, tag,
 			 (void *) context);
 }
@@ -122,6 +145,8 @@ static inline ssize_t
 weft_tsenddata(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, uint64_t data, fi_addr_t addr,
 	       uint64_t tag, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tsenddata(WEFT_EP(ep), (const void *) buf, len, (void *) desc, data, addr, tag,
 			    (void *) context);
 }
@@ -131,18 +156,24 @@ weft_tsendmsg(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr
 	      uint64_t data, uintptr_t context, uint64_t flags)
 {
 	struct fi_msg_tagged msg = weft_msg_tagged(iov, desc, count, addr, tag, 0, data, context);
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tsendmsg(WEFT_EP(ep), &msg, flags);
 }
 
 static inline ssize_t
 weft_tinject(uintptr_t ep, uintptr_t buf, size_t len, fi_addr_t addr, uint64_t tag)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tinject(WEFT_EP(ep), (const void *) buf, len, addr, tag);
 }
 
 static inline ssize_t
 weft_tinjectdata(uintptr_t ep, uintptr_t buf, size_t len, uint64_t data, fi_addr_t addr, uint64_t tag)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_tinjectdata(WEFT_EP(ep), (const void *) buf, len, data, addr, tag);
 }
 
@@ -150,6 +181,8 @@ static inline ssize_t
 weft_trecv(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, fi_addr_t addr, uint64_t tag,
 	   uint64_t ignore, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_trecv(WEFT_EP(ep), (void *) buf, len, (void *) desc, addr, tag, ignore, (void *) context);
 }
 
@@ -157,6 +190,8 @@ static inline ssize_t
 weft_trecvv(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr_t addr, uint64_t tag,
 	    uint64_t ignore, uintptr_t context)
 {
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_trecvv(WEFT_EP(ep), (const struct iovec *) iov, (void **) desc, count, addr, tag, ignore,
 			 (void *) context);
 }
@@ -166,6 +201,8 @@ weft_trecvmsg(uintptr_t ep, uintptr_t iov, uintptr_t desc, size_t count, fi_addr
 	      uint64_t ignore, uintptr_t context, uint64_t flags)
 {
 	struct fi_msg_tagged msg = weft_msg_tagged(iov, desc, count, addr, tag, ignore, 0, context);
+	if (!WEFT_EP(ep)->tagged)
+		return -FI_ENOSYS;
 	return fi_trecvmsg(WEFT_EP(ep), &msg, flags);
 }
 
@@ -277,39 +314,54 @@ weft_cq_sread(uintptr_t cq, enum fi_cq_format format, uintptr_t entries, size_t 
 }
 
 // A failed operation, with copies of what the queue keeps only until it is read
-// the next time. The provider is asked for its text if ask.
+// the next time. The provider is asked for its text if ask. It is Go's memory,
+// so addresses are integers: as pointers they would have to lead somewhere.
 struct weft_cq_error {
-	struct fi_cq_err_entry entry;
+	uint64_t op_context, flags, len, buf, data, tag, olen;
 	fi_addr_t src_addr;
+	int err, prov_errno;
+	size_t err_data_size;
 	char text[256];
-	uint8_t data[1024];
+	uint8_t err_data[1024];
 };
 
 static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, bool ask)
 {
+	struct fi_cq_err_entry e;
 	const char *text;
 	ssize_t n;
 
-	memset(&out->entry, 0, sizeof out->entry);
-	out->entry.err_data = out->data;
-	out->entry.err_data_size = sizeof out->data;
-	n = fi_cq_readerr(WEFT_CQ(cq), &out->entry, 0);
+	memset(&e, 0, sizeof e);
+	e.err_data = out->err_data;
+	e.err_data_size = sizeof out->err_data;
+#if WEFT_HEADERS_AT_LEAST(1, 20)
+	e.src_addr = FI_ADDR_NOTAVAIL; // stays so for older interfaces
+#endif
+	n = fi_cq_readerr(WEFT_CQ(cq), &e, 0);
 	if (n <= 0)
 		return n;
-	if (out->entry.err_data_size > sizeof out->data)
-		out->entry.err_data_size = sizeof out->data;
-	if (out->entry.err_data_size && out->entry.err_data && out->entry.err_data != out->data)
-		memcpy(out->data, out->entry.err_data, out->entry.err_data_size);
+	if (e.err_data_size > sizeof out->err_data)
+		e.err_data_size = sizeof out->err_data;
+	if (e.err_data_size && e.err_data && e.err_data != out->err_data)
+		memcpy(out->err_data, e.err_data, e.err_data_size);
 	out->text[0] = 0;
-	text = !ask ? NULL : fi_cq_strerror(WEFT_CQ(cq), out->entry.prov_errno, out->data, out->text,
-					    sizeof out->text);
+	text = !ask ? NULL : fi_cq_strerror(WEFT_CQ(cq), e.prov_errno, out->err_data, out->text, sizeof out->text);
 	if (text && text != out->text) {
 		strncpy(out->text, text, sizeof out->text - 1);
 		out->text[sizeof out->text - 1] = 0;
 	}
-	out->entry.err_data = NULL;
+	out->op_context = (uintptr_t) e.op_context;
+	out->flags = e.flags;
+	out->len = e.len;
+	out->buf = (uintptr_t) e.buf;
+	out->data = e.data;
+	out->tag = e.tag;
+	out->olen = e.olen;
+	out->err = e.err;
+	out->prov_errno = e.prov_errno;
+	out->err_data_size = e.err_data_size;
 #if WEFT_HEADERS_AT_LEAST(1, 20)
-	out->src_addr = out->entry.src_addr;
+	out->src_addr = e.src_addr;
 #else
 	out->src_addr = FI_ADDR_NOTAVAIL;
 #endif
