@@ -48,3 +48,12 @@ func (k *known) remove(a Addr) bool {
 	}
 	return true
 }
+
+// last is an address beyond which there is none, but for AddrNotAvail.
+func (k *known) last() Addr {
+	last := max(Addr(64*len(k.low)), 1) - 1
+	for a := range k.high {
+		last = max(last, a)
+	}
+	return last
+}

@@ -144,7 +144,7 @@ func TestAVSet(t *testing.T) {
 		v := openAV(t, d, AVAttr{Count: 16})
 		_, err := v.Insert(testAddrs(t, d, 10), nil, 0, 0)
 		require.NoError(t, err)
-		even, err := v.OpenSet(AVSetAttr{Start: 0, End: 100, Stride: 2})
+		even, err := v.OpenSet(AVSetAttr{Start: 0, End: AddrNotAvail - 1, Stride: 2})
 		if !facts.sets {
 			require.ErrorIs(t, err, ErrNotSupported)
 			return

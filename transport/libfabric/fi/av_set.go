@@ -56,8 +56,11 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	}
 	s := &AVSet{av: v}
 	s.open(&fid.fid, &v.object)
-	for i := 0; attr.Stride > 0 && Addr(i)*Addr(attr.Stride) <= attr.End-attr.Start; i++ {
-		a := attr.Start + Addr(i)*Addr(attr.Stride)
+	end := attr.End
+	if v.known != nil {
+		end = min(end, v.known.last())
+	}
+	for a := attr.Start; attr.Stride > 0 && attr.Start <= a && a <= end; a += Addr(attr.Stride) {
 		if !v.isKnown(a) {
 			continue // "valid addresses which fall within the range"
 		}
