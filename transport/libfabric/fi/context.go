@@ -48,11 +48,18 @@ type iovec struct{ base, length uintptr }
 // retired is the owner of contexts that are closed.
 var retired = new(Endpoint)
 
-// NewContext makes a context that holds user for its owner.
+// NewContext makes a context that holds user for its owner. The zero Context is
+// one as well, whose first operation allocates.
 func NewContext(user any) *Context {
-	c := &Context{User: user, slot: new(slot)}
-	runtime.AddCleanup(c, (*slot).free, c.slot)
+	c := &Context{User: user}
+	c.settle()
 	return c
+}
+
+// settle gives the context a slot, which has no memory yet.
+func (c *Context) settle() {
+	c.slot = new(slot)
+	runtime.AddCleanup(c, (*slot).free, c.slot)
 }
 
 // Close gives the context's memory back, which the garbage collector does as
@@ -64,7 +71,9 @@ func (c *Context) Close() error {
 	if !c.owner.CompareAndSwap(nil, retired) {
 		return ErrBusy
 	}
-	c.slot.free()
+	if c.slot != nil {
+		c.slot.free()
+	}
 	return nil
 }
 
@@ -94,6 +103,9 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 			return ErrClosed
 		}
 		return ErrBusy
+	}
+	if c.slot == nil {
+		c.settle()
 	}
 	if !c.slot.take() {
 		c.owner.Store(nil)

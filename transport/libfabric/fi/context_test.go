@@ -33,6 +33,20 @@ func TestContextInFlight(t *testing.T) {
 	require.NoError(t, (*Context)(nil).Close())
 }
 
+// A Context that NewContext has not made is as good.
+func TestZeroContext(t *testing.T) {
+	a, b := openPair(t, setup{prov: "shm"})
+	var recv, send, never Context
+	b.post(func() error { return b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 1, 0, &recv) })
+	a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, 1, &send) })
+	b.wait(&recv)
+	a.wait(&send)
+	for _, c := range []*Context{&recv, &send, &never} {
+		require.NoError(t, c.Close())
+		require.ErrorIs(t, a.ep.TSend(nil, Desc{}, a.peer, 1, c), ErrClosed)
+	}
+}
+
 // A post that fails leaves nothing in flight and nothing pinned.
 func TestContextFailedPost(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "net"})
