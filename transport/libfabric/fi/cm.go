@@ -39,6 +39,9 @@ func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
+	if info == nil {
+		return nil, &Error{function, ErrInvalid}
+	}
 	var (
 		c  *C.struct_fid_pep
 		rc C.int
@@ -133,22 +136,23 @@ func (p *PassiveEP) CMDataSize() (int, error) {
 	return cmDataSize(p.fid)
 }
 
-// Reject refuses the connection request that request came with, which must not
-// be used afterwards (fi_reject). The peer's Connect ends in an error event with
-// ErrConnRefused and data.
+// Reject refuses the connection request that request came with (fi_reject). The
+// peer's Connect ends in an error event with ErrConnRefused and data. A request
+// that an endpoint was opened with is ErrBusy, and one that is over ErrInvalid.
 func (p *PassiveEP) Reject(request *Info, data []byte) error {
 	const function = "fi_reject"
 	if !p.isOpen() {
 		return closedError(function)
 	}
-	if !request.HasRequest() {
-		return &Error{function, ErrInvalid}
-	}
 	if err := p.fits(function, data); err != nil {
 		return err
 	}
-	rc := C.fi_reject(p.c(), C.fid_t(request.handle), dataPointer(data), C.size_t(len(data)))
-	request.handle = nil
+	r := request.request
+	if err := r.take(); err != nil {
+		return &Error{function, err}
+	}
+	rc := C.fi_reject(p.c(), C.fid_t(r.handle), dataPointer(data), C.size_t(len(data)))
+	r.end()
 	return check(function, rc)
 }
 
@@ -164,25 +168,44 @@ func (e *Endpoint) Connect(addr, data []byte) error {
 	if len(addr) == 0 {
 		return &Error{function, ErrInvalid}
 	}
+	if !e.root.told { // some providers follow the null pointer
+		return &Error{function, ErrNoEQ}
+	}
 	if err := e.fits(function, data); err != nil {
 		return err
 	}
 	rc := C.weft_connect(e.c(), unsafe.Pointer(&addr[0]), dataPointer(data), C.size_t(len(data)))
 	runtime.KeepAlive(data)
-	return check(function, rc)
+	if err := check(function, rc); err != nil {
+		return err
+	}
+	e.enabled()
+	return nil
 }
 
 // Accept accepts the connection request that the endpoint was opened with, and
-// sends data along (fi_accept).
+// sends data along (fi_accept). An endpoint without a request, or whose request
+// was accepted before, is ErrInvalid.
 func (e *Endpoint) Accept(data []byte) error {
 	const function = "fi_accept"
 	if !e.isOpen() {
 		return closedError(function)
 	}
+	if !e.root.told {
+		return &Error{function, ErrNoEQ}
+	}
+	if !e.root.request.pending() { // sockets does not look, and would follow what was freed
+		return &Error{function, ErrInvalid}
+	}
 	if err := e.fits(function, data); err != nil {
 		return err
 	}
-	return check(function, C.weft_accept(e.c(), dataPointer(data), C.size_t(len(data))))
+	if err := check(function, C.weft_accept(e.c(), dataPointer(data), C.size_t(len(data)))); err != nil {
+		return err
+	}
+	e.root.request.end()
+	e.enabled()
+	return nil
 }
 
 // Shutdown ends the connection (fi_shutdown): operations in flight are cancelled

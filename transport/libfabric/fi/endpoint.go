@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"runtime"
+	"strings"
 	"unsafe"
 )
 
@@ -19,13 +20,20 @@ import (
 // a connection.
 type Endpoint struct {
 	object
-	root  *Endpoint // the endpoint itself, or that of which it is an alias
-	multi bool      // receives take several messages unless their flags say something else
-	queue []*CQ     // where its operations complete
-	rx    *Endpoint // takes its messages instead, where that is shared
-	other []*CQ     // of a shared one: queues of endpoints that were closed
-	ready bool      // it is enabled; guarded by objects
+	root        *Endpoint // the endpoint itself, or that of which it is an alias
+	multi       bool      // receives take several messages unless their flags say something else
+	multiTagged bool      // and so do tagged ones (2.x)
+	queue       []*CQ     // where its operations complete
+	rx          *Endpoint // takes its messages instead, where that is shared
+	other       []*CQ     // of a shared one: queues of endpoints that were closed
+	ready       bool      // it is enabled; changes with objects locked
+	told        bool      // there is an event queue for its connections, or none is needed
 
+	domain  *Domain
+	limits  iovLimits
+	request *request // the connection request that it was opened with
+
+	needsAV      bool         // it cannot be closed without a vector
 	late         bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
 	minMultiRecv int          // and will be this then; negative: it was not set
 	atomics      atomicLimits // what it can do of them
@@ -41,6 +49,15 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
+	if info == nil {
+		return nil, &Error{function, ErrInvalid}
+	}
+	request := info.request
+	if request != nil {
+		if err := request.take(); err != nil {
+			return nil, &Error{function, err}
+		}
+	}
 	var (
 		c  *C.struct_fid_ep
 		rc C.int
@@ -48,26 +65,64 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	free, err := info.heldC(func(i *C.struct_fi_info) {
 		rc = C.fi_endpoint2(d.c(), i, &c, C.uint64_t(flags), nil)
 	})
+	if err == nil {
+		if err = check(function, rc); err != nil {
+			free()
+		}
+	}
 	if err != nil {
+		if request != nil {
+			request.giveBack()
+		}
 		return nil, err
 	}
-	if err := check(function, rc); err != nil {
-		free()
-		return nil, err
-	}
-	e := newEndpoint(c, info.Rx.OpFlags&FlagMultiRecv != 0, &d.object)
+	e := newEndpoint(c, d, info, &d.object)
+	e.told = info.EP.Type != EPMsg // the others have no connections
 	e.closed = append(e.closed, free)
+	if request != nil {
+		e.request = request
+		e.closed = append(e.closed, request.end)
+	}
+	e.needsAV = info.EP.Type == EPRDM && (d.fabric.provider == "net" || strings.HasSuffix(d.fabric.provider, "ofi_rxm"))
 	e.late = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
 	return e, nil
 }
 
-// newEndpoint owns an endpoint that has been opened from what it needs.
-func newEndpoint(c *C.struct_fid_ep, multi bool, needs ...*object) *Endpoint {
-	e := &Endpoint{multi: multi, minMultiRecv: -1}
+// newEndpoint owns an endpoint of a domain that has been opened by an info, from
+// what it needs.
+func newEndpoint(c *C.struct_fid_ep, d *Domain, info *Info, needs ...*object) *Endpoint {
+	multi := info.Rx.OpFlags&FlagMultiRecv != 0
+	e := &Endpoint{
+		multi:        multi,
+		multiTagged:  multi && (info.Caps|info.Rx.Caps)&CapTaggedMultiRecv != 0,
+		minMultiRecv: -1,
+		domain:       d,
+		limits:       newIovLimits(info),
+	}
 	e.root = e
 	e.open(&c.fid, needs...)
 	e.closed = append(e.closed, e.abandon)
 	return e
+}
+
+// Close closes the endpoint (fi_close), which ends what is in flight on it. While
+// something needs it, as a memory region may, it answers ErrBusy and nothing is
+// changed. Closing a closed endpoint does nothing.
+func (e *Endpoint) Close() error {
+	if e == nil {
+		return nil
+	}
+	if e.isOpen() && e.needsAV { // they would follow the null pointer to it
+		v, err := e.domain.OpenAV(AVAttr{Type: AVTable})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = v.Close() }() // busy if the endpoint is
+		if err := e.BindAV(v); err != nil {
+			return err
+		}
+	}
+	return e.object.Close()
 }
 
 // abandon ends what was in flight. It runs when the endpoint has been closed,
@@ -118,18 +173,30 @@ func (e *Endpoint) bindTo(o *object, flags Flags) error {
 	if err := check(function, C.fi_ep_bind(e.c(), o.fid, C.uint64_t(flags))); err != nil {
 		return err
 	}
-	e.bind(o)
+	e.root.bind(o) // which outlives its aliases
 	return nil
 }
 
-// BindAV says where addresses are looked up.
-func (e *Endpoint) BindAV(v *AV) error { return e.bindTo(&v.object, 0) }
+// BindAV says where addresses are looked up (fi_ep_bind).
+func (e *Endpoint) BindAV(v *AV) error {
+	if err := e.bindTo(&v.object, 0); err != nil {
+		return err
+	}
+	e.root.needsAV = false
+	return nil
+}
 
-// BindEQ says where connections and their ends are told.
-func (e *Endpoint) BindEQ(q *EQ) error { return e.bindTo(&q.object, 0) }
+// BindEQ says where connections and their ends are told (fi_ep_bind).
+func (e *Endpoint) BindEQ(q *EQ) error {
+	if err := e.bindTo(&q.object, 0); err != nil {
+		return err
+	}
+	e.root.told = true
+	return nil
+}
 
-// BindCQ says where operations complete: those of FlagTransmit, of FlagRecv, or
-// both. With FlagSelectiveCompletion only operations that ask for it by
+// BindCQ says where operations complete (fi_ep_bind): those of FlagTransmit, of
+// FlagRecv, or both. With FlagSelectiveCompletion only operations that ask for it by
 // FlagCompletion tell their success; failures are always told.
 func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 	if err := e.bindTo(&q.object, flags); err != nil {
@@ -137,15 +204,15 @@ func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 	}
 	objects.Lock()
 	defer objects.Unlock()
-	e.queue = append(e.queue, q)
-	if e.ready {
+	e.root.queue = append(e.root.queue, q)
+	if e.root.ready {
 		q.ready++
 	}
 	return nil
 }
 
-// BindCounter says what counts completions: those of the operations that flags
-// name, among FlagSend, FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and
+// BindCounter says what counts completions (fi_ep_bind): those of the operations
+// that flags name, among FlagSend, FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and
 // FlagRemoteWrite.
 func (e *Endpoint) BindCounter(n *Counter, flags Flags) error { return e.bindTo(&n.object, flags) }
 
@@ -169,11 +236,23 @@ func (e *Endpoint) Enable() error {
 	return e.SetOpt(OptMinMultiRecv, e.minMultiRecv)
 }
 
+// usable is the error of data transfer on an endpoint that is closed, or not
+// enabled: providers would follow pointers to what they have not got yet.
+func (e *Endpoint) usable() error {
+	if !e.isOpen() {
+		return ErrClosed
+	}
+	if !e.root.ready {
+		return ErrOpBadState
+	}
+	return nil
+}
+
 // enabled notes that the endpoint is enabled.
 func (e *Endpoint) enabled() {
 	objects.Lock()
 	defer objects.Unlock()
-	if !e.ready {
+	if e = e.root; !e.ready {
 		e.ready = true
 		for _, q := range e.queue {
 			q.ready++
@@ -193,9 +272,10 @@ func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
 	if err := check(function, C.fi_ep_alias(e.c(), &c, C.uint64_t(flags))); err != nil {
 		return nil, err
 	}
-	a := &Endpoint{root: e.root, multi: e.multi}
+	a := &Endpoint{root: e.root, multi: e.multi, multiTagged: e.multiTagged, domain: e.domain}
 	if flags&FlagRecv != 0 {
 		a.multi = flags&FlagMultiRecv != 0
+		a.multiTagged = a.multi && e.domain.info.Caps&CapTaggedMultiRecv != 0
 	}
 	a.open(&c.fid, &e.object)
 	return a, nil

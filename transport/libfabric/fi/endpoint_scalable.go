@@ -5,12 +5,19 @@ package fi
 // #include "shim_ep.h"
 import "C"
 
-import "unsafe"
+import (
+	"cmp"
+	"unsafe"
+)
 
 // ScalableEP is an endpoint with several transmit and receive contexts, each
 // with queues of its own, that peers know by one address (fi_endpoint(3)).
 // RxAddr names one of its receive contexts.
-type ScalableEP struct{ object }
+type ScalableEP struct {
+	object
+	domain *Domain
+	info   *Info // what it was opened with
+}
 
 // OpenScalableEP opens a scalable endpoint of an Info, with as many contexts as
 // its EPAttr says (fi_scalable_ep).
@@ -19,18 +26,24 @@ func (d *Domain) OpenScalableEP(info *Info) (*ScalableEP, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
+	if info == nil {
+		return nil, &Error{function, ErrInvalid}
+	}
 	var (
 		c  *C.struct_fid_ep
 		rc C.int
 	)
-	if err := info.withC(func(i *C.struct_fi_info) { rc = C.fi_scalable_ep(d.c(), i, &c, nil) }); err != nil {
+	free, err := info.heldC(func(i *C.struct_fi_info) { rc = C.fi_scalable_ep(d.c(), i, &c, nil) })
+	if err != nil {
 		return nil, err
 	}
 	if err := check(function, rc); err != nil {
+		free()
 		return nil, err
 	}
-	s := new(ScalableEP)
+	s := &ScalableEP{domain: d, info: info.Dup()}
 	s.open(&c.fid, &d.object)
+	s.closed = append(s.closed, free)
 	return s, nil
 }
 
@@ -78,14 +91,18 @@ func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 		a *C.struct_fi_tx_attr
 		c *C.struct_fid_ep
 	)
+	info := *s.info
 	if attr != nil {
 		a = new(C.struct_fi_tx_attr)
 		attr.write(a)
+		info.Tx = *attr
+		info.Tx.IovLimit = cmp.Or(attr.IovLimit, s.info.Tx.IovLimit)
+		info.Tx.RMAIovLimit = cmp.Or(attr.RMAIovLimit, s.info.Tx.RMAIovLimit)
 	}
 	if err := check(function, C.fi_tx_context(s.c(), C.int(index), a, &c, nil)); err != nil {
 		return nil, err
 	}
-	return newEndpoint(c, false, &s.object), nil
+	return newEndpoint(c, s.domain, &info, &s.object), nil
 }
 
 // RxContext opens the receive context with this index, an endpoint that only
@@ -103,10 +120,15 @@ func (s *ScalableEP) RxContext(index int, attr *RxAttr) (*Endpoint, error) {
 		a = new(C.struct_fi_rx_attr)
 		attr.write(a)
 	}
+	info := *s.info
+	if attr != nil {
+		info.Rx = *attr
+		info.Rx.IovLimit = cmp.Or(attr.IovLimit, s.info.Rx.IovLimit)
+	}
 	if err := check(function, C.fi_rx_context(s.c(), C.int(index), a, &c, nil)); err != nil {
 		return nil, err
 	}
-	return newEndpoint(c, attr != nil && attr.OpFlags&FlagMultiRecv != 0, &s.object), nil
+	return newEndpoint(c, s.domain, &info, &s.object), nil
 }
 
 // SharedTx is a transmit context that endpoints share (fi_stx_context): those
@@ -152,23 +174,31 @@ func (d *Domain) OpenSharedRx(attr *RxAttr) (*Endpoint, error) {
 		a = new(C.struct_fi_rx_attr)
 		attr.write(a)
 	}
+	info := *d.info
+	if attr != nil {
+		info.Rx = *attr
+		info.Rx.IovLimit = cmp.Or(attr.IovLimit, d.info.Rx.IovLimit)
+	}
 	if err := check(function, C.fi_srx_context(d.c(), a, &c, nil)); err != nil {
 		return nil, err
 	}
-	return newEndpoint(c, attr != nil && attr.OpFlags&FlagMultiRecv != 0, &d.object), nil
+	e := newEndpoint(c, d, &info, &d.object)
+	e.ready = true // there is nothing to enable
+	return e, nil
 }
 
-// BindSharedTx has the endpoint send through a shared transmit context.
+// BindSharedTx has the endpoint send through a shared transmit context
+// (fi_ep_bind).
 func (e *Endpoint) BindSharedTx(s *SharedTx) error { return e.bindTo(&s.object, 0) }
 
-// BindSharedRx has the endpoint's messages taken by a shared receive context.
-// Their completions go to the queue of the endpoint.
+// BindSharedRx has the endpoint's messages taken by a shared receive context
+// (fi_ep_bind). Their completions go to the queue of the endpoint.
 func (e *Endpoint) BindSharedRx(s *Endpoint) error {
 	if err := e.bindTo(&s.object, 0); err != nil {
 		return err
 	}
 	objects.Lock()
 	defer objects.Unlock()
-	e.rx = s
+	e.root.rx = s
 	return nil
 }

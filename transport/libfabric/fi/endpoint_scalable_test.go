@@ -60,6 +60,28 @@ func TestScalableEndpoint(t *testing.T) {
 		require.NoError(t, err)
 		return s, name
 	}
+	t.Run("attributes", func(t *testing.T) {
+		info := info.Dup()
+		info.Rx.OpFlags |= FlagMultiRecv
+		ep, err := domain.OpenScalableEP(info)
+		require.NoError(t, err)
+		for range 100 {
+			NewInfo() // takes memory that was given back too early
+		}
+		tx, err := ep.TxContext(0, &info.Tx)
+		require.NoError(t, err, "it is compared with what the endpoint was opened with")
+		one, err := ep.RxContext(0, &RxAttr{Caps: info.Rx.Caps, Size: info.Rx.Size})
+		require.NoError(t, err)
+		several, err := ep.RxContext(1, nil)
+		require.NoError(t, err)
+		require.False(t, one.multi)
+		require.True(t, several.multi, "as the endpoint")
+		require.Equal(t, several.limits, one.limits)
+		for _, c := range []*Endpoint{tx, one, several} {
+			require.NoError(t, c.Close())
+		}
+		require.NoError(t, ep.Close())
+	})
 	t.Run("contexts", func(t *testing.T) {
 		a, _ := open(t)
 		b, name := open(t)

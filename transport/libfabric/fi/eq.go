@@ -36,7 +36,7 @@ type EQEvent struct {
 	FID     FID     // the object it is about: a passive endpoint for requests
 	Context uintptr // what the operation was started with
 	Data    uint64  // what it says, as the number of addresses inserted
-	Info    *Info   // to accept a connection request with, or to reject it
+	Info    *Info   // to accept a connection request with, or to reject it; after FlagPeek only to look at
 	Private []byte  // what the peer sent along, perhaps with padding behind
 }
 
@@ -167,8 +167,10 @@ func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*E
 		switch {
 		case cm.info == nil || ev.Type != EventConnReq:
 		case flags&FlagPeek == 0:
+			r := &request{handle: unsafe.Pointer(cm.info.handle)}
 			ev.Info = takeInfo(cm.info)
-		default: // the queue still owns it
+			ev.Info.request = r
+		default: // the queue still owns it, and the request
 			if dup := C.fi_dupinfo(cm.info); dup != nil {
 				ev.Info = takeInfo(dup)
 			}

@@ -31,8 +31,8 @@ type Info struct {
 	Fabric FabricAttr
 	NIC    *NIC // nil without a device; never read from hints
 
-	handle unsafe.Pointer // struct fid of a connection request or passive endpoint
-	raw    *rawInfo       // nil in one that was not made by this package
+	request *request // the connection request that it came with, which its copies share
+	raw     *rawInfo // nil in one that was not made by this package
 }
 
 // TxAttr is what can be sent, and how (struct fi_tx_attr, fi_endpoint(3)).
@@ -145,7 +145,8 @@ func NewInfo() *Info {
 
 // takeInfo makes an Info of a C structure that is not part of a list, and owns
 // it from then on. References to open fabrics and domains are dropped: nothing
-// needs them, and they would outlive what they refer to.
+// needs them, and they would outlive what they refer to. So is the handle of a
+// connection request.
 func takeInfo(c *C.struct_fi_info) *Info {
 	c.next = nil
 	if c.fabric_attr != nil {
@@ -154,6 +155,7 @@ func takeInfo(c *C.struct_fi_info) *Info {
 	if c.domain_attr != nil {
 		c.domain_attr.domain = nil
 	}
+	c.handle = nil
 	i := readInfo(c)
 	i.raw = own(c)
 	return i
@@ -190,7 +192,12 @@ func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([
 	var infos []*Info
 	for list != nil {
 		next := list.next
-		infos = append(infos, takeInfo(list))
+		requested := hints != nil && list.handle != nil && unsafe.Pointer(list.handle) == hints.request.fid()
+		i := takeInfo(list)
+		if requested {
+			i.request = hints.request
+		}
+		infos = append(infos, i)
 		list = next
 	}
 	return infos, nil
@@ -202,12 +209,12 @@ func (i *Info) Dup() *Info {
 	if err != nil {
 		panic(err)
 	}
-	return takeInfo(c)
+	dup := takeInfo(c)
+	if i != nil {
+		dup.request = i.request
+	}
+	return dup
 }
-
-// HasRequest says whether the Info came with a connection request, which an
-// endpoint opened from it accepts (fi_cm(3)).
-func (i *Info) HasRequest() bool { return i.handle != nil }
 
 // String is all that is known, in many lines, as fi_info -v prints it
 // (fi_tostr).

@@ -20,7 +20,6 @@ func readInfo(c *C.struct_fi_info) *Info {
 		SrcAddr:    goBytes(c.src_addr, c.src_addrlen),
 		DestAddr:   goBytes(c.dest_addr, c.dest_addrlen),
 		NIC:        readNIC(c.nic),
-		handle:     unsafe.Pointer(c.handle),
 	}
 	i.Tx.read(c.tx_attr)
 	i.Rx.read(c.rx_attr)
@@ -37,7 +36,7 @@ func (i *Info) write(c *C.struct_fi_info) {
 	c.addr_format = C.uint32_t(i.AddrFormat)
 	setBytes(&c.src_addr, &c.src_addrlen, i.SrcAddr)
 	setBytes(&c.dest_addr, &c.dest_addrlen, i.DestAddr)
-	c.handle = C.fid_t(i.handle)
+	c.handle = C.fid_t(i.request.fid())
 	i.Tx.write(c.tx_attr)
 	i.Rx.write(c.rx_attr)
 	i.EP.write(c.ep_attr)

@@ -145,17 +145,18 @@ func TestInfoAuthKeyByAV(t *testing.T) {
 	require.Nil(t, dup.Dup().Domain.AuthKey, "there can be only one")
 }
 
-func TestInfoHandle(t *testing.T) {
+func TestInfoRequest(t *testing.T) {
 	var object [64]byte
 	i := NewInfo()
 	require.False(t, i.HasRequest())
-	i.handle = unsafe.Pointer(&object)
+	i.request = &request{handle: unsafe.Pointer(&object)}
 	var pins runtime.Pinner
 	defer pins.Unpin()
 	pins.Pin(&object)
-	dup := i.Dup()
+	dup := i.Dup().Dup()
 	require.True(t, dup.HasRequest())
-	require.Equal(t, i.handle, dup.Dup().handle)
+	i.request.end()
+	require.False(t, dup.HasRequest())
 }
 
 // A device as a provider with hardware describes it.
