@@ -8,6 +8,7 @@ import "C"
 import (
 	"math"
 	"runtime"
+	"strings"
 	"sync/atomic"
 )
 
@@ -24,12 +25,14 @@ import (
 // What a provider can do is asked by AtomicValid, FetchAtomicValid and
 // CompareAtomicValid. The calls ask as well, once for each operation and datatype,
 // and post nothing else: with several providers the target would jump to address
-// zero.
+// zero. Of rxd before libfabric 2.0 nothing that fetches is valid, whatever it
+// says itself: its completion would end the process by and by.
 //
 // The calls do not block and, but for the first, do not allocate. They return a
 // bare Errno: ErrAgain if the endpoint is full or not yet connected, and the
 // caller is to read the completion queue and post again; ErrNotSupported for what
-// the provider cannot do; ErrMsgSize for more elements than it takes; ErrInvalid
+// the provider cannot do; ErrMsgSize for more elements than it takes, ErrTooBig for
+// more buffers; ErrInvalid
 // for a buffer that is no multiple of an element, or buffers that do not fit
 // together; ErrBusy if ctx is in flight; ErrClosed.
 
@@ -137,7 +140,7 @@ func (e *Endpoint) atomicValid(function string, kind family, t Datatype, op Atom
 	if !e.isOpen() {
 		return 0, closedError(function)
 	}
-	if !t.known() || !op.known() {
+	if !t.known() || !op.known() || kind != C.WEFT_BASE && e.domain.fetchingCrashes() {
 		return 0, lacks(function)
 	}
 	var count C.size_t
@@ -169,7 +172,7 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	if !d.isOpen() {
 		return AtomicAttr{}, closedError(function)
 	}
-	if !t.known() || !op.known() {
+	if !t.known() || !op.known() || flags&(FlagFetchAtomic|FlagCompareAtomic) != 0 && d.fetchingCrashes() {
 		return AtomicAttr{}, lacks(function)
 	}
 	var attr C.struct_fi_atomic_attr
@@ -181,11 +184,18 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	return AtomicAttr{Count: int(attr.count), Size: int(attr.size)}, nil
 }
 
+// fetchingCrashes says whether the provider is one that forgets an atomic
+// operation when the peer has acknowledged it, though what it fetches is still to
+// come.
+func (d *Domain) fetchingCrashes() bool {
+	return strings.HasSuffix(d.fabric.provider, "ofi_rxd") && LibraryVersion() < MakeVersion(2, 0)
+}
+
 // elements is how many of t there are in buf, if a call of that family may do op
 // with them.
 func (e *Endpoint) elements(kind family, buf []byte, t Datatype, op AtomicOp) (C.size_t, error) {
-	if !e.isOpen() {
-		return 0, ErrClosed
+	if err := e.usable(); err != nil {
+		return 0, err
 	}
 	limit := e.root.atomicLimit(kind, t, op)
 	if limit == 0 {

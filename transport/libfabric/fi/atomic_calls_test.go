@@ -231,6 +231,8 @@ func TestMisuseOfAtomics(t *testing.T) {
 	require.Equal(t, ErrNotSupp, a.ep.Atomic(l.mem[:8], d, a.peer, w.base, w.key, 1000, AtomicSum, ctx))
 	require.Equal(t, ErrNotSupp, a.ep.Atomic(l.mem[:8], d, a.peer, w.base, w.key, TypeUint64, 1000, ctx))
 	require.Equal(t, ErrNotSupp, a.ep.AtomicV(v(8), a.peer, w.base, w.key, TypeVoid, AtomicNoop, ctx))
+	tagged := &AtomicMsg{Operand: v(8), Addr: a.peer, RMA: []RMAIoc{{0, 1, 7}}, Datatype: TypeUint64, Op: AtomicSum, Context: ctx}
+	require.Equal(t, ErrNotSupp, a.ep.AtomicMsg(tagged, FlagTagged), "shm would take the tag for a key")
 	require.False(t, ctx.InFlight())
 	require.True(t, w.untouched())
 

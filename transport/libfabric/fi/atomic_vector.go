@@ -6,13 +6,12 @@ package fi
 import "C"
 
 import (
-	"math"
 	"runtime"
 	"unsafe"
 )
 
-// Vector is the elements of several buffers, one after the other, for the vector
-// calls of the atomic operations.
+// Vector is the elements of several buffers, at most TxAttr.IovLimit, one after
+// the other, for the vector calls of the atomic operations.
 type Vector struct {
 	Bufs  [][]byte
 	Descs []Desc // for each of Bufs, or none
@@ -32,15 +31,14 @@ type AtomicMsg struct {
 	Compare  Vector   // for CompareAtomicMsg
 	Result   Vector   // for FetchAtomicMsg and CompareAtomicMsg
 	Addr     Addr     // the peer
-	RMA      []RMAIoc // its memory; left alone until completion with ModeAsyncIov
+	RMA      []RMAIoc // its memory, at most TxAttr.RMAIovLimit pieces; left alone until completion with ModeAsyncIov
 	Datatype Datatype
 	Op       AtomicOp
 	Context  *Context
 	Data     uint64 // for FlagRemoteCQData
 }
 
-// AtomicV is Atomic with the elements of several buffers, at most
-// TxAttr.IovLimit (fi_atomicv).
+// AtomicV is Atomic with the elements of several buffers (fi_atomicv).
 func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	v, err := e.beginAtomic(ctx, C.WEFT_BASE, t, op, operand, Vector{}, Vector{}, 0)
 	if err != nil {
@@ -99,6 +97,9 @@ func (e *Endpoint) CompareAtomicMsg(msg *AtomicMsg, flags Flags) error {
 }
 
 func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
+	if e.isOpen() && len(msg.RMA) > e.root.limits.rma {
+		return ErrTooBig
+	}
 	ctx := msg.Context
 	v, err := e.beginAtomic(ctx, kind, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result, flags)
 	if err != nil {
@@ -123,8 +124,8 @@ type vectors struct {
 // the three stand one after the other in the context; struct fi_ioc is like
 // struct iovec, but counts elements.
 func (e *Endpoint) beginAtomic(ctx *Context, kind family, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
-	if !e.isOpen() {
-		return vectors{}, ErrClosed
+	if err := e.sends(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags); err != nil {
+		return vectors{}, err
 	}
 	if err := e.fitAtomic(kind, t, op, &operand, &compare, &result, flags); err != nil {
 		return vectors{}, err
@@ -165,13 +166,18 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, t Datatype, op AtomicO
 	return vectors{home: home, operand: next(&operand), compare: next(&compare), result: next(&result)}, nil
 }
 
+// kindFlags ask QueryAtomic for a family.
+var kindFlags = [...]Flags{C.WEFT_BASE: 0, C.WEFT_FETCH: FlagFetchAtomic, C.WEFT_COMPARE: FlagCompareAtomic}
+
 // fitAtomic is the error of vectors that a call of that family must not have.
 func (e *Endpoint) fitAtomic(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
-	limit := math.MaxInt // nothing asks what tagged buffers take
+	limit := 0
 	if flags&FlagTagged == 0 {
 		limit = e.root.atomicLimit(kind, t, op)
+	} else if attr, err := e.domain.QueryAtomic(t, op, FlagTagged|kindFlags[kind]); err == nil {
+		limit = attr.Count
 	}
-	if limit == 0 || !t.known() || !op.known() {
+	if limit == 0 {
 		return ErrNotSupp
 	}
 	var lengths [3]int

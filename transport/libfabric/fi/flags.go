@@ -26,7 +26,7 @@ const (
 	FlagPeek             Flags = C.FI_PEEK              // look whether a message is there
 	FlagClaim            Flags = C.FI_CLAIM             // take, or set aside, the message looked at
 	FlagDiscard          Flags = C.FI_DISCARD           // throw the message away
-	FlagTrigger          Flags = C.FI_TRIGGER           // start when a counter gets there
+	FlagTrigger          Flags = C.FI_TRIGGER           // start when a counter gets there; posting calls refuse it: a Context has no room for which
 	FlagFence            Flags = C.FI_FENCE             // after all earlier ones to the same peer
 	FlagAffinity         Flags = C.FI_AFFINITY          // the signaling vector is given
 	FlagPriority         Flags = C.WEFT_PRIORITY

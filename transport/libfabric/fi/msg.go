@@ -16,7 +16,9 @@ import (
 // The calls do not block and, but for vectors without a context, do not
 // allocate. They return a bare Errno: ErrAgain if the endpoint is full or not
 // yet connected, and the caller is to read the completion queue and to post
-// again; ErrBusy if ctx is in flight; ErrNotSupported without CapMsg; ErrClosed.
+// again; ErrBusy if ctx is in flight; ErrNotSupported without CapMsg, or for
+// FlagTrigger; ErrTooBig for more buffers than IovLimit; ErrOpBadState before the
+// endpoint is enabled; ErrClosed.
 // After an error nothing is posted and no buffer is pinned.
 //
 // dest and src are ignored by endpoints of type EPMsg. AddrUnspec as src is any
@@ -33,8 +35,8 @@ type Msg struct {
 
 // Send sends buf (fi_send).
 func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -46,8 +48,8 @@ func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
 
 // SendV sends several buffers as one message (fi_sendv).
 func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(bufs), 0); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -62,8 +64,8 @@ func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) e
 // SendData sends buf with immediate data, of which the lowest CQDataSize bytes
 // are delivered by the receiver's completion (fi_senddata).
 func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -77,8 +79,8 @@ func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *
 // SendMsg sends a message under flags (fi_sendmsg), which replace those of the
 // TxAttr.
 func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(msg.Bufs), flags); err != nil {
+		return err
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e, false); err != nil {
@@ -95,8 +97,8 @@ func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
 // Inject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_inject). It never completes by itself; counters count it.
 func (e *Endpoint) Inject(buf []byte, dest Addr) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_inject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)), C.fi_addr_t(dest))
 	runtime.KeepAlive(buf)
@@ -105,8 +107,8 @@ func (e *Endpoint) Inject(buf []byte, dest Addr) error {
 
 // InjectData is Inject with immediate data (fi_injectdata).
 func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_injectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
 		C.uint64_t(data), C.fi_addr_t(dest))
@@ -125,8 +127,8 @@ func sent(rc C.ssize_t) error {
 // Recv takes a message into buf (fi_recv). One that is longer fails with
 // ErrTruncated.
 func (e *Endpoint) Recv(buf []byte, desc Desc, src Addr, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, e.multi); err != nil {
 		return err
@@ -138,8 +140,8 @@ func (e *Endpoint) Recv(buf []byte, desc Desc, src Addr, ctx *Context) error {
 
 // RecvV takes a message into several buffers, one after the other (fi_recvv).
 func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.receives(len(bufs), 0); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, e.multi); err != nil {
 		return err
@@ -158,8 +160,8 @@ func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) er
 // senders net says it with the last message even if one before it is still coming: keep the buffer
 // until what came before is complete.
 func (e *Endpoint) RecvMsg(msg *Msg, flags Flags) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.receives(len(msg.Bufs), flags); err != nil {
+		return err
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e, flags&FlagMultiRecv != 0); err != nil {

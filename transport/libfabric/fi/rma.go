@@ -25,7 +25,8 @@ import (
 // Buffers belong to libfabric until the completion has been read. The calls do
 // not block and do not allocate. They return a bare Errno: ErrAgain if the
 // endpoint is full or not yet connected, and the caller is to read the
-// completion queue and post again; ErrNotSupported without CapRMA; ErrClosed.
+// completion queue and post again; ErrNotSupported without CapRMA; ErrTooBig for
+// more buffers or pieces than the limits; ErrClosed.
 
 // RMAIov is a piece of a peer's memory (struct fi_rma_iov).
 type RMAIov struct {
@@ -37,18 +38,18 @@ type RMAIov struct {
 // RMAMsg is an operation on remote memory with all that it may have (struct
 // fi_msg_rma).
 type RMAMsg struct {
-	Bufs    [][]byte // local memory
+	Bufs    [][]byte // local memory, at most TxAttr.IovLimit buffers
 	Descs   []Desc   // for each of Bufs, or none
 	Addr    Addr     // the peer
-	RMA     []RMAIov // its memory, as many bytes as Bufs; left alone until completion with ModeAsyncIov
+	RMA     []RMAIov // its memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit pieces; left alone until completion with ModeAsyncIov
 	Context *Context
 	Data    uint64 // for FlagRemoteCQData
 }
 
 // Read fills buf from the memory of src (fi_read).
 func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return err
@@ -60,10 +61,10 @@ func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *
 }
 
 // ReadV fills several buffers, one after the other, from one piece of the memory
-// of src (fi_readv). There are at most TxAttr.RMAIovLimit buffers.
+// of src (fi_readv). There are at most TxAttr.IovLimit buffers.
 func (e *Endpoint) ReadV(bufs [][]byte, descs []Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(bufs), 0); err != nil {
+		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return err
@@ -82,8 +83,8 @@ func (e *Endpoint) ReadMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(0, 
 
 // Write stores buf in the memory of dest (fi_write).
 func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return err
@@ -95,10 +96,10 @@ func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx
 }
 
 // WriteV stores several buffers, one after the other, in one piece of the memory
-// of dest (fi_writev). There are at most TxAttr.RMAIovLimit buffers.
+// of dest (fi_writev). There are at most TxAttr.IovLimit buffers.
 func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(bufs), 0); err != nil {
+		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return err
@@ -120,8 +121,8 @@ func (e *Endpoint) WriteMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(1,
 // DomainAttr.CQDataSize bytes, when the data is in its memory (fi_writedata).
 // Some providers need a receive posted there for it (ModeRxCQData).
 func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr, key uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return err
@@ -136,8 +137,8 @@ func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr
 // again on return and there is no completion (fi_inject_write). A flush by
 // counter may pass it by over rxm.
 func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_inject_write(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.fi_addr_t(dest),
 		C.uint64_t(addr), C.uint64_t(key))
@@ -148,8 +149,8 @@ func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
 // InjectWriteData is InjectWrite with data for the peer's completion queue
 // (fi_inject_writedata).
 func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key uint64) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_inject_writedata(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.uint64_t(data),
 		C.fi_addr_t(dest), C.uint64_t(addr), C.uint64_t(key))
@@ -159,8 +160,11 @@ func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key
 
 // rmaMsg is ReadMsg, or WriteMsg if write is 1.
 func (e *Endpoint) rmaMsg(write C.int, msg *RMAMsg, flags Flags) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(msg.Bufs), flags); err != nil {
+		return err
+	}
+	if len(msg.RMA) > e.root.limits.rma {
+		return ErrTooBig
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e.root, false); err != nil {

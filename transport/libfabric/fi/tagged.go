@@ -26,8 +26,8 @@ type TMsg struct {
 
 // TSend sends buf under a tag (fi_tsend).
 func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Cont
 
 // TSendV sends several buffers as one message (fi_tsendv).
 func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(bufs), 0); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ct
 
 // TSendData sends buf with immediate data (fi_tsenddata).
 func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag 
 // TSendMsg sends a message under flags (fi_tsendmsg), which replace those of
 // the TxAttr.
 func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.sends(len(msg.Bufs), flags); err != nil {
+		return err
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e, false); err != nil {
@@ -88,8 +88,8 @@ func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
 // TInject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_tinject). It never completes by itself; counters count it.
 func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_tinject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
 		C.fi_addr_t(dest), C.uint64_t(tag))
@@ -99,8 +99,8 @@ func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
 
 // TInjectData is TInject with immediate data (fi_tinjectdata).
 func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
 	rc := C.weft_tinjectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
 		C.uint64_t(data), C.fi_addr_t(dest), C.uint64_t(tag))
@@ -111,10 +111,10 @@ func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) e
 // TRecv takes a message with the tag, in the bits that ignore leaves, into buf
 // (fi_trecv). One that is longer fails with ErrTruncated.
 func (e *Endpoint) TRecv(buf []byte, desc Desc, src Addr, tag, ignore uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.usable(); err != nil {
+		return err
 	}
-	if err := ctx.begin(e, false); err != nil {
+	if err := ctx.begin(e, e.multiTagged); err != nil {
 		return err
 	}
 	rc := C.weft_trecv(e.ep(), ctx.pin(buf), C.size_t(len(buf)), desc.c(), C.fi_addr_t(src), C.uint64_t(tag),
@@ -125,10 +125,10 @@ func (e *Endpoint) TRecv(buf []byte, desc Desc, src Addr, tag, ignore uint64, ct
 
 // TRecvV takes a message into several buffers, one after the other (fi_trecvv).
 func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uint64, ctx *Context) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.receives(len(bufs), 0); err != nil {
+		return err
 	}
-	if err := ctx.begin(e, false); err != nil {
+	if err := ctx.begin(e, e.multiTagged); err != nil {
 		return err
 	}
 	v, iov, desc := ctx.vector(bufs, descs)
@@ -148,8 +148,8 @@ func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uin
 // and FlagPeek with FlagDiscard throws it away. FlagClaim alone, with the same
 // Context, then takes what was set aside, and with FlagDiscard throws it away.
 func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
-	if !e.isOpen() {
-		return ErrClosed
+	if err := e.receives(len(msg.Bufs), flags); err != nil {
+		return err
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e, flags&FlagMultiRecv != 0); err != nil {

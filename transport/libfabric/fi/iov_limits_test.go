@@ -1,0 +1,117 @@
+//go:build libfabric
+
+package fi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pieces is buf cut into n buffers.
+func pieces(buf []byte, n int) (bufs [][]byte) {
+	size := len(buf) / n
+	for i := range n {
+		bufs = append(bufs, buf[i*size:(i+1)*size])
+	}
+	return bufs
+}
+
+// As many buffers as the limits say are taken, and one more is refused: rxm
+// would write beyond an array on its stack.
+func TestIovLimits(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, b := openPair(t, setup{prov: prov})
+		tx, rx := a.info.Tx.IovLimit, a.info.Rx.IovLimit
+		require.Positive(t, tx)
+		require.Positive(t, rx)
+		out, in := pattern(make([]byte, 64*tx), 1), make([]byte, 64*tx)
+		send, recv := NewContext("send"), NewContext("recv")
+		b.post(func() error { return b.ep.TRecvV(pieces(in, rx), nil, b.peer, 1, 0, recv) })
+		a.post(func() error { return a.ep.TSendV(pieces(out, tx), nil, a.peer, 1, send) })
+		a.wait(send)
+		b.wait(recv)
+		require.Equal(t, out, in)
+
+		sends, recvs := pieces(out, tx+1), pieces(in, rx+1)
+		smsg := &TMsg{Msg: Msg{Bufs: sends, Addr: a.peer, Context: send}}
+		rmsg := &TMsg{Msg: Msg{Bufs: recvs, Addr: a.peer, Context: recv}}
+		for name, err := range map[string]error{
+			"SendV":    a.ep.SendV(sends, nil, a.peer, send),
+			"SendMsg":  a.ep.SendMsg(&smsg.Msg, 0),
+			"RecvV":    a.ep.RecvV(recvs, nil, a.peer, recv),
+			"RecvMsg":  a.ep.RecvMsg(&rmsg.Msg, 0),
+			"TSendV":   a.ep.TSendV(sends, nil, a.peer, 1, send),
+			"TSendMsg": a.ep.TSendMsg(smsg, 0),
+			"TRecvV":   a.ep.TRecvV(recvs, nil, a.peer, 1, 0, recv),
+			"TRecvMsg": a.ep.TRecvMsg(rmsg, 0),
+		} {
+			require.Equal(t, ErrTooBig, err, name)
+		}
+		require.False(t, send.InFlight() || recv.InFlight())
+	})
+}
+
+// So it is with remote memory, whose pieces have a limit of their own.
+func TestIovLimitsOfRMA(t *testing.T) {
+	for _, prov := range []string{"shm", "tcp;ofi_rxm", "sockets"} {
+		t.Run(prov, func(t *testing.T) {
+			a, b := atomicPair(t, prov)
+			w, l := b.remote(4096), a.local(4096)
+			ctx, n, pieced := NewContext(nil), a.info.Tx.IovLimit+1, a.info.Tx.RMAIovLimit+1
+			bufs, descs := pieces(l.mem[:8*n], n), make([]Desc, n)
+			many, one := Vector{Bufs: bufs, Descs: descs}, Vector{Bufs: [][]byte{l.mem[:8*n]}}
+			rma := &RMAMsg{Bufs: bufs, Descs: descs, Addr: a.peer, Context: ctx, RMA: []RMAIov{{w.base, uint64(8 * n), w.key}}}
+			scattered := &RMAMsg{Bufs: [][]byte{l.mem[:8*pieced]}, Addr: a.peer, Context: ctx}
+			msg := &AtomicMsg{
+				Operand: many, Compare: many, Result: many, Addr: a.peer, Context: ctx,
+				RMA: []RMAIoc{{w.base, uint64(n), w.key}}, Datatype: TypeUint64, Op: AtomicSum,
+			}
+			strewn := &AtomicMsg{
+				Operand: Vector{Bufs: [][]byte{l.mem[:8*pieced]}}, Addr: a.peer, Context: ctx,
+				Datatype: TypeUint64, Op: AtomicSum,
+			}
+			for i := range pieced {
+				scattered.RMA = append(scattered.RMA, RMAIov{w.base + uint64(8*i), 8, w.key})
+				strewn.RMA = append(strewn.RMA, RMAIoc{w.base + uint64(8*i), 1, w.key})
+			}
+			for name, err := range map[string]error{
+				"ReadV":            a.ep.ReadV(bufs, descs, a.peer, w.base, w.key, ctx),
+				"ReadMsg":          a.ep.ReadMsg(rma, 0),
+				"ReadMsg, far":     a.ep.ReadMsg(scattered, 0),
+				"WriteV":           a.ep.WriteV(bufs, descs, a.peer, w.base, w.key, ctx),
+				"WriteMsg":         a.ep.WriteMsg(rma, 0),
+				"WriteMsg, far":    a.ep.WriteMsg(scattered, 0),
+				"AtomicV":          a.ep.AtomicV(many, a.peer, w.base, w.key, TypeUint64, AtomicSum, ctx),
+				"FetchAtomicV":     a.ep.FetchAtomicV(one, many, a.peer, w.base, w.key, TypeUint64, AtomicSum, ctx),
+				"CompareAtomicV":   a.ep.CompareAtomicV(one, many, one, a.peer, w.base, w.key, TypeUint64, AtomicCompareSwap, ctx),
+				"AtomicMsg":        a.ep.AtomicMsg(msg, 0),
+				"AtomicMsg, far":   a.ep.AtomicMsg(strewn, 0),
+				"FetchAtomicMsg":   a.ep.FetchAtomicMsg(msg, 0),
+				"CompareAtomicMsg": a.ep.CompareAtomicMsg(msg, 0),
+			} {
+				require.Equal(t, ErrTooBig, err, name)
+			}
+			require.False(t, ctx.InFlight())
+			require.True(t, w.untouched())
+		})
+	}
+}
+
+// A triggered operation would find its counter in the context, where none is.
+func TestTriggersAreRefused(t *testing.T) {
+	a, _ := openPair(t, setup{prov: "shm"})
+	ctx := NewContext(nil)
+	msg := &TMsg{Msg: Msg{Bufs: [][]byte{make([]byte, 8)}, Addr: a.peer, Context: ctx}}
+	for name, err := range map[string]error{
+		"SendMsg":   a.ep.SendMsg(&msg.Msg, FlagTrigger),
+		"RecvMsg":   a.ep.RecvMsg(&msg.Msg, FlagTrigger),
+		"TSendMsg":  a.ep.TSendMsg(msg, FlagTrigger),
+		"TRecvMsg":  a.ep.TRecvMsg(msg, FlagTrigger),
+		"WriteMsg":  a.ep.WriteMsg(&RMAMsg{Context: ctx}, FlagTrigger),
+		"AtomicMsg": a.ep.AtomicMsg(&AtomicMsg{Context: ctx}, FlagTrigger),
+	} {
+		require.ErrorIs(t, err, ErrNotSupported, name)
+	}
+	require.False(t, ctx.InFlight())
+}
