@@ -39,6 +39,20 @@ func TestAllocations(t *testing.T) {
 				return n.ep.TRecv(buf, Desc{}, n.peer, 1, 0, msg.Context)
 			},
 		},
+		"SendV": {
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.SendV(msg.Bufs, nil, n.peer, msg.Context) },
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.RecvV(msg.Bufs, nil, n.peer, msg.Context) },
+		},
+		"SendData": {
+			func(n *node, buf []byte, msg *TMsg) error { return n.ep.SendData(buf, Desc{}, 3, n.peer, msg.Context) },
+			func(n *node, buf []byte, msg *TMsg) error { return n.ep.Recv(buf, Desc{}, n.peer, msg.Context) },
+		},
+		"TSendV": {
+			func(n *node, _ []byte, msg *TMsg) error { return n.ep.TSendV(msg.Bufs, nil, n.peer, 1, msg.Context) },
+			func(n *node, _ []byte, msg *TMsg) error {
+				return n.ep.TRecvV(msg.Bufs, nil, n.peer, 1, 0, msg.Context)
+			},
+		},
 		"TSendMsg": {
 			func(n *node, _ []byte, msg *TMsg) error { return n.ep.TSendMsg(msg, FlagCompletion) },
 			func(n *node, _ []byte, msg *TMsg) error { return n.ep.TRecvMsg(msg, FlagCompletion) },
@@ -65,18 +79,27 @@ func TestAllocations(t *testing.T) {
 			require.Equal(t, out, in, name)
 			require.Zero(t, testing.AllocsPerRun(200, once), name)
 		}
-		small, recv := make([]byte, 8), NewContext(nil)
-		require.Zero(t, testing.AllocsPerRun(200, func() {
-			for errors.Is(b.ep.TRecv(small, Desc{}, b.peer, 1, 0, recv), ErrAgain) {
-				drain(a, b)
-			}
-			for errors.Is(a.ep.TInject(small, a.peer, 1), ErrAgain) {
-				drain(a, b)
-			}
-			for recv.InFlight() {
-				drain(a, b)
-			}
-		}), "TInject")
+		small, ctx := make([]byte, 8), NewContext(nil)
+		recv := func() error { return b.ep.Recv(small, Desc{}, b.peer, ctx) }
+		trecv := func() error { return b.ep.TRecv(small, Desc{}, b.peer, 1, 0, ctx) }
+		for name, way := range map[string]struct{ inject, recv func() error }{
+			"Inject":      {func() error { return a.ep.Inject(small, a.peer) }, recv},
+			"InjectData":  {func() error { return a.ep.InjectData(small, 3, a.peer) }, recv},
+			"TInject":     {func() error { return a.ep.TInject(small, a.peer, 1) }, trecv},
+			"TInjectData": {func() error { return a.ep.TInjectData(small, 3, a.peer, 1) }, trecv},
+		} {
+			require.Zero(t, testing.AllocsPerRun(200, func() {
+				for errors.Is(way.recv(), ErrAgain) {
+					drain(a, b)
+				}
+				for errors.Is(way.inject(), ErrAgain) {
+					drain(a, b)
+				}
+				for ctx.InFlight() {
+					drain(a, b)
+				}
+			}), name)
+		}
 	})
 }
 

@@ -9,8 +9,9 @@
 //
 // It needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or
 // newer (Debian: libfabric-dev; pkg-config finds them). Without the tag the
-// package is empty. What 2.x has deprecated and the other objects can do is left
-// out: wait sets and poll sets.
+// package is empty. Left out are wait sets and poll sets, which 2.x has deprecated
+// and the other objects can replace; triggered operations; and collective ones,
+// of which there are the queries and the sets of addresses.
 //
 // # Errors
 //
