@@ -93,10 +93,11 @@ type Engine struct {
 	ports        map[uint64]*Port // by context id
 	spans        []*Span          // what Alloc has allocated, by address
 
-	slots  []*request
-	free   *request
-	active int // background requests that are not done
-	moving int // requests whose data is on its way, perhaps by our progress alone
+	slots   []*request
+	free    *request
+	active  int // background requests that are not done
+	exposed int // regions that peers reach by RMA which our progress serves
+	moving  int // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
 	leads       int // how often somebody led

@@ -185,6 +185,7 @@ type Memory struct {
 	Key    uint64
 	Base   uint64 // what peers name the first byte by
 	span   *Span
+	served bool // counted in Engine.exposed
 }
 
 // Register registers memory with a rail, or finds where it was: memory of
@@ -194,21 +195,32 @@ func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, 
 	if e.closed || e.fatal != nil {
 		return Memory{}, ErrClosed
 	}
+	served := access&transport.RemoteWrite != 0 && e.rails[rail].attr.Progress == transport.ProgressManual
+	m := Memory{served: served}
 	if s := e.span(buf); s != nil && s.regions[rail] != nil {
 		s.holds++
 		mr := s.regions[rail]
-		return Memory{mr, mr.Key(), mr.Base() + uint64(address(buf)-s.start), s}, nil
+		m = Memory{mr, mr.Key(), mr.Base() + uint64(address(buf)-s.start), s, served}
+	} else {
+		mr, err := e.rails[rail].Domain.RegisterMemory(buf, access)
+		if err != nil {
+			return Memory{}, fmt.Errorf("register %d bytes: %w", len(buf), err)
+		}
+		m.Region, m.Key, m.Base = mr, mr.Key(), mr.Base()
 	}
-	mr, err := e.rails[rail].Domain.RegisterMemory(buf, access)
-	if err != nil {
-		return Memory{}, fmt.Errorf("register %d bytes: %w", len(buf), err)
+	if served {
+		e.exposed++
+		e.rouse()
 	}
-	return Memory{Region: mr, Key: mr.Key(), Base: mr.Base()}, nil
+	return m, nil
 }
 
 // Deregister ends what Register began; the zero Memory is none. Where the
 // engine is being closed its transports do it. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
+	if m.served {
+		p.e.exposed--
+	}
 	if m.span != nil {
 		m.span.holds--
 		return nil

@@ -51,8 +51,8 @@ func (e *Engine) progress() int {
 // napTime bounds a sleep: an endpoint without room does not say when it has
 // some again, and data that moves may need polls.
 func (e *Engine) napTime() time.Duration {
-	if e.blind && e.moving > 0 {
-		return 20 * time.Microsecond
+	if e.blind && e.moving+e.exposed > 0 {
+		return blindNap
 	}
 	for _, i := range e.stalled {
 		if e.peers[i].again {

@@ -269,13 +269,20 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 // meanwhile waits for its end. So before it naps a leader polls for longer, and
 // while data moves, which may be by its polls alone (ProgressManual), it goes
 // on for as long as a long message takes.
+//
+// What peers do to exposed memory may take our polls too, and shows nowhere. A
+// leader does not sleep on it unless ranks outnumber cores.
 const (
 	blindPoll  = time.Millisecond
 	blindMoves = time.Second
+	blindNap   = 20 * time.Microsecond
 )
 
 // mustPoll says that a leader whose patience is over may not sleep yet.
 func (e *Engine) mustPoll(p *patience) bool {
+	if e.exposed > 0 && e.pollTime > 0 {
+		return true
+	}
 	if !e.blind || e.moving == 0 {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 
 // waitset sleeps on the completion queues of all rails. A single queue is
 // waited for by its own means, several by their descriptors in one epoll. Where
-// one of several has none, all of them are looked at every blindNap.
+// one of several has none, all of them are looked at every mixedNap.
 type waitset struct {
 	queues []transport.CompletionQueue
 	waker  int  // index of the queue whose Signal ends a wait
@@ -20,9 +20,9 @@ type waitset struct {
 	naps   bool // a queue has no descriptor
 }
 
-// blindNap is how long several queues are slept on where not all of them can
+// mixedNap is how long several queues are slept on where not all of them can
 // end the sleep.
-const blindNap = time.Millisecond
+const mixedNap = time.Millisecond
 
 func (s *waitset) open(rails []rail) error {
 	s.epoll = -1
@@ -67,8 +67,8 @@ func (s *waitset) wait(timeout time.Duration) {
 	case len(s.queues) == 1:
 		_ = s.queues[0].Wait(timeout)
 	case s.epoll >= 0:
-		if s.naps && (timeout < 0 || timeout > blindNap) {
-			timeout = blindNap
+		if s.naps && (timeout < 0 || timeout > mixedNap) {
+			timeout = mixedNap
 		}
 		ms := -1
 		if timeout >= 0 {
