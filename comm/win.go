@@ -222,7 +222,8 @@ func (w *Win[T]) Comm() *Comm {
 // Free gives the window up (MPI_Win_free, MPI 4.1 §12.2.5). It is collective
 // and blocks until all operations of every rank are complete and all have
 // called it. A window that was revoked, or that has lost a process, is given up
-// at once.
+// at once; buffers that it still uses are the caller's again if FlushAll has
+// returned before, whatever its error, but a context's.
 //
 // Errors: ErrRMASync where this rank has an epoch other than Fence's open: the
 // window is revoked, so that nobody waits for its locks, and given up; as all

@@ -306,10 +306,11 @@ func (w *Win[T]) putCell(z *cell[T]) {
 
 // await waits for the fetch into a cell.
 func (w *Win[T]) await(r Request, z *cell[T]) (T, error) {
-	_, err := r.Wait()
-	result := z.result
-	if err == nil || !isContext(err) {
-		w.putCell(z)
+	if _, err := r.Wait(); err != nil {
+		var zero T
+		return zero, err // and z is left alone: the fetch may still be under way
 	}
-	return result, err
+	result := z.result
+	w.putCell(z)
+	return result, nil
 }

@@ -250,3 +250,90 @@ func unless(err error, kinds ...error) error {
 	}
 	return err
 }
+
+// TestFenceBesidePost: Wait must close the epoch of Post before another opens,
+// or the window is freed.
+func TestFenceBesidePost(t *testing.T) {
+	for name, call := range map[string]func(w *comm.Win[int]) error{
+		"Fence": func(w *comm.Win[int]) error { return w.Fence() },
+		"Free":  func(w *comm.Win[int]) error { return w.Free() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 2, func(c *comm.Comm) error {
+				w, err := comm.NewWin[int](c, 1)
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					err = first(w.Post([]int{1}), wantErr(name, call(w), comm.ErrRMASync, "Wait has not been called"))
+				} else {
+					err = unless(call(w), comm.ErrRevoked)
+				}
+				if name == "Fence" {
+					err = first(err, w.Free())
+				}
+				return first(err, comm.Barrier(c))
+			})
+		})
+	}
+}
+
+// TestWaitAgain: where the context ends, the epoch of Post is still open, also
+// if an origin has failed, of which the last Wait tells.
+func TestWaitAgain(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		w, err := comm.NewWin[int](c.WithContext(ctx), 1)
+		if err != nil {
+			return err
+		}
+		one := make([]int, 1)
+		switch c.Rank() {
+		case 0:
+			if err := first(w.Post([]int{1, 2}), comm.Send(c, one, 1, 0)); err != nil {
+				return err
+			}
+			_, err := comm.Recv(c, one, 1, 0)
+			if err := wantErr("the dead", err, comm.ErrProcFailed, ""); err != nil {
+				return err
+			}
+			cancel()
+			if err := first(wantErr("one is missing", w.Wait(), context.Canceled, "Wait"),
+				wantErr("still", w.Wait(), context.Canceled, "Wait"), comm.Send(c, one, 2, 0)); err != nil {
+				return err
+			}
+			if _, err := comm.Recv(c, one, 2, 0); err != nil {
+				return err
+			}
+			if err := first(wantErr("all have ended", w.Wait(), comm.ErrProcFailed, "Wait"),
+				wantErr("closed", w.Wait(), comm.ErrRMASync, "Wait")); err != nil {
+				return err
+			}
+		case 1: // dies when the others have the window
+			for range 2 {
+				if _, err := comm.Recv(c, one, comm.AnySource, 0); err != nil {
+					return err
+				}
+			}
+		case 2:
+			if err := first(comm.Send(c, one, 1, 0), w.Start([]int{0})); err != nil {
+				return err
+			}
+			if _, err := comm.Recv(c, one, 0, 0); err != nil {
+				return err
+			}
+			if err := first(w.Complete(), comm.Send(c, one, 0, 0)); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 2 { // until rank 0 has heard
+			_, err := comm.Recv(c, one, 0, 1)
+			if err := unless(err, comm.ErrProcFailed); err != nil {
+				return err
+			}
+		}
+		commtest.Kill(c)
+		return nil
+	})
+}

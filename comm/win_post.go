@@ -25,6 +25,7 @@ type exposure struct {
 	mu     sync.Mutex       // held by the calls of each side, not while they wait
 	posted bool             // guarded by mu
 	done   []engine.Request // guarded by mu; of the origins, since Post
+	err    error            // guarded by mu; the first of those of done that Wait has seen
 	to     []int            // guarded by mu; the targets of Start
 }
 
@@ -124,14 +125,13 @@ func (w *Win[T]) Wait() error {
 			return err
 		}
 		for _, r := range done {
-			if _, werr := r.Wait(x.c.ctx); werr != nil && err == nil {
-				err = werr
+			_, err := r.Wait(x.c.ctx)
+			if isContext(err) {
+				return err // the others are still to come
 			}
+			x.pscw.note(err)
 		}
-		if !isContext(err) {
-			x.pscw.close()
-		}
-		return err
+		return x.pscw.close()
 	})
 }
 
@@ -153,13 +153,11 @@ func (w *Win[T]) Test() (bool, error) {
 			}
 		}
 		for _, r := range done {
-			if _, werr := r.Wait(x.c.ctx); werr != nil && err == nil {
-				err = werr
-			}
+			_, err := r.Wait(x.c.ctx)
+			x.pscw.note(err)
 		}
-		x.pscw.close()
 		closed = true
-		return err
+		return x.pscw.close()
 	})
 	return closed, err
 }
@@ -175,11 +173,29 @@ func (x *window) exposed() ([]engine.Request, error) {
 	return slices.Clone(e.done), nil
 }
 
-// close ends the epoch of Post.
-func (e *exposure) close() {
+// note keeps the first error of the epoch of Post.
+func (e *exposure) note(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.posted, e.done = false, nil
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+// close ends the epoch of Post and returns its first error.
+func (e *exposure) close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := e.err
+	e.posted, e.done, e.err = false, nil, nil
+	return err
+}
+
+// open says whether Post has been called and Wait has not.
+func (e *exposure) open() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.posted
 }
 
 // peers checks a list of ranks.

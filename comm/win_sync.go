@@ -38,6 +38,9 @@ func (x *window) together(name string, sign coll.Kind, last bool) error {
 	if err != nil {
 		return err
 	}
+	if x.pscw.open() {
+		return l.end(fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync))
+	}
 	if err := x.win.Fence(l.ctx, last); err != nil {
 		return l.end(err)
 	}

@@ -242,8 +242,12 @@ func (w *Window) Connect(parts []Part) error {
 
 // Close ends this rank's part. The caller has made sure by a barrier that no
 // rank uses it any more; operations that are under way nevertheless fail with
-// ErrClosed, here and at peers. No byte of Local is touched after it returns.
-// It does not block and may be called again.
+// ErrClosed, here and at peers. No byte of Local is touched after it returns,
+// but by RMA of who breaks that rule where Local is memory of the engine's
+// Alloc, whose regions stay, or while the engine is being closed. Buffers of
+// operations of this rank that are in flight are in use until they have ended;
+// FlushAll waits for that, also where a window is revoked. Close does not block
+// and may be called again.
 func (w *Window) Close() error {
 	w.port.Lock()
 	defer w.port.Unlock()
