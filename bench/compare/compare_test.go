@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ func TestCompare(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "latency,bandwidth,start,idle", "-rounds", "1", "-time", "20ms", "-ranks", "3", "-block", "100ms"})
 	require.Zero(t, code, progress.String())
+	require.NotContains(t, out.String(), " fails")
 	require.NotRegexp(t, "(?m)^Not installed.*(gcc|mpi)", out.String(), "make test installs what is missing")
 	for _, row := range []string{
 		`(?m)^\| tcp latency, 8 B, one way \| µs \| \*\*.*C, spinning \*\*.* \| ≤ 1\.25 \| (yes|no) \|$`,
@@ -54,6 +56,28 @@ func TestHold(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, met)
 	require.Contains(t, out.String(), "| 1.10 (+0.10 µs) | ≤ +0.15 µs | yes |")
+}
+
+func TestHoldAgainstOneThatFails(t *testing.T) {
+	good := side{"good", func(context.Context) (float64, error) { return 2, nil }}
+	bad := side{"bad", func(context.Context) (float64, error) { return 0, errors.New("no") }}
+	var out bytes.Buffer
+	c := &contest{what: "x", unit: "µs", ours: good, peers: []side{bad, good}, target: 1}
+	met, err := c.hold(t.Context(), &out, io.Discard, 2)
+	require.NoError(t, err)
+	require.True(t, met)
+	require.Contains(t, out.String(), "bad fails; good **2**")
+	require.Contains(t, out.String(), "| 1.00 |")
+
+	out.Reset()
+	c.peers = []side{bad}
+	_, err = c.hold(t.Context(), &out, io.Discard, 2)
+	require.NoError(t, err)
+	require.Contains(t, out.String(), "| bad fails | – | – | – |")
+
+	c.ours = bad
+	_, err = c.hold(t.Context(), &out, io.Discard, 2)
+	require.Error(t, err)
 }
 
 func TestBadUsage(t *testing.T) {

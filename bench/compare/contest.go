@@ -27,34 +27,52 @@ type side struct {
 }
 
 // hold measures all sides in turns, prints the line and says whether the
-// target was met.
+// target was met. A peer that fails is not asked again, and is compared with by
+// what it has given; without any the line says so and the target counts as met.
 func (c *contest) hold(ctx context.Context, w, progress io.Writer, rounds int) (met bool, err error) {
 	sides := append([]side{c.ours}, c.peers...)
 	figures := make([][]float64, len(sides))
+	failed := make([]error, len(sides))
 	for round := range rounds {
 		for i := range sides {
 			at := (round + i) % len(sides) // nobody is always first
-			x, err := sides[at].run(ctx)
-			if err != nil {
-				return false, fmt.Errorf("%s: %w", sides[at].name, err)
+			if failed[at] != nil {
+				continue
 			}
-			figures[at] = append(figures[at], x)
+			x, err := sides[at].run(ctx)
+			switch {
+			case err == nil:
+				figures[at] = append(figures[at], x)
+			case at == 0 || ctx.Err() != nil:
+				return false, fmt.Errorf("%s: %w", sides[at].name, err)
+			default:
+				failed[at] = err
+				fmt.Fprintf(progress, "%s: %s: %v\n", c.what, sides[at].name, err)
+			}
 		}
 		fmt.Fprintf(progress, "%s: round %d of %d\n", c.name, round+1, rounds)
 	}
 	own := median(figures[0])
 	var peers []string
-	best := 0.0
+	best, rivals := 0.0, 0
 	for i, p := range c.peers {
+		if len(figures[i+1]) == 0 {
+			peers = append(peers, p.name+" fails")
+			continue
+		}
 		m := median(figures[i+1])
 		peers = append(peers, p.name+" "+spread(figures[i+1]))
-		if i == 0 || m > best == c.more {
+		if rivals == 0 || m > best == c.more {
 			best = m
 		}
+		rivals++
 	}
 	ratio, target := "–", fmt.Sprintf("%g", c.target)
 	figure := own
 	switch {
+	case len(c.peers) > 0 && rivals == 0:
+		fmt.Fprintf(w, "| %s | %s | %s | %s | – | – | – |\n", c.what, c.unit, spread(figures[0]), strings.Join(peers, "; "))
+		return true, nil
 	case len(c.peers) > 0 && c.difference:
 		figure = own - best
 		ratio = fmt.Sprintf("%.2f (%+.2f %s)", own/best, figure, c.unit)

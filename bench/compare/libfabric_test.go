@@ -49,6 +49,7 @@ func TestCompareLibfabric(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "libfabric,rma", "-providers", "shm", "-sizes", "8,4096", "-rounds", "1", "-time", "20ms"})
 	require.Zero(t, code, progress.String())
+	require.NotContains(t, out.String(), " fails")
 	for _, row := range []string{
 		`(?m)^\| shm, 8 B, one way \| µs \| \*\*.*fi_pingpong \*\*.* µs\) \| ≤ \+0\.25 µs \| (yes|no) \|$`,
 		`(?m)^\| shm, 4 KiB, one way \| µs \| \*\*.*fi_pingpong \*\*.* \| ≤ 1\.1 \| (yes|no) \|$`,
