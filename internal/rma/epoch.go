@@ -36,7 +36,10 @@ func (w *Window) enter(ctx context.Context, t *target) error {
 	case t.lock == lockHeld && !t.abandoned, w.fence, t.begun:
 		return nil
 	case w.all:
-		return w.acquire(ctx, t, false)
+		if err := w.acquire(ctx, t, false); err != nil || w.all || t.locked {
+			return err
+		}
+		t.giveBack() // the epoch is over, and nobody else would
 	}
 	return fmt.Errorf("%w: neither a lock of rank %d's part nor another epoch with it", ErrEpoch, t.rank)
 }

@@ -82,6 +82,27 @@ func TestEpochEndsWhileWaiting(t *testing.T) {
 	require.Equal(t, int64(maxPending), get(ms[1].local))
 }
 
+// A lock that comes when LockAll's epoch has ended goes back.
+func TestLockAfterUnlockAll(t *testing.T) {
+	ms := asleep(t, 2)
+	m, keeper := ms[0], ms[1]
+	require.NoError(t, keeper.Lock(background, 1, true))
+	require.NoError(t, m.LockAll(background))
+	done := make(chan error, 2)
+	for range cap(done) {
+		go func() { done <- m.Put(background, 1, 0, word(1)) }() // ends when the lock is free
+	}
+	m.until(func() bool { return m.targets[1].lockWaiters == cap(done) })
+	require.NoError(t, m.UnlockAll(background))
+	require.NoError(t, keeper.Unlock(background, 1))
+	for range cap(done) {
+		require.ErrorIs(t, lockWhile(keeper, func() error { return <-done }), ErrEpoch)
+	}
+	each(t, ms[1:], func(m *member) error { return m.Lock(background, 1, true) })
+	require.NoError(t, keeper.Unlock(background, 1))
+	require.Equal(t, int64(0), get(keeper.local))
+}
+
 // Memory of Alloc that is freed while a call waits to begin stays until the
 // operation has ended.
 func TestAllocatedFreedWhileWaiting(t *testing.T) {
