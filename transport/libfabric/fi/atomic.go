@@ -49,7 +49,7 @@ func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_
 
 // Atomic does op with the elements of buf to those of dest (fi_atomic).
 func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	n, err := e.elements(C.WEFT_BASE, buf, t, op)
+	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t 
 // InjectAtomic is Atomic with at most TxAttr.InjectSize bytes; buf is the
 // caller's again on return and there is no completion (fi_inject_atomic).
 func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datatype, op AtomicOp) error {
-	n, err := e.elements(C.WEFT_BASE, buf, t, op)
+	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datat
 func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
-	n, err := e.elements(C.WEFT_FETCH, result, t, op)
+	n, err := e.elements(C.WEFT_FETCH, result, dest, t, op)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc 
 func (e *Endpoint) CompareAtomic(buf []byte, desc Desc, compare []byte, compareDesc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
-	n, err := e.elements(C.WEFT_COMPARE, result, t, op)
+	n, err := e.elements(C.WEFT_COMPARE, result, dest, t, op)
 	if err != nil {
 		return err
 	}
@@ -192,9 +192,9 @@ func (d *Domain) fetchingCrashes() bool {
 }
 
 // elements is how many of t there are in buf, if a call of that family may do op
-// with them.
-func (e *Endpoint) elements(kind family, buf []byte, t Datatype, op AtomicOp) (C.size_t, error) {
-	if err := e.usable(); err != nil {
+// with them at dest.
+func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op AtomicOp) (C.size_t, error) {
+	if err := e.reaches(dest); err != nil {
 		return 0, err
 	}
 	limit := e.root.atomicLimit(kind, t, op)

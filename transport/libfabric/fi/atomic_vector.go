@@ -40,7 +40,7 @@ type AtomicMsg struct {
 
 // AtomicV is Atomic with the elements of several buffers (fi_atomicv).
 func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, C.WEFT_BASE, t, op, operand, Vector{}, Vector{}, 0)
+	v, err := e.beginAtomic(ctx, C.WEFT_BASE, dest, t, op, operand, Vector{}, Vector{}, 0)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Dataty
 // and result have equally many elements, not necessarily in equally many
 // buffers. AtomicRead needs no operand.
 func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, C.WEFT_FETCH, t, op, operand, Vector{}, result, 0)
+	v, err := e.beginAtomic(ctx, C.WEFT_FETCH, dest, t, op, operand, Vector{}, result, 0)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uin
 // CompareAtomicV is CompareAtomic with several buffers (fi_compare_atomicv).
 // The three have equally many elements.
 func (e *Endpoint) CompareAtomicV(operand, compare, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
-	v, err := e.beginAtomic(ctx, C.WEFT_COMPARE, t, op, operand, compare, result, 0)
+	v, err := e.beginAtomic(ctx, C.WEFT_COMPARE, dest, t, op, operand, compare, result, 0)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
 		return ErrTooBig
 	}
 	ctx := msg.Context
-	v, err := e.beginAtomic(ctx, kind, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result, flags)
+	v, err := e.beginAtomic(ctx, kind, msg.Addr, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result, flags)
 	if err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ type vectors struct {
 // beginAtomic puts ctx in flight with the buffers of all vectors. The arrays of
 // the three stand one after the other in the context; struct fi_ioc is like
 // struct iovec, but counts elements.
-func (e *Endpoint) beginAtomic(ctx *Context, kind family, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
-	if err := e.sends(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags); err != nil {
+func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
+	if err := e.sends(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
 		return vectors{}, err
 	}
 	if err := e.fitAtomic(kind, t, op, &operand, &compare, &result, flags); err != nil {

@@ -168,7 +168,7 @@ func (e *Endpoint) Connect(addr, data []byte) error {
 	if len(addr) == 0 {
 		return &Error{function, ErrInvalid}
 	}
-	if !e.root.told { // some providers follow the null pointer
+	if e.root.connects && !e.root.told { // some providers follow the null pointer
 		return &Error{function, ErrNoEQ}
 	}
 	if err := e.fits(function, data); err != nil {
@@ -191,7 +191,7 @@ func (e *Endpoint) Accept(data []byte) error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if !e.root.told {
+	if e.root.connects && !e.root.told {
 		return &Error{function, ErrNoEQ}
 	}
 	if !e.root.request.pending() { // sockets does not look, and would follow what was freed

@@ -27,7 +27,8 @@ type Endpoint struct {
 	rx          *Endpoint // takes its messages instead, where that is shared
 	other       []*CQ     // of a shared one: queues of endpoints that were closed
 	ready       bool      // it is enabled; changes with objects locked
-	told        bool      // there is an event queue for its connections, or none is needed
+	connects    bool      // it is of type EPMsg
+	told        bool      // there is an event queue for its connections
 
 	domain  *Domain
 	limits  iovLimits
@@ -77,7 +78,6 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 		return nil, err
 	}
 	e := newEndpoint(c, d, info, &d.object)
-	e.told = info.EP.Type != EPMsg // the others have no connections
 	e.closed = append(e.closed, free)
 	if request != nil {
 		e.request = request
@@ -96,6 +96,7 @@ func newEndpoint(c *C.struct_fid_ep, d *Domain, info *Info, needs ...*object) *E
 		multi:        multi,
 		multiTagged:  multi && (info.Caps|info.Rx.Caps)&CapTaggedMultiRecv != 0,
 		minMultiRecv: -1,
+		connects:     info.EP.Type == EPMsg,
 		domain:       d,
 		limits:       newIovLimits(info),
 	}
@@ -217,11 +218,14 @@ func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 func (e *Endpoint) BindCounter(n *Counter, flags Flags) error { return e.bindTo(&n.object, flags) }
 
 // Enable makes the endpoint ready for data transfer (fi_enable). Connect and
-// Accept do it as well.
+// Accept do it as well. Enabling it once more does nothing.
 func (e *Endpoint) Enable() error {
 	const function = "fi_enable"
 	if !e.isOpen() {
 		return closedError(function)
+	}
+	if e.root.ready { // net and rxm would start all over
+		return nil
 	}
 	if err := check(function, C.fi_enable(e.c())); err != nil {
 		return err
@@ -244,6 +248,18 @@ func (e *Endpoint) usable() error {
 	}
 	if !e.root.ready {
 		return ErrOpBadState
+	}
+	return nil
+}
+
+// reaches is the error of data transfer to a peer. That nobody has this address
+// most providers find out by a segmentation fault.
+func (e *Endpoint) reaches(dest Addr) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	if dest == AddrNotAvail && !e.root.connects {
+		return ErrInvalid
 	}
 	return nil
 }

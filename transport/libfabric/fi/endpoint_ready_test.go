@@ -27,6 +27,46 @@ func TestCloseUnbound(t *testing.T) {
 	})
 }
 
+// An address that could not be inserted is none to send to, and enabling twice
+// is enabling once.
+func TestNoAddress(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, _ := openPair(t, setup{prov: prov})
+		require.NoError(t, a.ep.Enable())
+		ctx, buf, none := NewContext(nil), make([]byte, 8), AddrNotAvail
+		bufs := [][]byte{buf}
+		msg := &TMsg{Msg: Msg{Bufs: bufs, Addr: none, Context: ctx}}
+		for name, err := range map[string]error{
+			"Send":            a.ep.Send(buf, Desc{}, none, ctx),
+			"SendV":           a.ep.SendV(bufs, nil, none, ctx),
+			"SendData":        a.ep.SendData(buf, Desc{}, 1, none, ctx),
+			"SendMsg":         a.ep.SendMsg(&msg.Msg, 0),
+			"Inject":          a.ep.Inject(buf, none),
+			"InjectData":      a.ep.InjectData(buf, 1, none),
+			"TSend":           a.ep.TSend(buf, Desc{}, none, 1, ctx),
+			"TSendV":          a.ep.TSendV(bufs, nil, none, 1, ctx),
+			"TSendData":       a.ep.TSendData(buf, Desc{}, 1, none, 1, ctx),
+			"TSendMsg":        a.ep.TSendMsg(msg, 0),
+			"TInject":         a.ep.TInject(buf, none, 1),
+			"TInjectData":     a.ep.TInjectData(buf, 1, none, 1),
+			"Read":            a.ep.Read(buf, Desc{}, none, 0, 1, ctx),
+			"ReadV":           a.ep.ReadV(bufs, nil, none, 0, 1, ctx),
+			"ReadMsg":         a.ep.ReadMsg(&RMAMsg{Bufs: bufs, Addr: none, Context: ctx}, 0),
+			"Write":           a.ep.Write(buf, Desc{}, none, 0, 1, ctx),
+			"WriteV":          a.ep.WriteV(bufs, nil, none, 0, 1, ctx),
+			"WriteData":       a.ep.WriteData(buf, Desc{}, 1, none, 0, 1, ctx),
+			"InjectWrite":     a.ep.InjectWrite(buf, none, 0, 1),
+			"InjectWriteData": a.ep.InjectWriteData(buf, 1, none, 0, 1),
+			"Atomic":          a.ep.Atomic(buf, Desc{}, none, 0, 1, TypeUint64, AtomicSum, ctx),
+			"AtomicV":         a.ep.AtomicV(Vector{Bufs: bufs}, none, 0, 1, TypeUint64, AtomicSum, ctx),
+			"AtomicMsg":       a.ep.AtomicMsg(&AtomicMsg{Addr: none, Context: ctx}, 0),
+		} {
+			require.Equal(t, ErrInvalid, err, name)
+		}
+		require.False(t, ctx.InFlight())
+	})
+}
+
 // Before an endpoint is enabled, rxm would follow a null pointer to its vector.
 func TestNotEnabled(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {

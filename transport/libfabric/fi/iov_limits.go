@@ -20,20 +20,27 @@ func newIovLimits(info *Info) iovLimits {
 }
 
 // sends is the error of posting what reads from n buffers, or fills them from
-// remote memory.
-func (e *Endpoint) sends(n int, flags Flags) error { return e.posts(n, flags, true) }
+// the memory of dest.
+func (e *Endpoint) sends(n int, flags Flags, dest Addr) error {
+	if err := e.reaches(dest); err != nil {
+		return err
+	}
+	return posts(n, e.root.limits.tx, flags)
+}
 
 // receives is the error of posting a receive of n buffers.
-func (e *Endpoint) receives(n int, flags Flags) error { return e.posts(n, flags, false) }
-
-func (e *Endpoint) posts(n int, flags Flags, tx bool) error {
+func (e *Endpoint) receives(n int, flags Flags) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	switch {
-	case flags&FlagTrigger != 0: // providers would follow a pointer to a counter in the context
+	return posts(n, e.root.limits.rx, flags)
+}
+
+func posts(n, limit int, flags Flags) error {
+	if flags&FlagTrigger != 0 { // providers would follow a pointer to a counter in the context
 		return ErrNotSupp
-	case tx && n > e.root.limits.tx, !tx && n > e.root.limits.rx:
+	}
+	if n > limit {
 		return ErrTooBig
 	}
 	return nil

@@ -22,7 +22,8 @@ import (
 // After an error nothing is posted and no buffer is pinned.
 //
 // dest and src are ignored by endpoints of type EPMsg. AddrUnspec as src is any
-// sender.
+// sender; as dest, being AddrNotAvail, it is ErrInvalid. Another address that the
+// vector does not have may end the process, which only the vector can find out.
 
 // Msg is a message with all that it may have (struct fi_msg).
 type Msg struct {
@@ -35,7 +36,7 @@ type Msg struct {
 
 // Send sends buf (fi_send).
 func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -48,7 +49,7 @@ func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
 
 // SendV sends several buffers as one message (fi_sendv).
 func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) error {
-	if err := e.sends(len(bufs), 0); err != nil {
+	if err := e.sends(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -64,7 +65,7 @@ func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) e
 // SendData sends buf with immediate data, of which the lowest CQDataSize bytes
 // are delivered by the receiver's completion (fi_senddata).
 func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -79,7 +80,7 @@ func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *
 // SendMsg sends a message under flags (fi_sendmsg), which replace those of the
 // TxAttr.
 func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags); err != nil {
+	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -97,7 +98,7 @@ func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
 // Inject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_inject). It never completes by itself; counters count it.
 func (e *Endpoint) Inject(buf []byte, dest Addr) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)), C.fi_addr_t(dest))
@@ -107,7 +108,7 @@ func (e *Endpoint) Inject(buf []byte, dest Addr) error {
 
 // InjectData is Inject with immediate data (fi_injectdata).
 func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_injectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),

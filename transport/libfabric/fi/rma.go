@@ -48,7 +48,7 @@ type RMAMsg struct {
 
 // Read fills buf from the memory of src (fi_read).
 func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(src); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -63,7 +63,7 @@ func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *
 // ReadV fills several buffers, one after the other, from one piece of the memory
 // of src (fi_readv). There are at most TxAttr.IovLimit buffers.
 func (e *Endpoint) ReadV(bufs [][]byte, descs []Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0); err != nil {
+	if err := e.sends(len(bufs), 0, src); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -83,7 +83,7 @@ func (e *Endpoint) ReadMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(0, 
 
 // Write stores buf in the memory of dest (fi_write).
 func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -98,7 +98,7 @@ func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx
 // WriteV stores several buffers, one after the other, in one piece of the memory
 // of dest (fi_writev). There are at most TxAttr.IovLimit buffers.
 func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0); err != nil {
+	if err := e.sends(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -121,7 +121,7 @@ func (e *Endpoint) WriteMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(1,
 // DomainAttr.CQDataSize bytes, when the data is in its memory (fi_writedata).
 // Some providers need a receive posted there for it (ModeRxCQData).
 func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -137,7 +137,7 @@ func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr
 // again on return and there is no completion (fi_inject_write). A flush by
 // counter may pass it by over rxm.
 func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_write(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.fi_addr_t(dest),
@@ -149,7 +149,7 @@ func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
 // InjectWriteData is InjectWrite with data for the peer's completion queue
 // (fi_inject_writedata).
 func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key uint64) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_writedata(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.uint64_t(data),
@@ -160,7 +160,7 @@ func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key
 
 // rmaMsg is ReadMsg, or WriteMsg if write is 1.
 func (e *Endpoint) rmaMsg(write C.int, msg *RMAMsg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags); err != nil {
+	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
 		return err
 	}
 	if len(msg.RMA) > e.root.limits.rma {

@@ -26,7 +26,7 @@ type TMsg struct {
 
 // TSend sends buf under a tag (fi_tsend).
 func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -40,7 +40,7 @@ func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Cont
 
 // TSendV sends several buffers as one message (fi_tsendv).
 func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0); err != nil {
+	if err := e.sends(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -55,7 +55,7 @@ func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ct
 
 // TSendData sends buf with immediate data (fi_tsenddata).
 func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -70,7 +70,7 @@ func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag 
 // TSendMsg sends a message under flags (fi_tsendmsg), which replace those of
 // the TxAttr.
 func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags); err != nil {
+	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -88,7 +88,7 @@ func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
 // TInject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_tinject). It never completes by itself; counters count it.
 func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -99,7 +99,7 @@ func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
 
 // TInjectData is TInject with immediate data (fi_tinjectdata).
 func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) error {
-	if err := e.usable(); err != nil {
+	if err := e.reaches(dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinjectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
