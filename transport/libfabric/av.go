@@ -52,7 +52,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 			return 0, fmt.Errorf("insert: %w", err)
 		}
 	}
-	out := make([]fi.Addr, len(raw))
+	out := nowhere(len(raw))
 	_, err := v.av.Insert(raw, out, 0, 0)
 	fresh := slices.Clone(out)
 	var some *fi.InsertError
@@ -102,12 +102,21 @@ func (v *addressVector) InsertSym(node string, nodes int, service string, servic
 	if nodes < 1 || services < 1 || services > 1<<16-int(port) || nodes > (1<<31-1)/services {
 		return 0, fmt.Errorf("insert %d nodes and %d services from %s port %d: %w", nodes, services, node, port, transport.ErrAddress)
 	}
-	out := make([]fi.Addr, nodes*services)
+	out := nowhere(nodes * services)
 	n, err := v.av.InsertSym(node, nodes, service, services, out, 0)
 	if err == nil && n != len(out) {
 		err = fmt.Errorf("%d of %d addresses: %w", n, len(out), transport.ErrAddress)
 	}
 	return v.inserted(out, out, err)
+}
+
+// nowhere is n addresses that are not there.
+func nowhere(n int) []fi.Addr {
+	l := make([]fi.Addr, n)
+	for i := range l {
+		l[i] = fi.AddrNotAvail
+	}
+	return l
 }
 
 // inserted takes over what libfabric has called the addresses; the fresh ones of
