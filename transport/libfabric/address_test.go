@@ -78,6 +78,15 @@ func TestInterface(t *testing.T) {
 	}
 }
 
+// TestInterfaceWithoutIP does not give a fabric without IP to who names an address.
+func TestInterfaceWithoutIP(t *testing.T) {
+	for _, iface := range []string{"127.0.0.1", "lo"} {
+		w := wish{provider: "shm", iface: iface, oneHost: true}
+		_, err := w.choose()
+		require.ErrorContains(t, err, `"shm" on "`+iface+`"`)
+	}
+}
+
 // TestPortInUse promises a rank a port that somebody else listens on.
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

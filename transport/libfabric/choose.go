@@ -91,7 +91,7 @@ func (w *wish) find(h *fi.Info, local string) (*fi.Info, error) {
 			continue
 		}
 		if !isIP(i.AddrFormat) {
-			if w.iface != "" && local == "" && i.Domain.Name != w.iface {
+			if w.iface != "" && i.Domain.Name != w.iface {
 				continue
 			}
 			return i, nil
