@@ -22,7 +22,9 @@ type peer struct {
 	early  *early    // messages that came before others that they follow
 	err    error     // why nothing can be sent to it any more
 	stuck  time.Time // since when the fabric has had no room for it; zero: it has
+	tried  time.Time // when that was last seen
 	probe  time.Time // when to look again whether it is there
+	look   time.Time // when Shutdown is to do so
 	met    bool      // messages have been exchanged
 	told   bool      // our bye has been sent
 	left   bool      // its bye has come
@@ -76,9 +78,14 @@ func (d *domain) noRoom(r transport.Addr) error {
 	p := &d.peers[r]
 	now := time.Now()
 	if p.stuck.IsZero() {
-		p.stuck, p.probe = now, now.Add(probeAfter)
+		p.stuck, p.tried, p.probe = now, now, now.Add(probeAfter)
 		return transport.ErrAgain
 	}
+	// While this process does something else, nothing can get on.
+	if away := now.Sub(p.tried) - probeEvery; away > 0 {
+		p.stuck = p.stuck.Add(away)
+	}
+	p.tried = now
 	if now.Before(p.probe) {
 		return transport.ErrAgain
 	}

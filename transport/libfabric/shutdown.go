@@ -40,7 +40,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("libfabric: shutdown: %w", err)
 		}
 		if d.arm() {
-			limit := time.Duration(-1)
+			limit := probeAfter // a peer that ends is not always told of
 			if again {
 				limit = lastNap // the fabric does not say when it has room
 			}
@@ -53,7 +53,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 
 // takeLeave goes a step on with every peer; again: the fabric had no room.
 func (d *domain) takeLeave() (done, again bool) {
-	done = d.arena.busy == 0 && len(d.owed) == 0
+	done = !d.inFlight() && len(d.owed) == 0
 	if !done && !d.anyTold() {
 		return false, false // what is in flight comes first
 	}
@@ -64,6 +64,7 @@ func (d *domain) takeLeave() (done, again bool) {
 		}
 		done = false
 		if p.told {
+			d.lookFor(transport.Addr(r))
 			continue
 		}
 		switch d.control(transport.Addr(r), kindBye) {
@@ -77,6 +78,40 @@ func (d *domain) takeLeave() (done, again bool) {
 	return done, again
 }
 
+// inFlight says whether an operation has not ended, with a peer that is there.
+func (d *domain) inFlight() bool {
+	if d.arena.busy == 0 {
+		return false
+	}
+	for i := range d.arena.slots {
+		s := &d.arena.slots[i]
+		if s.what == opNone {
+			continue
+		}
+		if p := &d.peers[s.peer]; p.err == nil || p.left {
+			d.lookFor(s.peer)
+			return true
+		}
+	}
+	return false
+}
+
+// lookFor gives a peer up that is waited for and is not there any more. It may
+// have ended with our bye unread, of which not all providers tell.
+func (d *domain) lookFor(r transport.Addr) {
+	p := &d.peers[r]
+	now := time.Now()
+	switch {
+	case p.look.IsZero():
+		p.look = now.Add(probeEvery)
+	case now.After(p.look):
+		p.look = now.Add(lookEvery)
+		if r != d.cfg.Self && d.refuses(r) {
+			d.peerDown(r, "shutdown", errRefused)
+		}
+	}
+}
+
 // anyTold says whether leave-taking has begun.
 func (d *domain) anyTold() bool {
 	for r := range d.peers {
@@ -86,6 +121,9 @@ func (d *domain) anyTold() bool {
 	}
 	return false
 }
+
+// lookEvery is how often a peer that is waited for is looked for.
+const lookEvery = 2 * time.Second
 
 // ackPatience is how long a bye is worth an answer: who sent it may be gone.
 const ackPatience = time.Second
