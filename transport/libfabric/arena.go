@@ -46,16 +46,18 @@ type arena struct {
 	bufs   []recvBuffer
 	spent  []int // buffers to be posted at the next Read
 	spares int   // buffers at the end of bufs that have not been posted yet
+	lost   int
 }
 
 // slot is Go's side of one.
 type slot struct {
-	op   *transport.Op // nil: nobody waits for it
-	what operation
-	peer transport.Addr
-	next int32
-	pin  runtime.Pinner // of the user's buffer
-	mr   fi.RawRegion   // of the data of a message, under FI_MR_LOCAL
+	op    *transport.Op // nil: nobody waits for it
+	what  operation
+	peer  transport.Addr
+	next  int32
+	order uint64         // of a read or write among all
+	pin   runtime.Pinner // of the user's buffer
+	mr    fi.RawRegion   // of the data of a message, under FI_MR_LOCAL
 }
 
 // operation is what a slot is in flight for.
@@ -75,9 +77,10 @@ func (o operation) String() string {
 }
 
 // recvBuffer is memory for messages. One that takes several is used up when the
-// provider says so, which may be before an earlier message in it has come whole:
-// from its first half one peer's bytes may still be read while another peer's
-// message in the second half is complete. So bytes are counted too.
+// provider says so, which in net and rxm may be before an earlier message in it
+// has come whole: into its first half one peer's bytes may still be read while
+// another peer's message in the second half is complete. There, where messages
+// are packed, bytes are counted too.
 type recvBuffer struct {
 	mem  []byte
 	used bool
@@ -88,14 +91,20 @@ type recvBuffer struct {
 
 // lose takes buffer i out of use, because a message in it broke off and what
 // the provider still writes to it is not known, and puts a spare in its place.
-func (a *arena) lose(i int) {
+// When all are lost no message can come any more.
+func (a *arena) lose(i int) error {
 	if b := &a.bufs[i]; !b.lost {
 		b.lost = true
+		a.lost++
 		if a.spares > 0 {
 			a.spent = append(a.spent, len(a.bufs)-a.spares)
 			a.spares--
 		}
 	}
+	if a.lost == len(a.bufs) {
+		return errBuffers
+	}
+	return nil
 }
 
 func newArena(maxFrame int, multi bool) (*arena, error) {
@@ -170,13 +179,13 @@ func (a *arena) take(what operation, peer transport.Addr, op *transport.Op) int 
 // put frees a slot.
 func (a *arena) put(i int) {
 	s := &a.slots[i]
-	if s.op != nil {
-		s.pin.Unpin()
-		s.op = nil
-	}
 	if s.mr != (fi.RawRegion{}) {
 		_ = s.mr.Close() // the domain's close tells if it is still in use
 		s.mr = fi.RawRegion{}
+	}
+	if s.op != nil {
+		s.pin.Unpin()
+		s.op = nil
 	}
 	s.what = opNone
 	s.next = a.free

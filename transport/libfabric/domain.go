@@ -38,8 +38,9 @@ type domain struct {
 	attr      transport.Attr
 	mrMode    fi.MRMode
 	multiRecv bool
-	inject    int // largest frame that fi_inject takes
-	tries     int // how often a poll looks
+	packed    bool // messages lie one behind the other in a buffer for several
+	inject    int  // largest frame that fi_inject takes
+	tries     int  // how often a poll looks
 	writing   fi.Flags
 
 	fabric *fi.Fabric
@@ -56,6 +57,7 @@ type domain struct {
 	address transport.Address
 	mrs     regions
 	peers   []peer
+	begun   uint64 // reads and writes
 	atomics atomicTable
 	request fi.RawAtomic // scratch of Atomic
 
@@ -65,6 +67,7 @@ type domain struct {
 	broken error // why the queue is of no further use
 
 	loop    selfQueue
+	polls   uint64
 	owed    []transport.Addr // peers whose bye is to be answered
 	out     []transport.Completion
 	pend    []transport.Completion // what found no place there, from pendAt
@@ -91,6 +94,11 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		tries:     1,
 		writing:   fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:     make([]peer, cfg.Size),
+	}
+	switch info.EP.Protocol {
+	case fi.ProtoXNet, fi.ProtoRXM, fi.ProtoRXMTCP, fi.ProtoRXD, fi.ProtoSockTCP:
+		d.packed = true
+	default:
 	}
 	frame := eagerLimit + transport.HeaderSize + frameSize
 	latency, rate := 10_000, 2_000_000_000
@@ -281,14 +289,28 @@ func (d *domain) Close() error {
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
 	}
+	d.owed, d.pend = nil, nil
+	if err := errors.Join(errs...); err != nil {
+		abandon(d)
+		return fmt.Errorf("libfabric: close: %w", err)
+	}
 	d.raw.Close()
 	d.arena.release()
 	d.mrs.release()
-	d.owed, d.pend = nil, nil
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("libfabric: close: %w", err)
-	}
 	return nil
+}
+
+// abandoned is what libfabric has not closed and may still write to: its memory
+// stays where it is, pinned, until the process ends.
+var abandoned struct {
+	sync.Mutex
+	domains []*domain
+}
+
+func abandon(d *domain) {
+	abandoned.Lock()
+	defer abandoned.Unlock()
+	abandoned.domains = append(abandoned.domains, d)
 }
 
 // closeFIEndpoint closes the endpoint. One that was never bound is bound first:

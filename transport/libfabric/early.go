@@ -14,6 +14,7 @@ import (
 type early struct {
 	kept  map[uint32]earlyMsg // by number
 	since time.Time           // when the first of them came
+	polls uint64              // of the domain, then
 }
 
 type earlyMsg struct {
@@ -25,6 +26,7 @@ type earlyMsg struct {
 const (
 	maxEarly      = 4096
 	earlyPatience = 20 * time.Second
+	earlyPolls    = 1000 // at least: a process that looks away for long is not to blame others
 )
 
 var errOrder = fmt.Errorf("%w: %w: a message was lost or came twice", transport.ErrPeerDown, transport.ErrProtocol)
@@ -36,11 +38,12 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 		return
 	}
 	if p.early == nil {
-		p.early = &early{kept: make(map[uint32]earlyMsg), since: time.Now()}
+		p.early = &early{kept: make(map[uint32]earlyMsg), since: time.Now(), polls: d.polls}
 	}
 	ahead := (f.number - p.got) & numberMask
 	_, twice := p.early.kept[f.number]
-	if twice || ahead == 0 || ahead > maxEarly || time.Since(p.early.since) > earlyPatience {
+	late := time.Since(p.early.since) > earlyPatience && d.polls-p.early.polls > earlyPolls
+	if twice || ahead == 0 || ahead > maxEarly || late {
 		p.early = nil
 		d.peerDown(from, "receive", errOrder)
 		return
@@ -55,7 +58,7 @@ func (d *domain) catchUp(from transport.Addr) {
 		n := (p.got + 1) & numberMask
 		m, ok := p.early.kept[n]
 		if !ok {
-			p.early.since = time.Now() // the next one is waited for from now on
+			p.early.since, p.early.polls = time.Now(), d.polls // the next one is waited for from now on
 			return
 		}
 		delete(p.early.kept, n)

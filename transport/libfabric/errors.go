@@ -19,6 +19,7 @@ var (
 	errRefused     = fmt.Errorf("%w: nobody listens at its address any more", transport.ErrPeerDown)
 	errStranger    = errors.New("libfabric: a message that does not carry the job's token was dropped")
 	errQueue       = errors.New("libfabric: the completion queue has failed")
+	errBuffers     = errors.New("libfabric: too many messages have broken off: there are no receive buffers left")
 	errBuffer      = errors.New("libfabric: the provider reports a message outside of its buffer")
 )
 

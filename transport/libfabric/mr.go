@@ -194,5 +194,9 @@ func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if !ok || r.d != d || !r.open {
 		return fi.Desc{}, errRegion
 	}
+	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf) // before it, it wraps round
+	if size := uintptr(len(r.buf)); off > size || uintptr(len(op.Data)) > size-off {
+		return fi.Desc{}, errRegion
+	}
 	return r.fi.Desc, nil
 }

@@ -69,6 +69,7 @@ func (d *domain) poll(room int) error {
 		a.spent = a.spent[:len(a.spent)-1]
 		b.used, b.done, b.end = false, 0, 0
 	}
+	d.polls++
 	var flags fi.Flags
 	if d.multiRecv {
 		flags = fi.FlagMultiRecv
@@ -133,7 +134,10 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 		}
 		b.done += n
 		if e.Flags&fi.FlagMultiRecv != 0 {
-			b.used, b.end = true, at+n
+			b.used = true
+			if d.packed {
+				b.end = at + n
+			}
 		}
 	}
 	if at < 0 || n < 0 || n > len(b.mem) || at > len(b.mem)-n {
@@ -184,6 +188,7 @@ func (d *domain) next(from transport.Addr, k kind, msg []byte) {
 	case kindBye:
 		if p.err == nil {
 			p.left, p.err = true, transport.ErrPeerLeft
+			p.roomy() // the patience with our answer begins now
 			d.owed = append(d.owed, from)
 		}
 	case kindAck:
@@ -233,11 +238,13 @@ func (d *domain) failed(e fi.RawError) error {
 	}
 	i := d.arena.index(e.Context)
 	if i < 0 {
+		i, e.Err = d.nameless(e)
+	}
+	if i < 0 {
 		return nil // of an injected message: who it was for is not said
 	}
 	if i >= slotCount {
-		d.receiveFailed(i-slotCount, e)
-		return nil
+		return d.receiveFailed(i-slotCount, e)
 	}
 	s := &d.arena.slots[i]
 	peer, what := s.peer, s.what.String()
@@ -262,12 +269,36 @@ func (d *domain) failed(e fi.RawError) error {
 }
 
 // receiveFailed goes on without a message that broke off.
-func (d *domain) receiveFailed(i int, e fi.RawError) {
+func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	switch {
 	case e.Err == fi.ErrCanceled:
 	case d.multiRecv:
-		d.arena.lose(i)
+		return d.arena.lose(i)
 	default:
 		d.arena.spent = append(d.arena.spent, i)
 	}
+	return nil
+}
+
+// nameless finds the slot of an error without a context. Where the kernel copies,
+// shm is done with a read or write within the call, and of one that has failed
+// 1.17 does not tell which it was: it is the oldest there is. -1: it is of none;
+// peers' accesses that fail here are told as well.
+func (d *domain) nameless(e fi.RawError) (int, fi.Errno) {
+	found := -1
+	if d.info.EP.Protocol != fi.ProtoSHM || e.Flags&(fi.FlagRemoteRead|fi.FlagRemoteWrite) != 0 {
+		return found, e.Err
+	}
+	slots := d.arena.slots
+	for i := range slots {
+		s := &slots[i]
+		copied := s.what == opRead || s.what == opWrite && d.writing&fi.FlagDeliveryComplete == 0
+		if copied && (found < 0 || s.order < slots[found].order) {
+			found = i
+		}
+	}
+	if found >= 0 && d.refuses(slots[found].peer) {
+		return found, fi.ErrNotConnected // there is no such process
+	}
+	return found, fi.ErrFault // there is no such memory
 }

@@ -45,6 +45,8 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 	if i < 0 {
 		return transport.ErrAgain
 	}
+	d.begun++
+	a.slots[i].order = d.begun
 	a.slots[i].pin.Pin(&op.Data[0])
 	at, to := fi.AddressOf(op.Data), d.av.at(op.Peer)
 	var rc fi.Errno

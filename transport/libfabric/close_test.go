@@ -1,0 +1,199 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// providers are those that the tests run over.
+var providers = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"}
+
+// TestCloseHalfOpen has Open fail at each of its steps.
+func TestCloseHalfOpen(t *testing.T) {
+	for _, prov := range providers {
+		t.Run(prov, func(t *testing.T) {
+			w := wish{provider: prov, oneHost: true}
+			info, err := w.choose()
+			require.NoError(t, err)
+			steps := []func(d *domain) error{
+				(*domain).openPoll,
+				func(d *domain) (err error) { d.fabric, err = fi.OpenFabric(info); return err },
+				func(d *domain) (err error) { d.fid, err = d.fabric.OpenDomain(info); return err },
+				(*domain).openCQ,
+				func(d *domain) (err error) { d.fiep, err = d.openFIEndpoint(); return err },
+			}
+			open := 0
+			for n := len(steps); n >= 0; n-- {
+				d := newDomain(config(0, 1), info)
+				for _, s := range steps[:n] {
+					require.NoError(t, s(d))
+				}
+				require.NoError(t, d.Close(), "after %d steps", n)
+				require.NoError(t, d.Close(), "again")
+				fds, err := os.ReadDir("/proc/self/fd")
+				require.NoError(t, err)
+				if n == len(steps) {
+					open = len(fds) // some stay open for the next
+				}
+				require.Len(t, fds, open, "after %d steps", n)
+			}
+		})
+	}
+}
+
+// TestCloseRefused keeps the memory of what libfabric does not close.
+func TestCloseRefused(t *testing.T) {
+	d, err := over(t, "tcp;ofi_rxm").Open(config(0, 1))
+	require.NoError(t, err)
+	dom := d.(*domain)
+	_, err = d.RegisterMemory(make([]byte, 100), transport.RemoteRead)
+	require.NoError(t, err)
+	busy, err := dom.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 1})
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Close(), fi.ErrBusy)
+	require.NotNil(t, dom.arena.mem)
+	clear(dom.arena.mem) // still ours to write to
+	require.Len(t, dom.mrs.byKey, 1, "and still pinned")
+	require.NoError(t, busy.Close())
+	require.NoError(t, dom.fid.Close())
+	require.NoError(t, dom.fabric.Close())
+}
+
+// TestShutdownDead takes leave of a peer that ends without an answer.
+func TestShutdownDead(t *testing.T) {
+	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
+		t.Run(prov, func(t *testing.T) {
+			a, b := pair(t, prov, nil)
+			require.NoError(t, send(t, a, 1, "hello", a, b))
+			until(t, func() bool { return len(b.msgs) == 1 }, a, b)
+			require.NoError(t, send(t, b, 0, "and you", a, b))
+			until(t, func() bool { return len(a.msgs) == 1 }, a, b)
+			a.dom.left, a.dom.drop = true, true
+			until(t, func() bool { a.dom.takeLeave(); return a.dom.peers[1].told }, a)
+			require.NoError(t, b.dom.Close())
+			ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+			defer cancel()
+			require.NoError(t, a.ep.Shutdown(ctx))
+			a.poll(t)
+			require.Equal(t, 1, kinds(a.seen, transport.PeerDown))
+		})
+	}
+}
+
+// TestShutdownLost does not wait for operations with a peer that is down.
+func TestShutdownLost(t *testing.T) {
+	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	require.GreaterOrEqual(t, a.dom.arena.take(opRead, 1, nil), 0)
+	a.dom.peerDown(1, "read", errRefused)
+	ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+	defer cancel()
+	require.NoError(t, a.ep.Shutdown(ctx))
+}
+
+// TestPause connects to a peer for the first time, and both look away for longer
+// than a connection may take.
+func TestPause(t *testing.T) {
+	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
+		t.Run(prov, func(t *testing.T) {
+			a, b := pair(t, prov, nil)
+			_, err := a.ep.Send(&transport.Op{Peer: 1, Data: []byte("hello")})
+			require.ErrorIs(t, err, transport.ErrAgain)
+			p := &a.dom.peers[1]
+			for _, at := range []*time.Time{&p.stuck, &p.probe, &p.tried} {
+				*at = at.Add(-time.Hour)
+			}
+			require.NoError(t, send(t, a, 1, "hello", a, b))
+			until(t, func() bool { return len(b.msgs) == 1 }, a, b)
+		})
+	}
+}
+
+// TestNoBuffers ends in an error when too many messages have broken off.
+func TestNoBuffers(t *testing.T) {
+	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	for i := range a.dom.arena.bufs {
+		require.NoError(t, a.dom.broken)
+		a.dom.broken = a.dom.receiveFailed(i, fi.RawError{Err: fi.ErrTruncated})
+	}
+	_, err := a.cq.Read(a.comp)
+	require.ErrorIs(t, err, errBuffers)
+}
+
+// TestShmBadAddress reads and writes where the peer has no memory, which shm of
+// 1.17 reports without saying of which operation.
+func TestShmBadAddress(t *testing.T) {
+	a, b := pair(t, "shm", nil)
+	mr, err := b.dom.RegisterMemory([]byte("abcdefgh"), transport.RemoteRead|transport.RemoteWrite)
+	require.NoError(t, err)
+	rma := a.ep.(transport.RMAEndpoint)
+	good, bad := mr.Base(), uint64(8)
+	ops := make([]transport.Op, 6)
+	for i := range ops {
+		op := &ops[i]
+		*op = transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: good, Data: make([]byte, 4)}
+		if i%2 == 1 {
+			op.RemoteAddr = bad
+		}
+		post := rma.Read
+		if i > 3 {
+			post = rma.Write
+		}
+		until(t, func() bool {
+			err = post(op)
+			return !errors.Is(err, transport.ErrAgain)
+		}, b)
+		require.NoError(t, err)
+	}
+	until(t, func() bool { return kinds(a.seen, transport.OpDone) == len(ops) }, a, b)
+	for _, c := range a.seen {
+		if c.Op.RemoteAddr == bad {
+			require.ErrorIs(t, c.Err, transport.ErrKey)
+		} else {
+			require.NoError(t, c.Err)
+		}
+	}
+	require.Zero(t, a.dom.arena.busy)
+	require.NoError(t, mr.Close())
+}
+
+// TestSymmetricRefused leaves alone what was inserted before.
+func TestSymmetricRefused(t *testing.T) {
+	a, b := pair(t, "tcp;ofi_rxm", nil)
+	_, err := a.dom.av.InsertSym("0.0.0.0", 1, "9", 1)
+	require.ErrorIs(t, err, transport.ErrAddress)
+	require.Equal(t, 2, a.dom.av.Len())
+	at, err := a.dom.av.Lookup(0)
+	require.NoError(t, err)
+	require.Equal(t, a.ep.Address(), at)
+	require.NoError(t, send(t, a, 1, "hello", a, b))
+}
+
+// TestLocalRegion takes a local buffer only if it lies in the operation's region.
+func TestLocalRegion(t *testing.T) {
+	a := newNode(t, "tcp;ofi_rxm", config(0, 1))
+	a.dom.mrMode |= fi.MRLocal
+	mem := make([]byte, 100)
+	mr, err := a.dom.RegisterMemory(mem[10:90], transport.Local)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		from, to int
+		ok       bool
+	}{{10, 90, true}, {20, 21, true}, {89, 90, true}, {9, 20, false}, {89, 91, false}, {90, 91, false}, {0, 100, false}} {
+		_, err := a.dom.local(&transport.Op{Data: mem[c.from:c.to], Region: mr})
+		require.Equal(t, c.ok, err == nil, "%d to %d", c.from, c.to)
+	}
+	require.NoError(t, mr.Close())
+	_, err = a.dom.local(&transport.Op{Data: mem[10:90], Region: mr})
+	require.ErrorIs(t, err, errRegion)
+	a.dom.mrMode &^= fi.MRLocal
+}
