@@ -1,0 +1,37 @@
+//go:build libfabric
+
+package examples_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const withLibfabric = true
+
+// TestOverLibfabric runs examples as gorun builds them for itself, over every
+// provider that needs no adapter.
+func TestOverLibfabric(t *testing.T) {
+	allreduce := []string{"./examples/allreduce", "-n", "30001", "-reps", "2"}
+	histogram := []string{"./examples/histogram", "-n", "300"}
+	workqueue := []string{"./examples/workqueue", "-n", "300"}
+	for _, e := range []struct {
+		provider string
+		args     []string
+	}{
+		{"shm", allreduce}, {"tcp;ofi_rxm", allreduce}, {"net", allreduce}, {"udp;ofi_rxd", allreduce},
+		{"sockets", allreduce}, {"tcp;ofi_rxm;ofi_hook_perf", allreduce},
+		{"shm", histogram}, {"tcp;ofi_rxm", histogram}, {"net", workqueue}, {"udp;ofi_rxd", workqueue},
+	} {
+		t.Run(e.provider+strings.TrimPrefix(e.args[0], "./examples"), func(t *testing.T) {
+			all := append([]string{"-timeout", "1m", "-transport", "libfabric", "-provider", e.provider, "-np", "4", "-v"}, e.args...)
+			code, out, errs := gorun(t, all...)
+			require.Zero(t, code, "gorun %q\n%s%s", all, out, errs)
+			require.Regexp(t, `\b4 ranks\b.*: correct`, out)
+			require.Contains(t, errs, "joined by libfabric "+strings.TrimSuffix(e.provider, ";ofi_hook_perf"))
+			require.Contains(t, errs, "4 addresses inserted")
+		})
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !libfabric
+
+package examples_test
+
+const withLibfabric = false
