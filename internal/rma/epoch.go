@@ -251,9 +251,14 @@ func (w *Window) Complete(ctx context.Context) error {
 
 // finishEpoch closes an epoch with all targets.
 func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
+	epoch := w.epochs
 	if err := w.drainAll(ctx, false); err != nil {
 		return err
 	}
+	if w.epochs != epoch && w.err == nil {
+		return fmt.Errorf("%w: another call has closed it", ErrEpoch)
+	}
+	w.epochs++
 	closed()
 	var first error
 	for i := range w.targets {

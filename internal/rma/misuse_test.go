@@ -62,6 +62,36 @@ func TestLocksOfSeveralGoroutines(t *testing.T) {
 	require.Equal(t, int64(3), get(ms[1].local))
 }
 
+// Of two calls that close an epoch at once the second is told so.
+func TestEpochIsClosedOnce(t *testing.T) {
+	for name, x := range map[string]struct{ open, end func(m *member) error }{
+		"UnlockAll": {func(m *member) error { return m.LockAll(background) }, func(m *member) error { return m.UnlockAll(background) }},
+		"Complete":  {func(m *member) error { return m.Start([]int{1}) }, func(m *member) error { return m.Complete(background) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ms := asleep(t, 2)
+			m := ms[0]
+			require.NoError(t, x.open(m))
+			require.NoError(t, lockWhile(ms[1], func() error { return m.Put(background, 1, 0, word(3)) }))
+			done := make(chan error, 2)
+			for range cap(done) {
+				go func() { done <- x.end(m) }() // ends when rank 1 moves on
+			}
+			m.until(func() bool { return m.targets[1].flushes[0].n == cap(done) })
+			var ended []error
+			require.NoError(t, lockWhile(ms[1], func() error {
+				ended = append(ended, <-done, <-done)
+				return nil
+			}))
+			if ended[0] == nil {
+				ended[0], ended[1] = ended[1], nil
+			}
+			require.ErrorIs(t, ended[0], ErrEpoch)
+			require.NoError(t, ended[1])
+		})
+	}
+}
+
 // Who waits for room while the epoch ends starts nothing after it.
 func TestEpochEndsWhileWaiting(t *testing.T) {
 	ms := asleep(t, 2)

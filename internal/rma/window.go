@@ -86,10 +86,11 @@ type Window struct {
 
 	err    error // why the window is of no use
 	closed bool
-	fence  bool // a fence epoch is open
-	all    bool // LockAll
-	locked int  // targets that Lock has locked or waits for
-	begun  int  // targets of Start
+	fence  bool   // a fence epoch is open
+	all    bool   // LockAll
+	locked int    // targets that Lock has locked or waits for
+	begun  int    // targets of Start
+	epochs uint64 // with all targets, that have been closed
 
 	queue  []lockRequest // for this rank's part, first come first
 	shared int           // holders of the lock of this rank's part
