@@ -39,7 +39,7 @@ func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if info == nil {
+	if !f.offers(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (
@@ -165,7 +165,7 @@ func (e *Endpoint) Connect(addr, data []byte) error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if len(addr) == 0 {
+	if !fits(addr, e.domain.info.AddrFormat) { // as much is read as its family says
 		return &Error{function, ErrInvalid}
 	}
 	if e.root.connects && !e.root.told { // some providers follow the null pointer

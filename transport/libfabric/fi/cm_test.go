@@ -353,6 +353,8 @@ func TestMisuseOfCM(t *testing.T) {
 			require.NoError(t, err)
 			client := dial(t, p.prov, addr)
 			require.ErrorIs(t, client.ep.Connect(nil, nil), ErrInvalid)
+			require.ErrorIs(t, client.ep.Connect(addr[:3], nil), ErrInvalid)
+			require.ErrorIs(t, client.ep.SetName(nil), ErrInvalid)
 			require.Error(t, client.ep.Accept(nil), "no request")
 			require.NoError(t, client.ep.Close())
 			require.ErrorIs(t, client.ep.Connect(addr, nil), ErrClosed)

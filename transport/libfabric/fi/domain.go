@@ -24,7 +24,7 @@ func (f *Fabric) OpenDomain2(info *Info, flags Flags) (*Domain, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if info == nil || info.Domain.Name == "" { // providers copy it without a look
+	if !f.offers(info) || info.Domain.Name == "" { // providers copy the name without a look
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (

@@ -50,7 +50,7 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if info == nil {
+	if !d.fabric.offers(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	request := info.request
@@ -83,7 +83,7 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 		e.request = request
 		e.closed = append(e.closed, request.end)
 	}
-	e.needsAV = info.EP.Type == EPRDM && (d.fabric.provider == "net" || strings.HasSuffix(d.fabric.provider, "ofi_rxm"))
+	e.needsAV = info.EP.Type != EPMsg && (d.fabric.provider == "net" || strings.HasSuffix(d.fabric.provider, "ofi_rxm"))
 	e.late = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
 	return e, nil
 }

@@ -26,6 +26,9 @@ func (e *Endpoint) SetName(addr []byte) error {
 	if !e.isOpen() {
 		return closedError(function)
 	}
+	if len(addr) == 0 {
+		return &Error{function, ErrInvalid}
+	}
 	return check(function, C.fi_setname(e.fid, unsafe.Pointer(unsafe.SliceData(addr)), C.size_t(len(addr))))
 }
 

@@ -27,6 +27,32 @@ func TestCloseUnbound(t *testing.T) {
 	})
 }
 
+// What another provider offers is refused, and what nobody does is no crash.
+func TestInfoOfAnotherProvider(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		n, _ := openPair(t, setup{prov: prov})
+		for _, other := range []string{"shm", "tcp;ofi_rxm", "sockets"} {
+			if other == prov {
+				continue
+			}
+			info := localInfo(t, setup{prov: other, ep: EPRDM, caps: CapMsg})
+			_, err := n.fabric.OpenDomain(info)
+			require.ErrorIs(t, err, ErrInvalid)
+			_, err = n.fabric.OpenPassiveEP(info)
+			require.ErrorIs(t, err, ErrInvalid)
+			_, err = n.domain.OpenEndpoint(info)
+			require.ErrorIs(t, err, ErrInvalid)
+			_, err = n.domain.OpenScalableEP(info)
+			require.ErrorIs(t, err, ErrInvalid)
+		}
+		_, err := n.domain.OpenEndpoint(nil)
+		require.ErrorIs(t, err, ErrInvalid)
+		if ep, err := n.domain.OpenEndpoint(NewInfo()); err == nil {
+			require.NoError(t, ep.Close())
+		}
+	})
+}
+
 // An address that could not be inserted is none to send to, and enabling twice
 // is enabling once.
 func TestNoAddress(t *testing.T) {

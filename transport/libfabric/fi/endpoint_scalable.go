@@ -26,7 +26,7 @@ func (d *Domain) OpenScalableEP(info *Info) (*ScalableEP, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if info == nil {
+	if !d.fabric.offers(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (

@@ -29,6 +29,12 @@ func OpenFabric(info *Info) (*Fabric, error) {
 	return f, nil
 }
 
+// offers says whether an Info can be of this fabric: providers take each other's
+// for their own, or crash.
+func (f *Fabric) offers(info *Info) bool {
+	return info != nil && (info.Fabric.ProvName == f.provider || info.Fabric.ProvName == "")
+}
+
 func (f *Fabric) c() *C.struct_fid_fabric { return (*C.struct_fid_fabric)(f.pointer()) }
 
 // Waitable is what a thread can wait on besides the library's own calls: an

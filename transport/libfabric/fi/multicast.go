@@ -22,7 +22,7 @@ func (e *Endpoint) Join(addr []byte, flags Flags) (*Multicast, error) {
 	if !e.isOpen() {
 		return nil, closedError(function)
 	}
-	if len(addr) == 0 {
+	if !fits(addr, e.domain.info.AddrFormat) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var c *C.struct_fid_mc
