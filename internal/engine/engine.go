@@ -253,9 +253,6 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.LocalRanks <= cfg.Cores {
 		e.pollTime = p.Duration("engine.poll")
-		if e.blind && e.pollTime > 0 {
-			e.pollTime = max(e.pollTime, blindPoll)
-		}
 	}
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)

@@ -164,6 +164,24 @@ func (p *Port) Complete(q Request, err error) {
 	}
 }
 
+// Abandon says that nobody will wait for a request of Begin's: it is freed when
+// it is complete.
+func (q Request) Abandon() {
+	if q.r == nil {
+		return
+	}
+	e := q.r.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	switch r := q.r; {
+	case r.gen != q.gen:
+	case r.done:
+		e.release(r)
+	default:
+		r.abandoned = true
+	}
+}
+
 // Rails is the number of rails.
 func (p *Port) Rails() int { return len(p.e.rails) }
 

@@ -109,3 +109,32 @@ func TestNothingIsWithdrawnBesideShutdown(t *testing.T) {
 	require.Zero(t, f.closed)
 	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "given back in the end")
 }
+
+// Requests that nobody waits for are freed, whatever comes first.
+func TestAbandonedRequestsAreFreed(t *testing.T) {
+	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
+	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(idle{})
+	require.NoError(t, err)
+	begin := func() Request {
+		p.Lock()
+		defer p.Unlock()
+		return p.Begin()
+	}
+	complete := func(q Request) {
+		p.Lock()
+		defer p.Unlock()
+		p.Complete(q, nil)
+	}
+	for range 100 {
+		q := begin()
+		q.Abandon()
+		complete(q)
+		q.Abandon() // of one that is gone
+		q = begin()
+		complete(q)
+		q.Abandon()
+		require.True(t, q.Done())
+	}
+	require.LessOrEqual(t, len(e.slots), 1)
+	Request{}.Abandon()
+}

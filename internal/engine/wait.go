@@ -266,9 +266,9 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 }
 
 // Where a transport cannot end a sleep, a sleep is a nap, and what comes
-// meanwhile waits for its end. So before it naps a leader polls for longer, and
-// while data moves, which may be by its polls alone (ProgressManual), it goes
-// on for as long as a long message takes.
+// meanwhile waits for its end. So before it naps a leader goes on polling and
+// yielding, and while data moves, which may be by its polls alone
+// (ProgressManual), for as long as a long message takes.
 //
 // What peers do to exposed memory may take our polls too, and shows nowhere. A
 // leader does not sleep on it unless ranks outnumber cores.
@@ -283,13 +283,17 @@ func (e *Engine) mustPoll(p *patience) bool {
 	if e.exposed > 0 && e.pollTime > 0 {
 		return true
 	}
-	if !e.blind || e.moving == 0 {
+	limit := blindPoll
+	switch {
+	case e.blind && e.moving > 0:
+		limit = blindMoves
+	case !e.blind || e.pollTime == 0:
 		return false
 	}
 	if p.since.IsZero() {
 		p.since = time.Now()
 	}
-	return time.Since(p.since) < blindMoves
+	return time.Since(p.since) < limit
 }
 
 type step int
