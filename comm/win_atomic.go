@@ -307,8 +307,9 @@ func (w *Win[T]) putCell(z *cell[T]) {
 // await waits for the fetch into a cell.
 func (w *Win[T]) await(r Request, z *cell[T]) (T, error) {
 	if _, err := r.Wait(); err != nil {
+		r.r.Abandon() // the fetch may still be under way, so z is left to it
 		var zero T
-		return zero, err // and z is left alone: the fetch may still be under way
+		return zero, err
 	}
 	result := z.result
 	w.putCell(z)
