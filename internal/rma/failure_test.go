@@ -11,11 +11,11 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// asleep is a job in which ranks move on only inside of calls, by messages, so
+// asleep is a job of two in which ranks move on only inside of calls, by messages, so
 // that who waits for an idle rank waits.
-func asleep(t *testing.T, n int) []*member {
+func asleep(t *testing.T) []*member {
 	f := inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<10))
-	return openWindows(t, openEngines(t, n, f, map[string]string{"engine.async_progress": "false"}), 1<<12, ofInt64())
+	return openWindows(t, openEngines(t, 2, f, map[string]string{"engine.async_progress": "false"}), 1<<12, ofInt64())
 }
 
 // waits are calls of rank 0 that wait for rank 1, which is idle. All begin
@@ -72,7 +72,7 @@ var waits = map[string]func(m *member) error{
 func endDuring(t *testing.T, want error, end func(ms []*member)) {
 	for name, call := range waits {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t, 2)
+			ms := asleep(t)
 			each(t, ms, func(m *member) error {
 				if m.rank == 0 {
 					if err := m.LockAll(background); err != nil {
@@ -138,7 +138,7 @@ func TestTargetCloses(t *testing.T) {
 
 // A context that ends leaves operations and epoch as they are.
 func TestContextEnds(t *testing.T) {
-	ms := asleep(t, 2)
+	ms := asleep(t)
 	w := ms[0]
 	ctx, cancel := context.WithCancel(background)
 	cancel()

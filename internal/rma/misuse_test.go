@@ -28,7 +28,7 @@ func (m *member) until(what func() bool) {
 // While Lock waits no other epoch opens, and of two that unlock one is told
 // that there is nothing to unlock.
 func TestLocksOfSeveralGoroutines(t *testing.T) {
-	ms := asleep(t, 2)
+	ms := asleep(t)
 	m, x := ms[0], &ms[0].targets[1]
 	done := make(chan error, 2)
 	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 moves on
@@ -69,7 +69,7 @@ func TestEpochIsClosedOnce(t *testing.T) {
 		"Complete":  {func(m *member) error { return m.Start([]int{1}) }, func(m *member) error { return m.Complete(background) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t, 2)
+			ms := asleep(t)
 			m := ms[0]
 			require.NoError(t, x.open(m))
 			require.NoError(t, lockWhile(ms[1], func() error { return m.Put(background, 1, 0, word(3)) }))
@@ -94,7 +94,7 @@ func TestEpochIsClosedOnce(t *testing.T) {
 
 // Who waits for room while the epoch ends starts nothing after it.
 func TestEpochEndsWhileWaiting(t *testing.T) {
-	ms := asleep(t, 2)
+	ms := asleep(t)
 	m, x := ms[0], &ms[0].targets[1]
 	require.NoError(t, m.Fence(background, false))
 	for range maxPending {
@@ -114,7 +114,7 @@ func TestEpochEndsWhileWaiting(t *testing.T) {
 
 // A lock that comes when LockAll's epoch has ended goes back.
 func TestLockAfterUnlockAll(t *testing.T) {
-	ms := asleep(t, 2)
+	ms := asleep(t)
 	m, keeper := ms[0], ms[1]
 	require.NoError(t, keeper.Lock(background, 1, true))
 	require.NoError(t, m.LockAll(background))
@@ -138,7 +138,7 @@ func TestLockAfterUnlockAll(t *testing.T) {
 func TestAllocatedFreedWhileWaiting(t *testing.T) {
 	for name, target := range map[string]int{"other": 1, "own": 0} {
 		t.Run(name, func(t *testing.T) {
-			ms := asleep(t, 2)
+			ms := asleep(t)
 			m := ms[0]
 			buf, err := m.e.Alloc(4096)
 			require.NoError(t, err)

@@ -108,7 +108,7 @@ func TestCloseWithTransfersInFlight(t *testing.T) {
 
 // Who has too much under way waits, and may give up waiting.
 func TestTooMuchUnderWay(t *testing.T) {
-	ms := asleep(t, 2)
+	ms := asleep(t)
 	m := ms[0]
 	require.NoError(t, m.Fence(background, false))
 	for range maxPending {
