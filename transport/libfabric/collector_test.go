@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/transport"
-	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
 // litter runs the collector flat out, and writes over what it frees, until the
@@ -61,10 +60,7 @@ func TestCollector(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := pair(t, prov, nil)
-			limit, window := a.dom.attr.MaxMsgSize, slotCount
-			if a.dom.info.EP.Protocol == fi.ProtoRXD {
-				window = 16 // with more reads among writes on their way 1.17 stalls
-			}
+			limit := a.dom.attr.MaxMsgSize
 			sizes := []int{50, min(3000, limit), min(12_000, limit), limit}
 			litter(t, append(sizes, part, part/3)...)
 			const all = transport.RemoteRead | transport.RemoteWrite
@@ -90,7 +86,6 @@ func TestCollector(t *testing.T) {
 					})
 					sent++
 				}
-				until(t, func() bool { return a.dom.arena.busy <= window }, a, b)
 				get := &transport.Op{Peer: 1, RemoteKey: from.Key(), RemoteAddr: from.Base(), Data: make([]byte, part)}
 				begin(func() error { return rma.Read(get) })
 				put := &transport.Op{

@@ -39,6 +39,7 @@ type domain struct {
 	mrMode    fi.MRMode
 	multiRecv bool
 	packed    bool // messages lie one behind the other in a buffer for several
+	turns     bool // reads from a peer and writes to it take turns
 	inject    int  // largest frame that fi_inject takes
 	tries     int  // how often a poll looks
 	writing   fi.Flags
@@ -109,6 +110,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		// One packet: of messages of several, for which no receive is posted, 1.17
 		// delivers the first alone.
 		frame = max(info.Tx.InjectSize, 1024)
+		d.turns = true // with both on their way, each of several packets, 1.17 stalls
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)

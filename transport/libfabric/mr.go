@@ -131,7 +131,9 @@ func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
 // Close withdraws the region (fi_close) and unpins its memory. The region must
-// not be used, nor closed again, after it: it may be somebody else's.
+// not be used, nor closed again, after it: it may be somebody else's. Providers
+// of sockets go on with an access that has begun, and shm cannot refuse one, so
+// peers must be done with the memory.
 func (r *region) Close() error {
 	if !r.open {
 		return nil

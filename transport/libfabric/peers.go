@@ -25,6 +25,8 @@ type peer struct {
 	tried  time.Time // when that was last seen
 	probe  time.Time // when to look again whether it is there
 	look   time.Time // when Shutdown is to do so
+	access operation // what the accesses to it that are in flight are, if they take turns
+	flying int       // how many of them there are
 	met    bool      // messages have been exchanged
 	told   bool      // our bye has been sent
 	left   bool      // its bye has come

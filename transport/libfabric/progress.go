@@ -115,6 +115,9 @@ func (d *domain) slotDone(i int, err error) {
 		_, _, fetch := operands(a.buf(i))
 		copy(op.Fetch, fetch)
 	}
+	if s.what == opRead || s.what == opWrite {
+		d.peers[s.peer].flying--
+	}
 	a.put(i)
 	if op != nil {
 		d.opDone(op, err)

@@ -40,6 +40,10 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 	if err != nil {
 		return err
 	}
+	p := &d.peers[op.Peer]
+	if d.turns && p.flying > 0 && p.access != what {
+		return transport.ErrAgain
+	}
 	a := d.arena
 	i := a.take(what, op.Peer, op)
 	if i < 0 {
@@ -59,6 +63,8 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 		a.put(i)
 		return d.postFailed(op.Peer, what.String(), rc)
 	}
-	d.peers[op.Peer].roomy()
+	p.access = what
+	p.flying++
+	p.roomy()
 	return nil
 }
