@@ -64,6 +64,9 @@ func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t 
 // InjectAtomic is Atomic with at most TxAttr.InjectSize bytes; buf is the
 // caller's again on return and there is no completion (fi_inject_atomic).
 func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datatype, op AtomicOp) error {
+	if err := e.injects(len(buf), dest); err != nil {
+		return err
+	}
 	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
 	if err != nil {
 		return err

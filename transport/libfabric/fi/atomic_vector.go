@@ -97,8 +97,14 @@ func (e *Endpoint) CompareAtomicMsg(msg *AtomicMsg, flags Flags) error {
 }
 
 func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
-	if e.isOpen() && len(msg.RMA) > e.root.limits.rma {
+	if err := e.sendsMsg(msg.Operand.Bufs, flags, msg.Addr); err != nil {
+		return err
+	}
+	if len(msg.RMA) > e.root.limits.rma {
 		return ErrTooBig
+	}
+	if len(msg.RMA) == 0 {
+		return ErrInvalid
 	}
 	ctx := msg.Context
 	v, err := e.beginAtomic(ctx, kind, msg.Addr, msg.Datatype, msg.Op, msg.Operand, msg.Compare, msg.Result, flags)

@@ -37,6 +37,7 @@ type Context struct {
 	owner atomic.Pointer[Endpoint] // where it is in flight; nil: idle
 	slot  *slot                    // the memory that libfabric calls the operation by
 	multi atomic.Bool              // in flight until FlagMultiRecv
+	aside atomic.Pointer[Endpoint] // keeps a message for it, which was peeked at
 	pins  pinSet                   // the operation's buffers
 	iov   []iovec                  // what the last vector operation read from, which some providers do late
 	descs []Desc
@@ -114,6 +115,9 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c.multi.Load() != multi {
 		c.multi.Store(multi)
 	}
+	if c.aside.Load() != nil {
+		c.aside.Store(nil)
+	}
 	entryOf(c.slot.index).Store(c)
 	return nil
 }
@@ -166,6 +170,9 @@ func (c *Context) vector(bufs [][]byte, descs []Desc) (v *Context, iov, desc C.u
 		v = new(Context) // a place for the arrays alone
 	}
 	v.iov, v.descs = v.iov[:0], append(v.descs[:0], descs...)
+	if len(bufs) == 0 {
+		v.iov = append(v.iov, iovec{}) // sockets and rxd look at the first even so
+	}
 	for _, b := range bufs {
 		v.iov = append(v.iov, iovec{uintptr(c.pin(b)), uintptr(len(b))})
 	}

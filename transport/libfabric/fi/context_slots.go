@@ -114,7 +114,7 @@ func entryOf(index uint32) *atomic.Pointer[Context] {
 // reported is the context in flight that a completion with these flags names,
 // nil if it is none of ours. The operation ends unless it is a receive for
 // several messages that goes on.
-func reported(op uintptr, flags Flags) *Context {
+func reported(op uintptr, flags Flags, failed bool) *Context {
 	offset := op - slots.base.Load()
 	if offset%slotSize != 0 || offset/slotSize >= slotsLimit {
 		return nil
@@ -126,6 +126,9 @@ func reported(op uintptr, flags Flags) *Context {
 	}
 	c := chunk[index%chunkSlots].Load()
 	if c != nil && (!c.multi.Load() || flags&FlagMultiRecv != 0) {
+		if failed {
+			c.aside.Store(nil)
+		}
 		c.end(index)
 	}
 	return c

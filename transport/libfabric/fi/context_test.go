@@ -172,11 +172,11 @@ func TestContextSlots(t *testing.T) {
 	again := new(slot)
 	require.True(t, again.take())
 	require.Equal(t, index, again.index)
-	require.Nil(t, reported(again.address(), 0), "nothing is in flight")
-	require.Nil(t, reported(again.address()+8, 0))
-	require.Nil(t, reported(0, 0))
-	require.Nil(t, reported(slots.base.Load()-slotSize, 0))
-	require.Nil(t, reported(slots.base.Load()+slotsLimit*slotSize, 0))
+	require.Nil(t, reported(again.address(), 0, false), "nothing is in flight")
+	require.Nil(t, reported(again.address()+8, 0, false))
+	require.Nil(t, reported(0, 0, false))
+	require.Nil(t, reported(slots.base.Load()-slotSize, 0, false))
+	require.Nil(t, reported(slots.base.Load()+slotsLimit*slotSize, 0, false))
 	again.free()
 
 	// More than a chunk at a time.

@@ -161,7 +161,7 @@ func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	}
 	for i := range entries[:n] {
 		e := &entries[i]
-		e.Context = reported(e.op, e.Flags)
+		e.Context = reported(e.op, e.Flags, false)
 	}
 	return int(n), nil
 }
@@ -194,7 +194,7 @@ func (q *CQ) ReadErr() (*CQError, error) {
 	if e := c.err; e == C.FI_ECANCELED || e == -C.FI_ECANCELED {
 		ends |= FlagMultiRecv // a cancelled receive takes no more messages
 	}
-	entry.Context = reported(entry.op, ends)
+	entry.Context = reported(entry.op, ends, true)
 	return &CQError{
 		CQEntry:   entry,
 		Src:       Addr(c.src_addr),

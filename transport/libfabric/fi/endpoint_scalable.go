@@ -97,6 +97,7 @@ func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 		attr.write(a)
 		info.Tx = *attr
 		info.Tx.IovLimit = cmp.Or(attr.IovLimit, s.info.Tx.IovLimit)
+		info.Tx.InjectSize = cmp.Or(attr.InjectSize, s.info.Tx.InjectSize)
 		info.Tx.RMAIovLimit = cmp.Or(attr.RMAIovLimit, s.info.Tx.RMAIovLimit)
 	}
 	if err := check(function, C.fi_tx_context(s.c(), C.int(index), a, &c, nil)); err != nil {

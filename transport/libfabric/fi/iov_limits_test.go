@@ -52,6 +52,46 @@ func TestIovLimits(t *testing.T) {
 	})
 }
 
+// So it is with bytes to inject.
+func TestInjectLimit(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, _ := openPair(t, setup{prov: prov, caps: CapMsg | CapTagged | CapRMA})
+		buf := make([]byte, a.info.Tx.InjectSize+1)
+		msg := &TMsg{Msg: Msg{Bufs: halves(buf), Addr: a.peer}}
+		for name, err := range map[string]error{
+			"Inject":          a.ep.Inject(buf, a.peer),
+			"InjectData":      a.ep.InjectData(buf, 1, a.peer),
+			"SendMsg":         a.ep.SendMsg(&msg.Msg, FlagInject),
+			"TInject":         a.ep.TInject(buf, a.peer, 1),
+			"TInjectData":     a.ep.TInjectData(buf, 1, a.peer, 1),
+			"TSendMsg":        a.ep.TSendMsg(msg, FlagInject),
+			"InjectWrite":     a.ep.InjectWrite(buf, a.peer, 0, 1),
+			"InjectWriteData": a.ep.InjectWriteData(buf, 1, a.peer, 0, 1),
+			"WriteMsg":        a.ep.WriteMsg(&RMAMsg{Bufs: halves(buf), Addr: a.peer}, FlagInject),
+			"InjectAtomic":    a.ep.InjectAtomic(buf, a.peer, 0, 1, TypeUint64, AtomicSum),
+		} {
+			require.Equal(t, ErrMsgSize, err, name)
+		}
+	})
+}
+
+// A message may have no buffers, but a receive for several has one.
+func TestNoBuffers(t *testing.T) {
+	eachRDM(t, func(t *testing.T, prov string) {
+		a, b := openPair(t, setup{prov: prov})
+		send, recv := NewContext("send"), NewContext("recv")
+		require.Equal(t, ErrInvalid, b.ep.RecvMsg(&Msg{Addr: b.peer, Context: recv}, FlagMultiRecv))
+		b.post(func() error {
+			return b.ep.TRecvMsg(&TMsg{Msg: Msg{Addr: b.peer, Context: recv}, Tag: 1}, FlagCompletion)
+		})
+		a.post(func() error {
+			return a.ep.TSendMsg(&TMsg{Msg: Msg{Addr: a.peer, Context: send}, Tag: 1}, FlagCompletion)
+		})
+		a.wait(send)
+		require.Zero(t, b.wait(recv).Len)
+	})
+}
+
 // So it is with remote memory, whose pieces have a limit of their own.
 func TestIovLimitsOfRMA(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "sockets"} {
@@ -92,6 +132,8 @@ func TestIovLimitsOfRMA(t *testing.T) {
 			} {
 				require.Equal(t, ErrTooBig, err, name)
 			}
+			rma.RMA, rma.Bufs, rma.Descs = nil, [][]byte{l.mem[:8]}, nil
+			require.Equal(t, ErrInvalid, a.ep.WriteMsg(rma, 0), "nowhere to")
 			require.False(t, ctx.InFlight())
 			require.True(t, w.untouched())
 		})

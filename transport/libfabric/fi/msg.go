@@ -17,7 +17,8 @@ import (
 // allocate. They return a bare Errno: ErrAgain if the endpoint is full or not
 // yet connected, and the caller is to read the completion queue and to post
 // again; ErrBusy if ctx is in flight; ErrNotSupported without CapMsg, or for
-// FlagTrigger; ErrTooBig for more buffers than IovLimit; ErrOpBadState before the
+// FlagTrigger; ErrTooBig for more buffers than IovLimit; ErrMsgSize for more bytes
+// to inject than InjectSize; ErrOpBadState before the
 // endpoint is enabled; ErrClosed.
 // After an error nothing is posted and no buffer is pinned.
 //
@@ -80,7 +81,7 @@ func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *
 // SendMsg sends a message under flags (fi_sendmsg), which replace those of the
 // TxAttr.
 func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
+	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -98,7 +99,7 @@ func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
 // Inject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_inject). It never completes by itself; counters count it.
 func (e *Endpoint) Inject(buf []byte, dest Addr) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)), C.fi_addr_t(dest))
@@ -108,7 +109,7 @@ func (e *Endpoint) Inject(buf []byte, dest Addr) error {
 
 // InjectData is Inject with immediate data (fi_injectdata).
 func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_injectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),

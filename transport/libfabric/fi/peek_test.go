@@ -24,6 +24,11 @@ func TestPeek(t *testing.T) {
 			e := b.ended(ctx)
 			return e
 		}
+		for _, c := range []*Context{nil, ctx} {
+			msg := &TMsg{Msg: Msg{Bufs: [][]byte{in}, Addr: b.peer, Context: c}}
+			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim), "nothing was set aside")
+			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim|FlagDiscard))
+		}
 		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // takes a peek for a receive
 			require.NoError(t, b.ep.TRecvMsg(&TMsg{Msg: Msg{Addr: b.peer, Context: ctx}, Tag: 1}, FlagPeek))
 			b.quiet()
@@ -33,6 +38,7 @@ func TestPeek(t *testing.T) {
 		}
 		require.ErrorIs(t, b.fail(try(100, FlagPeek)), ErrNoMessage)
 		require.ErrorIs(t, b.fail(try(100, FlagPeek|FlagClaim)), ErrNoMessage)
+		require.Equal(t, ErrInvalid, b.ep.TRecvMsg(&TMsg{Msg: Msg{Bufs: [][]byte{in}, Addr: b.peer, Context: ctx}}, FlagClaim))
 
 		send := [4]*Context{}
 		for tag := range send {

@@ -137,7 +137,7 @@ func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr
 // again on return and there is no completion (fi_inject_write). A flush by
 // counter may pass it by over rxm.
 func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_write(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.fi_addr_t(dest),
@@ -149,7 +149,7 @@ func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
 // InjectWriteData is InjectWrite with data for the peer's completion queue
 // (fi_inject_writedata).
 func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key uint64) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_writedata(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.uint64_t(data),
@@ -160,11 +160,14 @@ func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key
 
 // rmaMsg is ReadMsg, or WriteMsg if write is 1.
 func (e *Endpoint) rmaMsg(write C.int, msg *RMAMsg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
+	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	if len(msg.RMA) > e.root.limits.rma {
 		return ErrTooBig
+	}
+	if len(msg.RMA) == 0 { // sockets looks at the first
+		return ErrInvalid
 	}
 	ctx := msg.Context
 	if err := ctx.begin(e.root, false); err != nil {

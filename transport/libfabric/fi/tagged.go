@@ -70,7 +70,7 @@ func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag 
 // TSendMsg sends a message under flags (fi_tsendmsg), which replace those of
 // the TxAttr.
 func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
-	if err := e.sends(len(msg.Bufs), flags, msg.Addr); err != nil {
+	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -88,7 +88,7 @@ func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
 // TInject sends buf, of at most InjectSize bytes, which is free when the call
 // returns (fi_tinject). It never completes by itself; counters count it.
 func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -99,7 +99,7 @@ func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
 
 // TInjectData is TInject with immediate data (fi_tinjectdata).
 func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.injects(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinjectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -146,19 +146,31 @@ func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uin
 // has the length, tag and data, and ErrNoMessage as a failure says that there is
 // none. FlagPeek with FlagClaim also sets the message aside for the context,
 // and FlagPeek with FlagDiscard throws it away. FlagClaim alone, with the same
-// Context, then takes what was set aside, and with FlagDiscard throws it away.
+// Context, then takes what was set aside, and with FlagDiscard throws it away;
+// ErrInvalid if nothing was, or another operation has had the Context since.
 func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
 	if err := e.receives(len(msg.Bufs), flags); err != nil {
 		return err
 	}
-	ctx := msg.Context
+	ctx, claim := msg.Context, flags&(FlagPeek|FlagClaim)
+	if claim&FlagClaim != 0 && (ctx == nil || claim == FlagClaim && ctx.aside.Load() != e.root) {
+		return ErrInvalid // rxm and rxd would follow a pointer in the context
+	}
 	if err := ctx.begin(e, flags&FlagMultiRecv != 0); err != nil {
 		return err
+	}
+	if claim == FlagPeek|FlagClaim {
+		ctx.aside.Store(e.root)
 	}
 	v, iov, desc := ctx.vector(msg.Bufs, msg.Descs)
 	rc := C.weft_trecvmsg(e.ep(), iov, desc, C.size_t(len(msg.Bufs)), C.fi_addr_t(msg.Addr), C.uint64_t(msg.Tag),
 		C.uint64_t(msg.Ignore), ctx.address(), C.uint64_t(flags))
 	runtime.KeepAlive(v)
 	runtime.KeepAlive(msg)
+	if rc < 0 && claim == FlagClaim {
+		ctx.aside.Store(e.root) // for another attempt
+	} else if rc < 0 && claim&FlagClaim != 0 {
+		ctx.aside.Store(nil)
+	}
 	return ctx.posted(rc)
 }
