@@ -137,14 +137,31 @@ func consecutive(t testing.TB, n int) ([]*os.File, int) {
 // TestConformanceHooked runs in a process of its own, because libfabric reads
 // which hooks to install once.
 func TestConformanceHooked(t *testing.T) {
-	const variable = "WEFT_LIBFABRIC_TEST_HOOKED"
-	if os.Getenv(variable) != "" {
+	if alone(t, "WEFT_LIBFABRIC_TEST_HOOKED") {
 		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(ends), transporttest.WithRanks(2))...)
 		require.Equal(t, "ofi_hook_perf", os.Getenv("FI_HOOK"))
-		return
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestConformanceHooked$", "-test.timeout=60s")
+}
+
+// TestConformanceUncopied has shm do without the kernel's copies, as it must in
+// many containers.
+func TestConformanceUncopied(t *testing.T) {
+	if alone(t, "FI_SHM_DISABLE_CMA") {
+		conform(t, "shm", append(refusals("not over shm"), transporttest.WithRanks(2),
+			transporttest.Except("close with operations in flight", "not within one process"))...)
+	}
+}
+
+// alone says whether this is the test's own process, which has the variable; else
+// it runs that.
+func alone(t *testing.T, variable string) bool {
+	t.Helper()
+	if os.Getenv(variable) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), variable+"=1")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	return false
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -159,13 +158,6 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		BytesPerSec: rate,
 	}
 	return d
-}
-
-// copiesAcross says whether processes of this host may copy to each other's
-// memory (process_vm_writev(2)), as far as Yama has a word in it.
-func copiesAcross() bool {
-	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
-	return err != nil || len(scope) > 0 && scope[0] == '0' || os.Geteuid() == 0
 }
 
 func (d *domain) Attr() transport.Attr { return d.attr }
