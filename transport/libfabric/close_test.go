@@ -197,3 +197,30 @@ func TestLocalRegion(t *testing.T) {
 	require.ErrorIs(t, err, errRegion)
 	a.dom.mrMode &^= fi.MRLocal
 }
+
+// TestPeerDiesUnderReads ends the reads that are on their way.
+func TestPeerDiesUnderReads(t *testing.T) {
+	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
+		t.Run(prov, func(t *testing.T) {
+			a, b := pair(t, prov, nil)
+			mr, err := b.dom.RegisterMemory(make([]byte, 1<<20), transport.RemoteRead)
+			require.NoError(t, err)
+			require.NoError(t, send(t, a, 1, "hello", a, b))
+			until(t, func() bool { return len(b.msgs) == 1 }, a, b)
+			const reads = 8
+			for range reads {
+				op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: mr.Base(), Data: make([]byte, 1<<20)}
+				require.NoError(t, a.ep.(transport.RMAEndpoint).Read(op))
+			}
+			require.NoError(t, b.dom.Close())
+			until(t, func() bool { return kinds(a.seen, transport.OpDone) == reads }, a)
+			until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 }, a)
+			for _, c := range a.seen {
+				if c.Err != nil { // sockets answers some without being asked to go on
+					require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+				}
+			}
+			require.Zero(t, a.dom.arena.busy)
+		})
+	}
+}

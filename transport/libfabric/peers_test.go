@@ -172,6 +172,25 @@ func TestEarly(t *testing.T) {
 	require.Nil(t, d.peers[1].early)
 }
 
+// TestEarlyPause does not take a message for lost because nobody has looked for it.
+func TestEarlyPause(t *testing.T) {
+	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	for _, number := range []uint32{3, 2, 4} {
+		b := make([]byte, frameSize)
+		frame{a.dom.tokens(1).rx, 1, kindData, number}.put(b)
+		if number == 4 {
+			a.dom.polls += earlyPolls + 1
+		}
+		a.dom.message(b)
+		a.poll(t)
+		a.poll(t)
+		require.Equal(t, number == 4, kinds(a.seen, transport.PeerDown) == 1, "%d", number)
+		if number == 3 {
+			a.dom.peers[1].early.since = time.Now().Add(-time.Hour)
+		}
+	}
+}
+
 func TestTwice(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	b := make([]byte, frameSize)
