@@ -1,0 +1,82 @@
+package rma
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Ranks give up at any time what they wait for, and ask again: no lock is lost,
+// and of the updates those are done, and once, that were begun.
+func TestGivingUpAtAnyTime(t *testing.T) {
+	const n, epochs = 4, 60
+	everyFlavour(t, n, 8, func(t *testing.T, ms []*member) {
+		var begun [n]atomic.Int64 // by target
+		each(t, ms, func(m *member) error {
+			rng := rand.New(rand.NewPCG(uint64(m.rank), 0))
+			for range epochs {
+				if err := m.impatient(rng, &begun); err != nil {
+					return err
+				}
+			}
+			return m.barrier()
+		})
+		for i, m := range ms {
+			require.Equal(t, begun[i].Load(), get(m.local))
+			require.Zero(t, m.locked)
+		}
+	})
+}
+
+// impatient is an epoch of some updates of one target, if the lock can be had
+// soon, which is tried to be ended until it is.
+func (m *member) impatient(rng *rand.Rand, begun *[4]atomic.Int64) error {
+	soon := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(background, time.Duration(rng.IntN(300))*time.Microsecond)
+	}
+	tired := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
+	target, all := rng.IntN(m.size), rng.IntN(3) == 0
+	ctx, cancel := soon()
+	defer cancel()
+	if all {
+		if err := m.LockAll(ctx); err != nil {
+			return err
+		}
+	} else if err := m.Lock(ctx, target, rng.IntN(2) == 0); tired(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	updates := []int{1, 1, 1, maxPending + 50}[rng.IntN(4)]
+	one, old := word(1), make([]byte, 8)
+	for i := range updates {
+		var err error
+		if i%2 == 0 {
+			err = m.Accumulate(ctx, target, 0, one, Sum)
+		} else {
+			err = m.GetAccumulate(ctx, target, 0, one, old, Sum)
+		}
+		if err == nil {
+			begun[target].Add(1)
+		} else if !tired(err) {
+			return err
+		}
+	}
+	for {
+		ctx, cancel := soon()
+		end := func() error { return m.Unlock(ctx, target) }
+		if all {
+			end = func() error { return m.UnlockAll(ctx) }
+		}
+		err := end()
+		cancel()
+		if !tired(err) {
+			return err
+		}
+	}
+}
