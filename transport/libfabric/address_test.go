@@ -108,3 +108,11 @@ func TestPortInUse(t *testing.T) {
 	require.ErrorContains(t, err, l.Addr().String())
 	require.ErrorContains(t, err, "in use")
 }
+
+func TestUnknownHook(t *testing.T) {
+	if alone(t, "WEFT_LIBFABRIC_TEST_HOOK") {
+		_, err := over(t, "tcp;ofi_rxm;ofi_hook_nosuch").Open(transport.Config{Size: 2, OneHost: true})
+		require.ErrorContains(t, err, `no hook "ofi_hook_nosuch"; there are `)
+		require.ErrorContains(t, err, "ofi_hook_debug")
+	}
+}

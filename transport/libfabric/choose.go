@@ -169,6 +169,27 @@ func (w *wish) installHooks() error {
 	if err := os.Setenv("FI_HOOK", want); err != nil {
 		return fmt.Errorf("hooks %s: %w", want, err)
 	}
+	return checkHooks(hooks)
+}
+
+// checkHooks says which of the hooks there is none of: libfabric itself leaves
+// it out in silence.
+func checkHooks(hooks []string) error {
+	all, err := fi.Providers()
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, p := range all {
+		if p.Class() == fi.ProviderHook {
+			known = append(known, p.Name)
+		}
+	}
+	for _, h := range hooks {
+		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, h) }) {
+			return fmt.Errorf("no hook %q; there are %s", h, strings.Join(known, ", "))
+		}
+	}
 	return nil
 }
 

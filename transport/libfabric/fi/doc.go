@@ -9,7 +9,8 @@
 //
 // It needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or
 // newer (Debian: libfabric-dev; pkg-config finds them). Without the tag the
-// package is empty. Left out are wait sets and poll sets, which 2.x has deprecated
+// package is empty, and go doc, which knows no tags, shows this page alone: read
+// the sources, from the example on. Left out are wait sets and poll sets, which 2.x has deprecated
 // and the other objects can replace; triggered operations; and collective ones,
 // of which there are the queries and the sets of addresses.
 //
