@@ -100,7 +100,9 @@ type Engine struct {
 	moving  int // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
-	leads       int // how often somebody led
+	polls       int       // of leaders, ever
+	shownUp     time.Time // when the last went through the scheduler
+	leads       int       // how often somebody led
 	leadsSeen   int
 	followers   []*waiter
 	watchers    []*waiter // told of every completion

@@ -231,6 +231,9 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 		if w.ready || e.closed {
 			return false
 		}
+		if e.polls++; e.polls&255 == 0 {
+			e.showUp()
+		}
 		if n > 0 {
 			p = patience{}
 			if busy++; busy&255 == 0 && ctx.Err() != nil {
@@ -294,6 +297,26 @@ func (e *Engine) mustPoll(p *patience) bool {
 		p.since = time.Now()
 	}
 	return time.Since(p.since) < limit
+}
+
+// showUpTime is well below the 10 ms after which the runtime takes a goroutine
+// for one that hogs its processor.
+const showUpTime = 4 * time.Millisecond
+
+// showUp goes through the scheduler now and then. A goroutine that polls by
+// short system calls or calls to C, and never does, is found in one of them by
+// the runtime's monitor once its 10 ms are over, and has its processor taken
+// away. It gets another whose time counts as over too, and so on: the monitor
+// stays awake and costs a tenth of a core.
+func (e *Engine) showUp() {
+	now := time.Now()
+	if now.Sub(e.shownUp) < showUpTime {
+		return
+	}
+	e.shownUp = now
+	e.mu.unlock()
+	runtime.Gosched()
+	e.mu.lock()
 }
 
 type step int
