@@ -114,7 +114,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)
 		latency, rate = 1_000, 8_000_000_000
-		d.tries = 4
+		d.tries = 16
 		if copiesAcross() {
 			d.writing = fi.FlagCompletion // it is there when the call returns
 		}
