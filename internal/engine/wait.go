@@ -290,7 +290,7 @@ func (e *Engine) mustPoll(p *patience) bool {
 	switch {
 	case e.blind && e.moving > 0:
 		limit = blindMoves
-	case !e.blind || e.pollTime == 0:
+	case e.pollTime == 0 || !e.blind && e.moving == 0:
 		return false
 	}
 	if p.since.IsZero() {

@@ -91,7 +91,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
 		multiRecv: info.Caps&fi.CapMultiRecv != 0,
 		inject:    min(info.Tx.InjectSize, stageSize),
-		tries:     1,
+		tries:     4,
 		writing:   fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:     make([]peer, cfg.Size),
 	}
