@@ -243,15 +243,17 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 			continue
 		}
 		step := p.next(e.pollTime)
-		if step == stepSleep && e.mustPoll(&p) {
-			step = stepYield
+		if step == stepSleep {
+			step = e.insist(&p)
 		}
 		switch step {
 		case stepPoll:
 			e.mu.breathe()
 		case stepYield:
 			e.mu.unlock()
-			runtime.Gosched()
+			if p.insisted == 0 { // else showUp does: each time wakes a thread to take over
+				runtime.Gosched()
+			}
 			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			e.mu.lock()
 		case stepSleep:
@@ -280,6 +282,20 @@ const (
 	blindMoves = time.Second
 	blindNap   = 20 * time.Microsecond
 )
+
+// insist is what a leader whose patience is over does instead of sleeping, if it
+// may not: polls, and between some of them a yield.
+func (e *Engine) insist(p *patience) step {
+	switch {
+	case p.insisted&15 != 0:
+		p.insisted++
+		return stepPoll
+	case e.mustPoll(p):
+		p.insisted++
+		return stepYield
+	}
+	return stepSleep
+}
 
 // mustPoll says that a leader whose patience is over may not sleep yet.
 func (e *Engine) mustPoll(p *patience) bool {
@@ -333,6 +349,7 @@ type patience struct {
 	polls, yields int
 	since         time.Time // when the transports fell silent, from the 16th poll on
 	spent         bool      // polling has had its time
+	insisted      uint      // polls after that
 }
 
 // yieldsBeforeSleep is how often a core is offered before its rank sleeps: a
