@@ -55,6 +55,7 @@ func (t Datatype) Size() int {
 		return 4
 	case Complex128:
 		return 16
+	default:
+		return 8
 	}
-	return 8
 }

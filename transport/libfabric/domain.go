@@ -41,6 +41,7 @@ type domain struct {
 	turns     bool // reads from a peer and writes to it take turns
 	inject    int  // largest frame that fi_inject takes
 	tries     int  // how often a poll looks
+	silent    int  // polls in a row that found nothing
 	writing   fi.Flags
 
 	fabric *fi.Fabric
