@@ -62,7 +62,7 @@ func (d *domain) progress() {
 // no completion.
 const (
 	silentPolls = 64
-	silentTries = 4
+	silentTries = 16
 )
 
 // poll posts receives and reads up to room completions.
@@ -84,7 +84,7 @@ func (d *domain) poll(room int) error {
 	}
 	tries := d.tries
 	if d.silent > silentPolls {
-		tries *= silentTries
+		tries = max(tries, silentTries)
 	}
 	entries, rc := d.raw.Poll(flags|fi.FlagCompletion, a.desc, room, tries)
 	if d.silent++; len(entries) > 0 {
