@@ -94,6 +94,7 @@ type Attr struct {
 	Progress  Progress // of data: who moves it
 	MRMode    MRMode
 	Caps      Caps
+	Naps      bool // CompletionQueue.Wait is ended by time and Signal alone, not by what comes
 
 	InjectSize  int // header and data up to this size are always sent at once: Send answers done
 	MaxMsgSize  int // largest header and data of a Send

@@ -251,7 +251,9 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Cores = runtime.NumCPU()
 	}
 	for i := range e.rails {
-		e.blind = e.blind || !e.rails[i].attr.Caps.Has(transport.CapWaitFD)
+		// Several queues are slept on by their descriptors; see waitset.
+		a := &e.rails[i].attr
+		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
 	if cfg.LocalRanks <= cfg.Cores {
 		e.pollTime = p.Duration("engine.poll")
