@@ -78,6 +78,10 @@ const (
 // T is any type without pointers, the same on all ranks. It is collective over
 // c and blocks. The memory is Go's and stays when the window is freed.
 //
+// While a window is open, a rank that waits in a call polls instead of sleeping
+// where its transport needs that to serve the others, unless ranks outnumber
+// cores.
+//
 // Errors: ErrCount for a negative n, or more than this host has memory; ErrType;
 // ErrMismatch on all ranks where their types differ, and then c goes on; as all
 // collectives (see Barrier).

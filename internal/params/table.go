@@ -11,7 +11,7 @@ var Table = []Param{
 	{Key: "transport.libfabric.interface", Kind: String, Default: "",
 		Help: "domain of libfabric, such as eth0, or local address; empty: loopback within one host, else the first routable"},
 	{Key: "engine.poll", Kind: Duration, Default: "50us",
-		Help: "how long a waiting goroutine polls before it yields and then sleeps"},
+		Help: "how long a waiting goroutine polls before it yields and then sleeps; beside an open window it does not sleep, unless this is 0"},
 	{Key: "transport.tcp.connect_timeout", Kind: Duration, Default: "30s",
 		Help: "how long a connection may take to be made and authenticated"},
 	{Key: "engine.eager_limit", Kind: Bytes, Default: "0", Unit: "bytes",
