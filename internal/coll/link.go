@@ -59,4 +59,8 @@ type Op struct {
 	Size     int  // bytes of an element
 	Commutes bool // operands may be swapped; they may always be regrouped
 	Combine  func(inout, in []byte)
+
+	// Into puts left[i] ∘ right[i] into dst[i], where all are equally long and
+	// dst may be the very slice that left or right is. nil: there is only Combine.
+	Into func(dst, left, right []byte)
 }
