@@ -63,6 +63,14 @@ type Config struct {
 	Params   *params.Set // tunables; nil: all defaults
 	Listener *os.File    // a socket already bound for this process; nil: the provider makes its own
 	OneHost  bool        // every process of the job runs on this host
+
+	// Memory is a memory file (memfd_create(2)), empty or sized and sealed by
+	// another of them, that the processes of Locals have in common, and Locals
+	// who they are, in ascending order, this one among them. The domain
+	// duplicates the descriptor. nil: nobody has seen to it; a provider that
+	// needs such a file makes one and lets the others find it by its address.
+	Memory *os.File
+	Locals []Addr
 }
 
 // Domain is an opened fabric (fi_domain(3)).
@@ -197,12 +205,41 @@ type MemoryRegion interface {
 	Close() error
 }
 
-// SharedMemoryDomain is a domain with memory that several ranks map (CapSharedMemory).
+// Reacher is an address vector of a fabric that does not lead everywhere, as
+// shared memory does not. Where Config.Memory was nil it may be asked once every
+// process of the job has inserted all addresses: until then a peer that can be
+// reached may not have shown up.
+type Reacher interface {
+	// Reaches says whether the address at an index can be sent to; itself can.
+	Reaches(a Addr) bool
+}
+
+// SharedMemoryDomain is a domain with memory that several ranks map
+// (CapSharedMemory), so that the stores of one are seen by the others. Who
+// stores what another waits for, and who waits, see to each other thus:
+//
+//	writer: store (sync/atomic) ── Asleep? ── Notify(peer)
+//	reader: Arm ── load again ── Wait, which Notify ends
 type SharedMemoryDomain interface {
-	// Alloc allocates n bytes from the part of the shared heap that this rank owns.
+	// Alloc allocates n bytes of this rank's part of the shared heap, zeroed
+	// and aligned to a page, with remote read and write access by RMA and
+	// atomics too. Closing the region frees it: the caller sees to it that no
+	// peer uses what Map gave it any more.
 	Alloc(n int) ([]byte, MemoryRegion, error)
-	// Map gives direct access to a peer's region allocated by its Alloc.
+	// Map gives direct access to memory that a peer allocated by its Alloc,
+	// under the key of its region: all of it, until this domain is closed or
+	// Unmap is called with the same slice. ErrKey: it is no such memory.
+	// Mapping the same region again may give another slice.
 	Map(peer Addr, key uint64) ([]byte, error)
+	// Unmap gives up what Map gave.
+	Unmap(mem []byte) error
+	// Asleep says whether any rank that this domain shares memory with may be
+	// in Wait or about to be, at the cost of a load. It is asked after a store
+	// by sync/atomic. It may be called from any goroutine at any time, as
+	// Notify may.
+	Asleep() bool
+	// Notify ends a peer's Wait if it is in one or has Armed, as a message would.
+	Notify(peer Addr)
 }
 
 // Endpoint sends messages (fi_endpoint(3) of type RDM, fi_msg(3)).

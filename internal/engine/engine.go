@@ -53,8 +53,9 @@ type Rail struct {
 
 type rail struct {
 	Rail
-	rma    transport.RMAEndpoint    // nil: rendezvous by messages
-	atomic transport.AtomicEndpoint // nil: no atomics
+	rma    transport.RMAEndpoint        // nil: rendezvous by messages
+	atomic transport.AtomicEndpoint     // nil: no atomics
+	shared transport.SharedMemoryDomain // nil: nobody maps memory of others
 	attr   transport.Attr
 	index  int // in Engine.rails
 }
@@ -225,6 +226,9 @@ func New(cfg Config) (*Engine, error) {
 				return nil, fmt.Errorf("engine: %s says CapAtomic and has no Atomic", a.Provider)
 			}
 			e.rails[i].atomic = atomic
+		}
+		if a.Caps.Has(transport.CapSharedMemory) {
+			e.rails[i].shared, _ = r.Domain.(transport.SharedMemoryDomain) // a wrapper may hide it
 		}
 		limit := a.EagerLimit
 		if l := p.Int("engine.eager_limit"); l > 0 {

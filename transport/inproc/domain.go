@@ -47,6 +47,9 @@ func (d *domain) Attr() transport.Attr {
 	if o.rma {
 		a.Caps |= transport.CapRead | transport.CapWrite
 	}
+	if o.shared && o.rma && o.rmaDelay == 0 && o.mrMode == 0 {
+		a.Caps |= transport.CapSharedMemory
+	}
 	if o.rmaDelay > 0 {
 		a.Progress = transport.ProgressManual
 	}

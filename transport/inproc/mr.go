@@ -30,6 +30,7 @@ type region struct {
 	base   uint64
 	buf    []byte
 	access transport.Access
+	shared bool // by Alloc: peers may map it
 }
 
 // Key names the region.
@@ -64,7 +65,7 @@ func (r *region) withdraw() bool {
 	if r.key == 0 {
 		return false
 	}
-	r.key, r.base, r.buf, r.access = 0, 0, nil, 0
+	r.key, r.base, r.buf, r.access, r.shared = 0, 0, nil, 0, false
 	return true
 }
 

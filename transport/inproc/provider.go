@@ -43,6 +43,7 @@ type options struct {
 	maxRMASize int
 	backlog    int
 	rma        bool
+	shared     bool
 	rmaDelay   int
 	mrMode     transport.MRMode
 }
@@ -78,6 +79,11 @@ func WithBacklog(n int) Option { return func(o *options) { o.backlog = n } }
 // WithoutRMA makes a fabric of messages alone: no CapRead, no CapWrite.
 func WithoutRMA() Option { return func(o *options) { o.rma = false } }
 
+// WithoutSharedMemory makes a fabric of which no memory is mapped by several
+// ranks: no CapSharedMemory. Nor is it by those that options make unlike a
+// process in their RMA.
+func WithoutSharedMemory() Option { return func(o *options) { o.shared = false } }
+
 // WithRMADelay carries a Read or Write out in the n-th Read of the initiator's
 // completion queue after it was posted, not at once, as a fabric does that
 // leaves progress to its user (ProgressManual).
@@ -97,6 +103,7 @@ func NewFabric(opts ...Option) *Fabric {
 		maxRMASize: 1 << 40,
 		backlog:    8 << 20,
 		rma:        true,
+		shared:     true,
 	}
 	for _, opt := range opts {
 		opt(&o)

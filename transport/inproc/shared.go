@@ -1,0 +1,64 @@
+package inproc
+
+import (
+	"fmt"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// pageSize is what Alloc aligns to.
+const pageSize = 4096
+
+// Alloc makes memory that the other ranks, being in the same process, have
+// access to as it is.
+func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
+	if n <= 0 {
+		return nil, nil, fmt.Errorf("inproc: allocate %d bytes: %w", n, transport.ErrBounds)
+	}
+	mem := alignedBytes(n)
+	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, mem, transport.RemoteRead|transport.RemoteWrite)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	r.shared = true
+	r.mu.Unlock()
+	return mem, r, nil
+}
+
+// Map returns what a peer's Alloc made.
+func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
+	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+		return nil, transport.ErrAddress
+	}
+	r, err := d.fabric.boxes[peer].find(key)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.key != key || !r.shared {
+		return nil, transport.ErrKey
+	}
+	return r.buf, nil
+}
+
+// Unmap has nothing to do.
+func (d *domain) Unmap([]byte) error { return nil }
+
+// Asleep does not know better.
+func (d *domain) Asleep() bool { return true }
+
+// Notify ends a peer's Wait.
+func (d *domain) Notify(peer transport.Addr) {
+	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+		return
+	}
+	b := d.fabric.boxes[peer]
+	b.mu.Lock()
+	if b.sleeping {
+		b.signaled = true
+		b.notifyLocked()
+	}
+	b.mu.Unlock()
+}
