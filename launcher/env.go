@@ -81,7 +81,8 @@ func lookupEnv(env []string, name string) (string, bool) {
 const (
 	childControl = 3 // PMI-1
 	childCard    = 4
-	childListen  = 5
+	childMemory  = 5 // where ranks share memory
+	childListen  = 6
 )
 
 // rankEnv is an app's environment with a rank's place in the job. base is

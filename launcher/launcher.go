@@ -222,8 +222,10 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		for _, fd := range p.ctl {
 			_ = unix.Close(fd)
 		}
-		if p.card != nil {
-			_ = p.card.Close()
+		for _, f := range []*os.File{p.card, p.mem} {
+			if f != nil {
+				_ = f.Close()
+			}
 		}
 		if in != nil {
 			in.close()
@@ -232,9 +234,13 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 			r.output.closeFDs()
 		}
 	}()
-	// Where the user names an interface, the ranks listen there and exchange
-	// their addresses.
-	if !namesInterface(r.job.Params) {
+	// Where the ranks share memory no transport after it is opened; where the
+	// user names an interface they listen there and exchange their addresses.
+	if sharesMemory(r.job.Params) {
+		if p.mem, err = bootstrap.MemoryFile(r.id); err != nil {
+			return nil, err
+		}
+	} else if !namesInterface(r.job.Params) {
 		if p.lay, err = newLayout(np, wantsLibfabric(r.job.Params)); err != nil {
 			p.lay = &layout{}
 			return nil, fmt.Errorf("cannot listen: %w", err)
@@ -273,6 +279,9 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		card.Node, card.BasePort = layoutHost, p.lay.base
 	}
 	card.Addrs = p.lay.addrs
+	if p.mem != nil {
+		card.Memory = childMemory
+	}
 	if p.card, err = card.Seal(); err != nil {
 		return nil, err
 	}
@@ -282,6 +291,9 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	p.in = in
 	if r.output, err = newOutput(np, r.job.TagOutput, stdio.Out, stdio.Err); err != nil {
 		return in, fmt.Errorf("output: %w", err)
+	}
+	if p.mem != nil {
+		r.verbose("job %s: the ranks share memory", r.id)
 	}
 	if card.BasePort != 0 {
 		r.verbose("job %s: rank i listens on %s, port %d+i", r.id, card.Node, card.BasePort)

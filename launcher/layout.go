@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/params"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,6 +29,13 @@ type layout struct {
 	addrs []string // "host:port" of each rank
 	ports []int    // of each rank
 	fds   []int    // listening sockets; -1 once handed over
+}
+
+// sharesMemory says whether shared memory comes first among the transports. It
+// reaches every rank of a job on one host, so that none needs a port.
+func sharesMemory(s *params.Set) bool {
+	use := s.List("transport.use")
+	return len(use) > 0 && use[0] == "shm"
 }
 
 // newLayout listens on np ports in a row, or, where there are none, on any np.

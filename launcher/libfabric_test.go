@@ -157,13 +157,16 @@ func TestLayoutLeavesDatagrams(t *testing.T) {
 }
 
 func TestVerboseReachesTheRanks(t *testing.T) {
-	for _, verbose := range []bool{false, true} {
-		j := testJob(1)
-		j.Verbose = verbose
-		j.Apps[0].Program, j.Apps[0].Args = "env", nil
-		_, out, stderr := runJob(t, j)
-		require.Equal(t, verbose, strings.Contains(out, "\nWEFT_VERBOSE=1\n"), out)
-		require.Equal(t, verbose, strings.Contains(stderr, "rank i listens on 127.0.0.1, port "), stderr)
+	for use, says := range map[string]string{"tcp": "rank i listens on 127.0.0.1, port ", "shm": "the ranks share memory"} {
+		for _, verbose := range []bool{false, true} {
+			j := testJob(1)
+			j.Verbose, j.Params = verbose, &params.Set{}
+			require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
+			j.Apps[0].Program, j.Apps[0].Args = "env", nil
+			_, out, stderr := runJob(t, j)
+			require.Equal(t, verbose, strings.Contains(out, "\nWEFT_VERBOSE=1\n"), out)
+			require.Equal(t, verbose, strings.Contains(stderr, says), stderr)
+		}
 	}
 }
 

@@ -225,7 +225,7 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 	v, err := w.KVS.Get(key((w.Rank + 1) % w.Size))
 	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, v, err,
 		w.Params.Get("engine.eager_limit"))
-	if err := listens(w); err != nil {
+	if err := joined(ctx, w); err != nil {
 		fmt.Println(err)
 	}
 	if err := w.KVS.Finalize(); err != nil {

@@ -90,12 +90,16 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	}
 	switch m.Cmd {
 	case "init":
-		st.joined, st.finalized = true, false
 		rc := "0"
 		if v, _ := m.Get("pmi_version"); v != "1" {
 			rc = "-1"
 		}
-		s.answer(rank, wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc))
+		answer := wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc)
+		if st.joined || st.finalized {
+			answer = wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc, "again", "1")
+		}
+		st.joined, st.finalized = true, false
+		s.answer(rank, answer)
 		return s.hang()
 	case "get_maxes":
 		s.answer(rank, wire.NewPMI("maxes", "kvsname_max", strconv.Itoa(wire.PMIMaxKVSName),

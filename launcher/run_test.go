@@ -20,10 +20,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// joined checks that the ranks share memory, or that they listen.
+func joined(ctx context.Context, w *bootstrap.World) error {
+	if w.Memory == nil {
+		return listens(w)
+	}
+	if w.Listener != nil {
+		return errors.New("a listener for no transport")
+	}
+	if _, err := w.Memory.WriteAt([]byte{byte(w.Rank + 1)}, int64(w.Rank)); err != nil {
+		return err
+	}
+	if err := w.KVS.Fence(ctx); err != nil {
+		return err
+	}
+	all := make([]byte, w.Size)
+	if _, err := w.Memory.ReadAt(all, 0); err != nil {
+		return err
+	}
+	for i, b := range all {
+		if int(b) != i+1 {
+			return fmt.Errorf("the memory of the ranks has %d", all)
+		}
+	}
+	return w.Memory.Close()
+}
+
 // listens checks a rank's listener against the layout.
 func listens(w *bootstrap.World) error {
 	if w.Listener == nil {
-		return errors.New("no listener")
+		return errNoListener
 	}
 	l, err := net.FileListener(w.Listener)
 	if err != nil {
@@ -42,6 +68,8 @@ func listens(w *bootstrap.World) error {
 	return nil
 }
 
+var errNoListener = errors.New("no listener")
+
 func sortedLines(text string) []string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	sort.Strings(lines)
@@ -51,17 +79,20 @@ func sortedLines(text string) []string {
 func TestWorld(t *testing.T) {
 	j := testJob(2, "world")
 	j.Apps = append(j.Apps, job.App{Program: os.Args[0], Args: []string{"world"}, NP: 1})
-	j.Params = &params.Set{}
-	require.NoError(t, j.Params.Set("engine.eager_limit", "4k", params.FromFlag))
-	res, out, stderr := runJob(t, j)
-	require.Zero(t, res.ExitCode, stderr)
-	require.Nil(t, res.Failure)
-	require.Empty(t, stderr)
-	require.Equal(t, []string{
-		"rank 0 of 3 app 0 by gorun nodes [0 0 0] got v=1 <nil> eager {4k flag}",
-		"rank 1 of 3 app 0 by gorun nodes [0 0 0] got v=2 <nil> eager {4k flag}",
-		"rank 2 of 3 app 1 by gorun nodes [0 0 0] got v=0 <nil> eager {4k flag}",
-	}, sortedLines(out))
+	for _, use := range []string{"shm", "shm,tcp", "tcp", "tcp,shm"} {
+		j.Params = &params.Set{}
+		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
+		require.NoError(t, j.Params.Set("engine.eager_limit", "4k", params.FromFlag))
+		res, out, stderr := runJob(t, j)
+		require.Zero(t, res.ExitCode, stderr)
+		require.Nil(t, res.Failure)
+		require.Empty(t, stderr)
+		require.Equal(t, []string{
+			"rank 0 of 3 app 0 by gorun nodes [0 0 0] got v=1 <nil> eager {4k flag}",
+			"rank 1 of 3 app 0 by gorun nodes [0 0 0] got v=2 <nil> eager {4k flag}",
+			"rank 2 of 3 app 1 by gorun nodes [0 0 0] got v=0 <nil> eager {4k flag}",
+		}, sortedLines(out))
+	}
 }
 
 func TestNamedInterfaceLeavesAddressesToTheRanks(t *testing.T) {
@@ -91,13 +122,18 @@ func TestChildOfARankIsAWorldOfOne(t *testing.T) {
 }
 
 func TestShellBetweenLauncherAndRank(t *testing.T) {
-	j := testJob(2)
-	j.Apps[0].Program = "sh"
-	j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // one after the other
-	res, out, stderr := runJob(t, j)
-	require.Zero(t, res.ExitCode, stderr)
-	require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
-	require.NotContains(t, out, "listen")
+	for use, alone := range map[string]int{"tcp": 0, "shm": 2} { // memory is for the first program alone
+		j := testJob(2)
+		j.Params = &params.Set{}
+		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
+		j.Apps[0].Program = "sh"
+		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // one after the other
+		res, out, stderr := runJob(t, j)
+		require.Zero(t, res.ExitCode, stderr)
+		require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
+		require.Equal(t, alone, strings.Count(out, errNoListener.Error()+"\n"), out)
+		require.Equal(t, 4+alone, strings.Count(out, "\n"), out)
+	}
 }
 
 func TestExitCodes(t *testing.T) {

@@ -50,6 +50,7 @@ type plan struct {
 	wdir  []string     // by app
 	procs map[int]bool // apps whose GOMAXPROCS the user has set
 	card  *os.File
+	mem   *os.File // what the ranks share; nil: nothing
 	topo  topology
 	ctl   []int // the ranks' ends of the control channels
 	lay   *layout
@@ -76,10 +77,16 @@ func (r *run) forkAll(p *plan) {
 	}
 	p.lay.close()
 	_ = p.card.Close()
+	if p.mem != nil {
+		_ = p.mem.Close()
+	}
 	p.in.started()
 	r.post(event{kind: evStarted, rank: n, err: err})
 	<-r.over
 }
+
+// noFile stands for a descriptor that a rank does not inherit.
+const noFile = ^uintptr(0)
 
 func (r *run) fork(p *plan, i int) error {
 	rk := &r.ranks[i]
@@ -94,8 +101,14 @@ func (r *run) fork(p *plan, i int) error {
 		return &startError{exitFailed, err.Error()}
 	}
 	files := []uintptr{uintptr(p.in.fd(i)), uintptr(writes[0]), uintptr(writes[1]), childControl: uintptr(p.ctl[i]), childCard: p.card.Fd()}
+	if p.mem != nil || len(p.lay.fds) > 0 {
+		files = append(files, noFile, noFile)
+	}
+	if p.mem != nil {
+		files[childMemory] = p.mem.Fd()
+	}
 	if len(p.lay.fds) > 0 {
-		files = append(files, uintptr(p.lay.fds[i]))
+		files[childListen] = uintptr(p.lay.fds[i])
 	}
 	maxprocs := 0
 	if !p.procs[app] {

@@ -31,6 +31,11 @@ type World struct {
 	Addrs    []string
 	Listener *os.File // this rank's listening socket, already bound; nil: none
 
+	// Memory is a memory file that the ranks of this host, which are those with
+	// its number in Nodes, have in common; nil: none. Who opens the transports
+	// closes it.
+	Memory *os.File
+
 	KVS KVS // never nil; of a world of one it is local
 }
 

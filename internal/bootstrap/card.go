@@ -46,10 +46,11 @@ type Card struct {
 	Secret   []byte      `json:"secret"` // 32 bytes
 	Size     int         `json:"size"`
 	KVSName  string      `json:"kvs"`
-	Control  int         `json:"control"` // number of the PMI-1 descriptor in every rank
-	Nodes    []Run       `json:"nodes"`   // the host of each rank, dense from 0
-	AppNums  []Run       `json:"apps"`    // the app of each rank
-	Cores    int         `json:"cores"`   // hardware threads of the host that the ranks share
+	Control  int         `json:"control"`          // number of the PMI-1 descriptor in every rank
+	Memory   int         `json:"memory,omitempty"` // number of the memory file in every rank; 0: none
+	Nodes    []Run       `json:"nodes"`            // the host of each rank, dense from 0
+	AppNums  []Run       `json:"apps"`             // the app of each rank
+	Cores    int         `json:"cores"`            // hardware threads of the host that the ranks share
 	Node     string      `json:"node,omitempty"`
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
@@ -164,6 +165,32 @@ func readCard(fd int) (*Card, error) {
 	return parseCard(data)
 }
 
+// MemoryFile makes the empty memory file that the ranks of a job on one host
+// have in common. It has no name in any file system. The caller closes it; it
+// has FD_CLOEXEC until a child inherits it on purpose.
+func MemoryFile(jobID string) (*os.File, error) {
+	name := memoryName(jobID)
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memory file: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func memoryName(jobID string) string { return "weft-" + jobID }
+
+// memoryFile checks that a descriptor is a memory file that may be sized and
+// sealed, or has been.
+func memoryFile(fd int) bool {
+	const sized = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SEAL != 0 && seals&sized != sized || seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return false // what is sealed against sealing alone is a file of tmpfs
+	}
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
+}
+
 func parseCard(data []byte) (*Card, error) {
 	text, ok := bytes.CutPrefix(data, []byte(cardMagic))
 	if !ok {
@@ -189,6 +216,8 @@ func (c *Card) check() error {
 		return errors.New("job card: no job id")
 	case len(c.Secret) != len(World{}.Secret):
 		return fmt.Errorf("job card: secret of %d bytes", len(c.Secret))
+	case c.Memory < 0:
+		return fmt.Errorf("job card: memory file %d", c.Memory)
 	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:
 		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
 	case c.BasePort < 0 || c.BasePort != 0 && c.BasePort+c.Size-1 > 65535:

@@ -62,6 +62,32 @@ func TestCardOfGarbageDescriptors(t *testing.T) {
 	require.ErrorIs(t, err, errNotCard)
 }
 
+func TestMemoryFile(t *testing.T) {
+	f, err := MemoryFile("job1")
+	require.NoError(t, err)
+	defer f.Close()
+	card, err := testCard().Seal()
+	require.NoError(t, err)
+	defer card.Close()
+	disk, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	defer disk.Close()
+	named, err := os.CreateTemp("/dev/shm", "weft-test-")
+	require.NoError(t, err)
+	defer named.Close()
+	require.NoError(t, os.Remove(named.Name()))
+	unnamed := int(named.Fd()) // nobody can seal it
+	for _, fd := range []int{-1, 0, 1 << 20, int(disk.Fd()), int(card.Fd()), unnamed} {
+		require.False(t, memoryFile(fd), "descriptor %d", fd)
+	}
+	require.True(t, memoryFile(int(f.Fd())))
+	require.NoError(t, f.Truncate(1<<20))
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+	require.NoError(t, err)
+	require.True(t, memoryFile(int(f.Fd())))
+}
+
 func TestCardChecks(t *testing.T) {
 	for name, spoil := range map[string]func(*Card){
 		"version":   func(c *Card) { c.Version = 2 },
@@ -70,6 +96,7 @@ func TestCardChecks(t *testing.T) {
 		"secret":    func(c *Card) { c.Secret = c.Secret[:31] },
 		"addresses": func(c *Card) { c.Addrs = []string{"a"} },
 		"port":      func(c *Card) { c.BasePort = 65533 },
+		"memory":    func(c *Card) { c.Memory = -1 },
 		"few":       func(c *Card) { c.Nodes = c.Nodes[:1] },
 		"many":      func(c *Card) { c.Nodes[1].Count = 1 << 40 },
 		"negative":  func(c *Card) { c.AppNums[1].Value = -1 },

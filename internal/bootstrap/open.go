@@ -114,9 +114,20 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 			return nil, fmt.Errorf("%s=%q is not a listening socket", EnvListenFD, text)
 		}
 	}
+	if card.Memory != 0 && !memoryFile(card.Memory) {
+		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
+	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, reason: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
+	}
+	switch {
+	case card.Memory == 0:
+	case kvs.again: // it holds what the program before this one has left
+		_ = unix.Close(card.Memory)
+	default:
+		unix.CloseOnExec(card.Memory)
+		w.Memory = os.NewFile(uintptr(card.Memory), memoryName(card.JobID))
 	}
 	if again { // nobody connects before all listen
 		if err := kvs.Fence(ctx); err != nil {

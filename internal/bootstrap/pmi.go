@@ -23,6 +23,7 @@ const abortWait = time.Second
 type pmiClient struct {
 	conn   *lineConn
 	reason bool // the launcher takes an abort's reason
+	again  bool // the launcher says that another program has been this rank before
 
 	mu     sync.Mutex // held from a request to its reply
 	name   string     // of the key-value space
@@ -39,6 +40,8 @@ func (p *pmiClient) init(ctx context.Context) error {
 	if v, _ := m.Get("pmi_version"); v != "1" {
 		return fmt.Errorf("the launcher speaks version %q of PMI, not 1", v)
 	}
+	v, _ := m.Get("again")
+	p.again = v == "1"
 	return nil
 }
 

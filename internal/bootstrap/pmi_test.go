@@ -281,6 +281,61 @@ func TestNativeOpen(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestMemory: the first program of a rank gets the memory file, one after it
+// does not, and a file that nobody could write is refused.
+func TestMemory(t *testing.T) {
+	again := step{stepInit.want, stepInit.reply + " again=1"}
+	for _, c := range []struct {
+		init   step
+		seal   int
+		memory bool
+		says   string
+	}{{stepInit, 0, true, ""}, {again, 0, false, ""}, {stepInit, unix.F_SEAL_WRITE, false, "memory file"}} {
+		f, err := MemoryFile("job1")
+		require.NoError(t, err)
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, c.seal)
+		require.NoError(t, err)
+		fd, done := script(t, c.init, stepEnd)
+		card := testCard()
+		card.Control, card.Memory = fd, inherit(t, f)
+		sealed, err := card.Seal()
+		require.NoError(t, err)
+		cardFD := inherit(t, sealed)
+		w, err := open(t.Context(), env(EnvRank, "1", EnvJobFD, strconv.Itoa(cardFD),
+			"PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "4"), io.Discard)
+		if c.says != "" {
+			require.ErrorContains(t, err, c.says)
+			for _, fd := range []int{card.Memory, cardFD, fd} {
+				require.NoError(t, unix.Close(fd))
+			}
+			require.Error(t, <-done)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.memory, w.Memory != nil)
+		if c.memory {
+			require.Equal(t, card.Memory, int(w.Memory.Fd()))
+			flags, err := unix.FcntlInt(w.Memory.Fd(), unix.F_GETFD, 0)
+			require.NoError(t, err)
+			require.NotZero(t, flags&unix.FD_CLOEXEC)
+			require.NoError(t, w.Memory.Close())
+		}
+		_, err = unix.FcntlInt(uintptr(card.Memory), unix.F_GETFD, 0)
+		require.ErrorIs(t, err, unix.EBADF)
+		require.NoError(t, w.KVS.Finalize())
+		require.NoError(t, <-done)
+	}
+}
+
+// inherit gives a descriptor of its own to Open, which closes it.
+func inherit(t *testing.T, f *os.File) int {
+	t.Helper()
+	fd, err := unix.Dup(int(f.Fd()))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	return fd
+}
+
 func TestWorldOfOne(t *testing.T) {
 	for _, c := range []struct {
 		env  []string

@@ -37,6 +37,7 @@ func Describe(w io.Writer, j *Job) error {
 
 // transportHelp says between what a transport leads, and how.
 var transportHelp = map[string]string{
+	"shm":       "processes of one host, through shared memory",
 	"tcp":       "processes of one host or several, over sockets",
 	"libfabric": "what a libfabric provider reaches; for programs built with -tags libfabric",
 }

@@ -45,7 +45,7 @@ func TestWriteInfo(t *testing.T) {
 	require.NoError(t, WriteInfo(&b, j))
 	lines := fields(b.String())
 	for _, want := range []string{
-		"tcp processes of one host or several, over sockets", "shm", "allreduce auto ring rd",
+		"tcp processes of one host or several, over sockets", "shm processes of one host, through shared memory", "allreduce auto ring rd",
 		"engine.eager_limit 1k 0 bytes flag WEFT_ENGINE_EAGER_LIMIT sent at once",
 		"engine.depth 16 16 messages default WEFT_ENGINE_DEPTH how many",
 	} {
