@@ -136,6 +136,7 @@ func (e *Engine) revoke(comm uint64, err error) {
 			e.tell(w)
 		}
 	}
+	e.tellWords()
 }
 
 // purge drops the unexpected messages of contexts; who waits for them to be

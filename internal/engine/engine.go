@@ -77,6 +77,7 @@ type Engine struct {
 	rails      []rail
 	waitset    waitset
 	pollTime   time.Duration // 0: ranks outnumber cores
+	glances    int           // of an Await at its word before it takes the lock
 	blind      bool          // a transport cannot end a sleep when something comes
 	eagerLimit int
 	window     int // credits per peer, bytes
@@ -108,6 +109,7 @@ type Engine struct {
 	followers   []*waiter
 	watchers    []*waiter // told of every completion
 	probes      []*waiter // told of the next message with their key
+	words       []*waiter // those whose word in shared memory the leader looks at
 	freeWaiters *waiter
 	sleeping    bool
 	asyncAsleep bool
@@ -259,8 +261,10 @@ func New(cfg Config) (*Engine, error) {
 		a := &e.rails[i].attr
 		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
+	e.glances = glancesCrowded
 	if cfg.LocalRanks <= cfg.Cores {
 		e.pollTime = p.Duration("engine.poll")
+		e.glances = glancesAlone
 	}
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)

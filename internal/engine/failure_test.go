@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,10 @@ var waitsForTwo = map[string]func(c *Context) error{
 		}
 		_, err := r.Wait(background)
 		return err
+	},
+	"await": func(c *Context) error {
+		var word atomic.Uint64
+		return c.Await(background, 2, &word, 1)
 	},
 	"task": func(c *Context) error {
 		_, err := c.e.Go(func() error {

@@ -31,6 +31,12 @@ func openJob(t testing.TB, n int, provider transport.Provider, set map[string]st
 // number (i+j) modulo their count.
 func openRails(t testing.TB, n int, set map[string]string, providers ...transport.Provider) []*Engine {
 	t.Helper()
+	return openRouted(t, n, set, func(i, j int) uint8 { return uint8((i + j) % len(providers)) }, providers...)
+}
+
+// openRouted lets route say by which of the providers the ranks i and j talk.
+func openRouted(t testing.TB, n int, set map[string]string, route func(i, j int) uint8, providers ...transport.Provider) []*Engine {
+	t.Helper()
 	p := &params.Set{}
 	for k, v := range set {
 		require.NoError(t, p.Set(k, v, params.FromFlag))
@@ -43,12 +49,12 @@ func openRails(t testing.TB, n int, set map[string]string, providers ...transpor
 	}
 	engines := make([]*Engine, n)
 	for i := range n {
-		route := make([]uint8, n)
-		for j := range route {
-			route[j] = uint8((i + j) % len(providers))
+		routes := make([]uint8, n)
+		for j := range routes {
+			routes[j] = route(i, j)
 		}
 		var err error
-		engines[i], err = New(Config{Rank: i, Size: n, Params: p, Rails: rails[i], Route: route, LocalRanks: n})
+		engines[i], err = New(Config{Rank: i, Size: n, Params: p, Rails: rails[i], Route: routes, LocalRanks: n})
 		require.NoError(t, err)
 	}
 	t.Cleanup(func() {

@@ -79,6 +79,7 @@ func (e *Engine) fail(broken *rail, err error) {
 	for _, w := range e.probes {
 		e.tell(w)
 	}
+	e.tellWords()
 }
 
 func (e *Engine) dispatch(c *transport.Completion) {
@@ -306,6 +307,7 @@ func (e *Engine) peerDown(peer int32, err error, left bool) {
 	for _, w := range e.probes {
 		e.tell(w)
 	}
+	e.tellWords()
 }
 
 // has reports whether a world rank is a member.

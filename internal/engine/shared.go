@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/transport"
@@ -112,14 +111,20 @@ func (c *Context) UnmapShared(mem []byte) error {
 	return nil
 }
 
-// Wake rouses a rank of the group if it sleeps, after a store to shared memory
-// that it may wait for. It takes no lock and may be called at any time.
+// Wake rouses a rank of the group if it sleeps, after a store by sync/atomic to
+// shared memory that it may wait for. It takes no lock and may be called at any
+// time. A rank that stores what it waits for itself wakes itself too.
 //
 // Hot path: no allocation, no system call but to wake who sleeps.
 func (c *Context) Wake(rank int) {
+	e := c.e
 	w := c.world(rank)
-	if p := &c.e.peers[w]; p.rail != nil && p.rail.shared != nil && p.rail.shared.Asleep() {
-		p.rail.shared.Notify(transport.Addr(w))
+	if int(w) == e.rank {
+		e.signal()
+		return
+	}
+	if s := e.peers[w].rail.shared; s != nil && s.Asleep() {
+		s.Notify(transport.Addr(w))
 	}
 }
 
@@ -128,26 +133,84 @@ func (c *Context) Wake(rank int) {
 // Errors: that rank has failed, the communicator is revoked, the engine is
 // closed, or ctx has ended.
 //
-// Hot path: no allocation, no lock and no system call while it polls.
+// It looks at the word alone for a moment. Then it waits as others do, leads if
+// nobody does, and so moves the transports on; whoever leads looks at the words
+// of all who wait for one between two polls, and once more when it has armed to
+// sleep, so that Wake finds it awake or ends the sleep:
+//
+//	glances at the word, no lock ──► waiter in Engine.words ──► leader, or follower of one
+//
+// Hot path: no allocation, no lock and no system call while it glances.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
-	for int64(word.Load()-least) < 0 {
-		e.mu.lock()
-		e.poll()
-		err := e.cannotAwait(c, c.world(rank))
-		e.mu.unlock()
-		if err == nil {
-			err = ctx.Err()
+	for range e.glances {
+		if reached(word, least) {
+			return nil
 		}
-		if err != nil {
-			if int64(word.Load()-least) >= 0 {
-				return nil
-			}
-			return err
-		}
-		runtime.Gosched()
 	}
-	return nil
+	e.mu.lock()
+	err := e.awaitWord(ctx, c, c.world(rank), word, least)
+	e.mu.unlock()
+	return err
+}
+
+// How often a word is looked at before its waiter goes among the others, where
+// cores are free and where ranks outnumber them: for about a microsecond, or
+// what a store takes to get from a core to another.
+const (
+	glancesAlone   = 1000
+	glancesCrowded = 20
+)
+
+// reached says whether a word is not before least, as sequence numbers go.
+func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
+
+func (e *Engine) awaitWord(ctx context.Context, c *Context, peer int32, word *atomic.Uint64, least uint64) (err error) {
+	w := e.newWaiter()
+	w.word, w.least = word, least
+	e.words = append(e.words, w)
+	for !reached(word, least) {
+		if err = e.cannotAwait(c, peer); err != nil {
+			break
+		}
+		w.ready = false
+		if err = e.await(ctx, w); err != nil {
+			break
+		}
+	}
+	for i, x := range e.words {
+		if x == w {
+			last := len(e.words) - 1
+			e.words[i] = e.words[last]
+			e.words[last] = nil
+			e.words = e.words[:last]
+			break
+		}
+	}
+	w.word = nil
+	e.freeWaiter(w)
+	if err != nil && reached(word, least) {
+		return nil // what came first is what counts
+	}
+	return err
+}
+
+// lookAtWords tells those whose word has got there; any says that there were some.
+func (e *Engine) lookAtWords() (any bool) {
+	for _, w := range e.words {
+		if w.ready || reached(w.word, w.least) {
+			any = true
+			e.tell(w)
+		}
+	}
+	return any
+}
+
+// tellWords has those who wait for a word look whether it can still come.
+func (e *Engine) tellWords() {
+	for _, w := range e.words {
+		e.tell(w)
+	}
 }
 
 // cannotAwait says why a rank of the group will set no word any more, or nil.

@@ -80,8 +80,10 @@ type waiter struct {
 	passive bool // it must not lead: another goroutine moves what it waits for
 	parked  bool // in followers, asleep on sema
 	sema    chan struct{}
-	key     matchKey // of a probe
-	next    *waiter  // free list
+	key     matchKey       // of a probe
+	word    *atomic.Uint64 // in shared memory, of an Await; then it is in Engine.words
+	least   uint64         // what the word has to reach
+	next    *waiter        // free list
 }
 
 func (e *Engine) newWaiter() *waiter {
@@ -228,6 +230,9 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 	var p patience
 	for busy := 0; ; {
 		n := e.progress()
+		if len(e.words) > 0 {
+			e.lookAtWords()
+		}
 		if w.ready || e.closed {
 			return false
 		}
@@ -380,7 +385,7 @@ func (p *patience) next(pollTime time.Duration) step {
 // sleep blocks until the transports have something or ctx ends. It answers
 // false, and rouses it, if the async goroutine is asleep on them already.
 func (e *Engine) sleep(ctx context.Context) bool {
-	if !e.arm() {
+	if !e.arm() || e.lookAtWords() {
 		return true
 	}
 	if e.asyncAsleep {
