@@ -1,0 +1,116 @@
+// Package shm carries messages and one-sided transfers between the ranks of one
+// host through memory that they share.
+package shm
+
+import "sync/atomic"
+
+// What lies where in the memory file that the ranks of a host have in common.
+// All follows from their number n, so that nobody has to be told:
+//
+//	┌────────┬───────┬────────┬────────┬─────────────┬─────────────┬───┬────────┬────────┬───┐
+//	│ header │ cards │ claims │ tables │ inbox of 0  │ inbox of 1  │ … │ heap 0 │ heap 1 │ … │
+//	└────────┴───────┴────────┴────────┴─────────────┴─────────────┴───┴────────┴────────┴───┘
+//	 a page   n pages n pages  n × 1 MiB  n rings: from 0, from 1, …      1 TiB each
+//
+// The file is sparse: what nobody has touched takes no memory. Everything up to
+// the inboxes is mapped at once, and a rank's own inbox; rings to others and
+// heaps are when they are needed.
+const (
+	lineSize   = 64   // what moves between the cores
+	pageSize   = 4096 // what the layout counts in; a system's pages may be larger
+	claimCount = pageSize / lineSize
+	dirSize    = 64 << 10         // of a table: the directory of the rank's heap
+	tableSize  = 1 << 20          // the rest of it: the rank's private memory regions
+	heapSize   = 1 << 40          // of one rank
+	heapAlign  = 2 << 20          // a huge page
+	maxLocals  = joinedWords * 64 // ranks of one host
+
+	joinedWords = 64
+)
+
+// layout is the places of all parts, in bytes from the file's beginning.
+type layout struct {
+	n         int // ranks of the host
+	ringLines int // of a ring, a power of two; without its own line
+	cards     int64
+	claims    int64
+	tables    int64
+	inboxes   int64
+	heaps     int64
+	size      int64
+}
+
+// newLayout gives the layout for n ranks.
+func newLayout(n int) layout {
+	l := layout{n: n, ringLines: ringLines(n), cards: pageSize}
+	l.claims = l.cards + int64(n)*pageSize
+	l.tables = l.claims + int64(n)*pageSize
+	l.inboxes = l.tables + int64(n)*tableSize
+	l.heaps = l.inboxes + int64(n)*l.inboxSize()
+	l.heaps = (l.heaps + heapAlign - 1) &^ (heapAlign - 1)
+	l.size = l.heaps + int64(n)*heapSize
+	return l
+}
+
+// ringLines is the length of a ring in lines. Few ranks have rings of the size
+// that streams best; with many it is the memory that counts, as every rank may
+// talk to every other: n rings each.
+func ringLines(n int) int {
+	switch {
+	case n <= 2:
+		return 256 << 10 / lineSize
+	case n <= 16:
+		return 128 << 10 / lineSize
+	case n <= 128:
+		return 64 << 10 / lineSize
+	default:
+		return 32 << 10 / lineSize
+	}
+}
+
+// ringSize is the bytes of a ring with the page of its reader's progress.
+func (l *layout) ringSize() int64 { return pageSize + int64(l.ringLines)*lineSize }
+
+func (l *layout) inboxSize() int64 { return int64(l.n) * l.ringSize() }
+
+// ring is where the ring from one rank to another lies.
+func (l *layout) ring(from, to int) int64 {
+	return l.inboxes + int64(to)*l.inboxSize() + int64(from)*l.ringSize()
+}
+
+// heap is where a rank's part of the shared heap lies.
+func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
+
+// fileHeader is the file's first page.
+type fileHeader struct {
+	magic atomic.Uint64
+	job   atomic.Uint64 // what the ranks agree on, hashed under the job's secret
+	_     [lineSize - 16]byte
+
+	sleepers atomic.Int32 // ranks in Wait or about to be; never too small
+	_        [lineSize - 4]byte
+}
+
+// card is what a rank tells of itself: a page of the file.
+type card struct {
+	identity [3 * lineSize]byte // see wire.ShmCard; valid from cardPresent on
+
+	state atomic.Uint32 // see cardAbsent
+	_     [lineSize - 4]byte
+
+	// alive is the thread that lives as long as the process: see liveness.go.
+	alive atomic.Uint32
+	_     [lineSize - 4]byte
+
+	// sleep is asleep while the rank is in Wait or about to be, then whoever
+	// has something for it sets it to awake and wakes it (futex(2)).
+	sleep atomic.Uint32
+	_     [lineSize - 4]byte
+
+	// news counts the changes that the rank should look at: sources in joined,
+	// states of other cards.
+	news atomic.Uint32
+	_    [lineSize - 4]byte
+
+	joined [joinedWords]atomic.Uint64 // a bit for each rank that has ever sent to this one
+}

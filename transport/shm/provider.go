@@ -1,0 +1,3 @@
+package shm
+
+const name = "shm"
