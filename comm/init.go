@@ -108,7 +108,7 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	w := s.World
-	rails, err := wireUp(ctx, w, s.Providers)
+	rails, route, err := wireUp(ctx, w, s.Providers)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,8 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 		return nil, err
 	}
 	j.eng, err = engine.New(engine.Config{
-		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank),
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: route,
+		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank),
 	})
 	if err != nil {
 		closeRails(rails)
@@ -141,7 +142,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	j.final = j.newState(finalID, all, w.Rank)
 	j.startWatch()
 	if w.Rank == 0 && verbose() {
-		sayTransports(w, rails)
+		sayTransports(w, rails, route)
 	}
 	return &Comm{s: j.first, ctx: ctx}, nil
 }

@@ -16,16 +16,24 @@ import (
 )
 
 // wireUp opens the transports that the job is told to use, in their order, and
-// fills their address vectors: index is rank. A world of one needs none.
-func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, err error) {
+// fills their address vectors: index is rank. Each rank is reached by the first
+// of them that leads there, and those after the one that completes the ranks
+// are not opened. route says which it is, by rank. A world of one needs none.
+func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, route []uint8, err error) {
+	if w.Memory != nil {
+		defer func() {
+			_ = w.Memory.Close() // the domain has its own descriptor
+			w.Memory = nil
+		}()
+	}
 	if w.Size == 1 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if given == nil {
 		for _, name := range w.Params.List("transport.use") {
 			p, ok := providers[name]
 			if !ok {
-				return nil, fmt.Errorf("transport %q: %w: this program was built without it", name, ErrNotSupported)
+				return nil, nil, fmt.Errorf("transport %q: %w: this program was built without it", name, ErrNotSupported)
 			}
 			given = append(given, p())
 		}
@@ -33,21 +41,75 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 	defer func() {
 		if err != nil {
 			closeRails(rails)
-			rails = nil
+			rails, route = nil, nil
 		}
 	}()
+	ways := newWays(w)
 	left := *w // what of it is left for the next
 	for _, p := range given {
-		r, err := openRail(ctx, &left, p)
+		r, reaches, err := openRail(ctx, &left, p)
 		if err != nil {
-			return rails, fmt.Errorf("transport %s: %w", p.Name(), err)
+			return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 		}
 		rails = append(rails, r)
+		switch some := ways.take(len(rails)-1, reaches); {
+		case ways.left == 0:
+			return rails, ways.route, nil
+		case !some: // as shared memory where a rank is alone on its host
+			rails = rails[:len(rails)-1]
+			if err := r.Domain.Close(); err != nil {
+				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
+			}
+		}
 	}
-	if len(rails) == 0 {
-		return nil, errors.New("no transport is named for a job of several ranks")
+	return rails, nil, ways.missing(given)
+}
+
+// ways is which rail leads to each rank.
+type ways struct {
+	self  int
+	route []uint8
+	found []bool // by rank: route says it
+	left  int    // ranks not found
+}
+
+func newWays(w *bootstrap.World) *ways {
+	v := &ways{self: w.Rank, route: make([]uint8, w.Size), found: make([]bool, w.Size), left: w.Size - 1}
+	v.found[w.Rank] = true // by no rail
+	return v
+}
+
+// take makes a rail the way to the ranks that it reaches and none before it
+// does. It says whether the rail reaches any but this one.
+func (v *ways) take(rail int, reaches func(transport.Addr) bool) (some bool) {
+	for rank, found := range v.found {
+		if rank == v.self || !reaches(transport.Addr(rank)) {
+			continue
+		}
+		some = true
+		if !found {
+			v.route[rank], v.found[rank] = uint8(rail), true
+			v.left--
+		}
 	}
-	return rails, nil
+	return some
+}
+
+// missing names a rank that no rail reaches.
+func (v *ways) missing(tried []transport.Provider) error {
+	if len(tried) == 0 {
+		return errors.New("no transport is named for a job of several ranks")
+	}
+	names := make([]string, len(tried))
+	for i, p := range tried {
+		names[i] = p.Name()
+	}
+	for rank, found := range v.found {
+		if !found {
+			return fmt.Errorf("rank %d is not reached by %s", rank, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 func closeRails(rails []engine.Rail) {
@@ -56,19 +118,12 @@ func closeRails(rails []engine.Rail) {
 	}
 }
 
-// openRail opens one transport. The first that needs the rank's port takes
-// w.Listener away.
-func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, err error) {
-	oneHost := true
-	for _, n := range w.Nodes {
-		oneHost = oneHost && n == w.Nodes[0]
-	}
-	r.Domain, err = p.Open(transport.Config{
-		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
-		Params: w.Params, Listener: w.Listener, OneHost: oneHost,
-	})
+// openRail opens one transport and says whom it reaches. The first that needs
+// the rank's port takes w.Listener away.
+func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
+	r.Domain, err = p.Open(config(w))
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -76,36 +131,69 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 		}
 	}()
 	if r.CQ, err = r.Domain.OpenCQ(); err != nil {
-		return r, err
+		return r, nil, err
 	}
 	av, err := r.Domain.OpenAV()
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	if r.Endpoint, err = r.Domain.OpenEndpoint(av, r.CQ); err != nil {
-		return r, err
+		return r, nil, err
 	}
 	attr := r.Domain.Attr()
 	how, err := insertAddresses(ctx, w, p.Name(), attr, av, r.Endpoint)
 	if w.Listener != nil {
-		if _, closed := w.Listener.Stat(); how != exchanged || errors.Is(closed, os.ErrClosed) {
+		if _, closed := w.Listener.Stat(); how != exchanged && how != there || errors.Is(closed, os.ErrClosed) {
 			w.Listener = nil
 		}
 	}
-	if err == nil && w.Rank == 0 && verbose() {
+	if err != nil {
+		return r, nil, err
+	}
+	if w.Rank == 0 && verbose() {
 		fmt.Fprintf(os.Stderr, "weft: %s: %d addresses inserted %s\n", attr.Provider, w.Size, how)
 	}
-	return r, err
+	partial, ok := av.(transport.Reacher)
+	if !ok {
+		return r, func(transport.Addr) bool { return true }, nil
+	}
+	if how != there { // who can be reached shows up by inserting
+		if err = w.KVS.Fence(ctx); err != nil {
+			return r, nil, fmt.Errorf("wait for all ranks to have inserted addresses: %w", err)
+		}
+	}
+	return r, partial.Reaches, nil
 }
 
-// exchanged is how addresses are inserted that no launcher has laid out.
-const exchanged = "in bulk, after an exchange"
+// config is what a transport is told about this process.
+func config(w *bootstrap.World) transport.Config {
+	cfg := transport.Config{
+		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
+		Params: w.Params, Listener: w.Listener, Memory: w.Memory, OneHost: true,
+	}
+	for rank, n := range w.Nodes {
+		cfg.OneHost = cfg.OneHost && n == w.Nodes[0]
+		if w.Memory != nil && n == w.Nodes[w.Rank] {
+			cfg.Locals = append(cfg.Locals, transport.Addr(rank))
+		}
+	}
+	return cfg
+}
 
-// insertAddresses makes index r of av the address of rank r: by arithmetic or
-// from the list where the launcher laid the addresses out and the transport
-// listens there, else through the launcher's key-value space.
+// How a vector came to hold all addresses, where no launcher has laid them out.
+const (
+	exchanged = "in bulk, after an exchange"
+	there     = "by the transport itself"
+)
+
+// insertAddresses makes index r of av the address of rank r, where it is not
+// already: by arithmetic or from the list where the launcher laid the addresses
+// out and the transport listens there, else through the launcher's key-value
+// space.
 func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
 	switch {
+	case av.Len() == w.Size:
+		how = there
 	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
 		how = fmt.Sprintf("symmetrically, from %s port %d on", w.Node, w.BasePort)
 		err = insertSymmetric(w, av)
@@ -194,8 +282,8 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 	return insertAll(av, addrs)
 }
 
-// sayTransports tells which transport leads where.
-func sayTransports(w *bootstrap.World, rails []engine.Rail) {
+// sayTransports tells which transport leads where, and to how many ranks.
+func sayTransports(w *bootstrap.World, rails []engine.Rail, route []uint8) {
 	if len(rails) == 0 {
 		fmt.Fprintln(os.Stderr, "weft: a world of one uses no transport")
 		return
@@ -204,6 +292,12 @@ func sayTransports(w *bootstrap.World, rails []engine.Rail) {
 	for _, n := range w.Nodes {
 		hosts = max(hosts, n+1)
 	}
+	leads := make([]int, len(rails))
+	for rank, rail := range route {
+		if rank != w.Rank {
+			leads[rail]++
+		}
+	}
 	names := make([]string, len(rails))
 	for i, r := range rails {
 		a := r.Domain.Attr()
@@ -211,6 +305,7 @@ func sayTransports(w *bootstrap.World, rails []engine.Rail) {
 		if a.Name != "" {
 			names[i] += " (" + a.Name + ")"
 		}
+		names[i] += " to " + strconv.Itoa(leads[i])
 	}
 	fmt.Fprintf(os.Stderr, "weft: ranks: %d, hosts: %d, started by %s, joined by %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
 }
