@@ -42,6 +42,9 @@ type part struct {
 	mean    bool    // samples are the mean over ranks, else rank 0's own
 	message float64 // messages of an operation, for a rate; 0: it is not told
 
+	// reset forgets what the warm-up has left in the part; nil: nothing.
+	reset func()
+
 	// more adds fields to the result on rank 0; samples are seconds per
 	// operation. It is called on all ranks.
 	more func(samples []float64, r *result) error
@@ -199,6 +202,9 @@ func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error)
 	runtime.ReadMemStats(&before)
 	if err := comm.Barrier(c); err != nil {
 		return nil, 0, err
+	}
+	if p.reset != nil {
+		p.reset()
 	}
 	for i := range samples {
 		took, err := p.repeat(per)

@@ -61,6 +61,7 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 			loops = max(int(pure/loopTime()), 1)
 			return nil
 		},
+		reset: func() { computed, done = 0, 0 },
 		more: func(samples []float64, r *result) error {
 			mean := []float64{computed.Seconds() / float64(max(done, 1))}
 			if err := comm.Allreduce(c, mean, mean, comm.Sum); err != nil {

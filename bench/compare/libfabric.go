@@ -8,10 +8,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weft-hpc/weft/bench/contest"
 )
 
 // What a message of ours over a libfabric provider may take, compared with a C
@@ -26,19 +27,19 @@ const (
 
 // messages compares messages over each provider with fi_pingpong. Both tell
 // means: fi_pingpong knows no other figure.
-func (b *built) messages(s *settings) []*contest {
-	if !b.libfabric || !b.has("fi_pingpong") {
+func (b *built) messages(s *settings) []*contest.Contest {
+	if !b.libfabric || !b.Has("fi_pingpong") {
 		return nil
 	}
-	var all []*contest
+	var all []*contest.Contest
 	for _, provider := range s.providers {
 		for _, size := range s.sizes {
-			c := &contest{
-				name: "libfabric", what: fmt.Sprintf("%s, %s, one way", provider, bytesText(size)), unit: "µs",
-				ours:  b.bench(s, overProvider(provider), "mean_us", 1, "latency", "-sizes", strconv.Itoa(size)),
-				peers: []side{pingpong(s, provider, size)},
-			}
-			all = append(all, c.allow(provider, size))
+			all = append(all, &contest.Contest{
+				Name:  "libfabric",
+				Lines: allow(fmt.Sprintf("%s, %s, one way", provider, contest.BytesText(size)), provider, size),
+				Ours:  b.bench(s, overProvider(provider), "mean_us", 1, "latency", "-sizes", strconv.Itoa(size)),
+				Peers: []contest.Side{pingpong(s, provider, size)},
+			})
 		}
 	}
 	return all
@@ -46,38 +47,39 @@ func (b *built) messages(s *settings) []*contest {
 
 // onesided compares transfers over each provider with a loop of fi_read or
 // fi_write in C.
-func (b *built) onesided(s *settings) []*contest {
-	program := b.path("fi_rma")
+func (b *built) onesided(s *settings) []*contest.Contest {
+	program := b.Path("fi_rma")
 	if !b.libfabric || program == "" {
 		return nil
 	}
-	limit := func(kind, provider string, size int, key string, scale float64) []side {
-		return []side{{"C", func(ctx context.Context) (float64, error) {
+	limit := func(kind, provider string, size int, key string, scale float64) []contest.Side {
+		return []contest.Side{{Name: "C", Measure: contest.Single(func(ctx context.Context) (float64, error) {
 			ctx, cancel := context.WithTimeout(ctx, sideLimit+2*s.time)
 			defer cancel()
-			out, err := output(ctx, program, kind, strconv.Itoa(size), fmt.Sprint(s.time.Seconds()), provider)
+			out, err := contest.Output(ctx, program, kind, strconv.Itoa(size), fmt.Sprint(s.time.Seconds()), provider)
 			if err != nil {
 				return 0, err
 			}
 			x, err := field(out, key)
 			return x * scale, err
-		}}}
+		})}}
 	}
-	var all []*contest
+	var all []*contest.Contest
 	for _, provider := range s.providers {
 		for _, kind := range []string{"put", "get"} {
-			c := &contest{
-				name: "rma", what: fmt.Sprintf("%s, %s and flush, 8 B", provider, kind), unit: "µs",
-				ours:  b.bench(s, overProvider(provider), "median_us", 1, kind+"_latency", "-sizes", "8"),
-				peers: limit(kind+"_latency", provider, 8, "median_us", 1),
-			}
-			all = append(all, c.allow(provider, 8))
+			all = append(all, &contest.Contest{
+				Name:  "rma",
+				Lines: allow(fmt.Sprintf("%s, %s and flush, 8 B", provider, kind), provider, 8),
+				Ours:  b.bench(s, overProvider(provider), "median_us", 1, kind+"_latency", "-sizes", "8"),
+				Peers: limit(kind+"_latency", provider, 8, "median_us", 1),
+			})
 			for _, size := range s.sizes {
-				all = append(all, &contest{
-					name: "rma", what: fmt.Sprintf("%s, %s, windows of 64 × %s", provider, kind, bytesText(size)), unit: "MB/s",
-					ours:   b.bench(s, overProvider(provider), "bytes_per_s", 1e-6, kind+"_bw", "-sizes", strconv.Itoa(size)),
-					peers:  limit(kind, provider, size, "bytes_per_s", 1e-6),
-					target: 0.9, more: true,
+				what := fmt.Sprintf("%s, %s, windows of 64 × %s", provider, kind, contest.BytesText(size))
+				all = append(all, &contest.Contest{
+					Name:  "rma",
+					Lines: []contest.Line{{What: what, Unit: "MB/s", Target: 0.9, More: true}},
+					Ours:  b.bench(s, overProvider(provider), "bytes_per_s", 1e-6, kind+"_bw", "-sizes", strconv.Itoa(size)),
+					Peers: limit(kind, provider, size, "bytes_per_s", 1e-6),
 				})
 			}
 		}
@@ -85,13 +87,13 @@ func (b *built) onesided(s *settings) []*contest {
 	return all
 }
 
-// allow sets the target of a time.
-func (c *contest) allow(provider string, size int) *contest {
-	c.target = extraRatio
+// allow is the line of a time, with its target.
+func allow(what, provider string, size int) []contest.Line {
+	line := contest.Line{What: what, Unit: "µs", Target: extraRatio}
 	if provider == "shm" && size < extraBelow {
-		c.target, c.difference = extraMicros, true
+		line.Target, line.Of = extraMicros, contest.OfDifference
 	}
-	return c
+	return []contest.Line{line}
 }
 
 // overProvider is what makes gorun use a provider.
@@ -109,12 +111,12 @@ const sideLimit = 30 * time.Second
 
 // pingpong is fi_pingpong: a server and a client on this host. The first call
 // finds out how many iterations fit the time.
-func pingpong(s *settings, provider string, size int) side {
+func pingpong(s *settings, provider string, size int) contest.Side {
 	trial, iterations := 1000, 0 // the connection is part of the time
 	if size > fewAbove {
 		trial = 100
 	}
-	return side{"fi_pingpong", func(ctx context.Context) (float64, error) {
+	return contest.Side{Name: "fi_pingpong", Measure: contest.Single(func(ctx context.Context) (float64, error) {
 		if iterations == 0 {
 			micros, err := runPingpong(ctx, sideLimit, provider, size, trial)
 			if err != nil {
@@ -123,7 +125,7 @@ func pingpong(s *settings, provider string, size int) side {
 			iterations = max(int(s.time.Seconds()*1e6/(2*micros)), trial)
 		}
 		return runPingpong(ctx, sideLimit+2*s.time, provider, size, iterations)
-	}}
+	})}
 }
 
 func runPingpong(ctx context.Context, limit time.Duration, provider string, size, iterations int) (float64, error) {
@@ -146,7 +148,7 @@ func runPingpong(ctx context.Context, limit time.Duration, provider string, size
 	}
 	out, err := "", listening(ctx, port)
 	if err == nil {
-		out, err = output(ctx, "fi_pingpong", append(args, "-P", strconv.Itoa(port), host)...)
+		out, err = contest.Output(ctx, "fi_pingpong", append(args, "-P", strconv.Itoa(port), host)...)
 	}
 	if err != nil {
 		cancel() // ends the server
@@ -210,36 +212,27 @@ func column(table, head string) (float64, error) {
 	return 0, fmt.Errorf("no column %s in %q", head, table)
 }
 
-// bytesText is a size as people say it.
-func bytesText(n int) string {
-	switch {
-	case n >= 1<<20 && n%(1<<20) == 0:
-		return fmt.Sprintf("%d MiB", n>>20)
-	case n >= 1<<10 && n%(1<<10) == 0:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d B", n)
-}
-
 // findLibfabric says whether programs can be built with it, and remembers if
 // not.
 func (b *built) findLibfabric(ctx context.Context) {
 	b.libfabric = exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() == nil
 	if !b.libfabric {
-		b.missing = append(b.missing, "libfabric-dev")
+		b.Missing = append(b.Missing, "libfabric-dev")
 	}
 }
 
-// buildRMA builds the C program over libfabric.
-func (b *built) buildRMA(ctx context.Context, root string) error {
-	if !b.libfabric || !b.has("gcc") {
+// buildLibfabric builds the programs over libfabric: ours is one of its own, so
+// that the library does not count in the other.
+func (b *built) buildLibfabric(ctx context.Context) error {
+	if !b.libfabric {
 		return nil
 	}
-	flags, err := output(ctx, "pkg-config", "--cflags", "--libs", "libfabric")
+	if err := b.GoAs(ctx, "bench.libfabric", "./bench", "-tags", "libfabric"); err != nil {
+		return err
+	}
+	flags, err := contest.Output(ctx, "pkg-config", "--cflags", "--libs", "libfabric")
 	if err != nil {
 		return err
 	}
-	args := []string{"-O2", "-o", filepath.Join(b.dir, "fi_rma"), filepath.Join(root, "bench", "c", "fi_rma.c")}
-	_, err = output(ctx, "gcc", append(args, strings.Fields(flags)...)...)
-	return err
+	return b.C(ctx, "gcc", "fi_rma", []string{"c/fi_rma.c"}, strings.Fields(flags)...)
 }

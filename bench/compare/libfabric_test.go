@@ -12,29 +12,35 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/bench/contest"
 )
 
 var testedProviders = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"}
 
 // TestPeersOverLibfabric runs the C programs that ours are compared with.
 func TestPeersOverLibfabric(t *testing.T) {
-	b := &built{dir: t.TempDir()}
+	p, err := contest.NewPrograms(t.Context(), "./bench")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	b := &built{Programs: p}
 	b.findLibfabric(t.Context())
 	require.True(t, b.libfabric, "pkg-config finds what this was built with")
-	require.NoError(t, b.buildRMA(t.Context(), "../.."))
+	require.NoError(t, b.buildLibfabric(t.Context()))
 	s := &settings{time: 10 * time.Millisecond, providers: testedProviders, sizes: []int{64, 4096}}
 	messages := b.messages(s)
 	require.Len(t, messages, len(s.providers)*2)
-	require.True(t, messages[0].difference)
-	require.False(t, messages[1].difference)
+	require.Equal(t, contest.OfDifference, messages[0].Lines[0].Of)
+	require.Equal(t, contest.OfRatio, messages[1].Lines[0].Of)
 	s.sizes = s.sizes[:1]
 	transfers := b.onesided(s)
 	require.Len(t, transfers, len(s.providers)*2*2)
 	for _, c := range append(messages[:1], transfers...) {
-		require.Len(t, c.peers, 1)
-		x, err := c.peers[0].run(t.Context())
-		require.NoError(t, err, c.what)
-		require.Positive(t, x, c.what)
+		require.Len(t, c.Peers, 1)
+		xs, err := c.Peers[0].Measure(t.Context())
+		require.NoError(t, err, c.Lines[0].What)
+		require.Len(t, xs, 1)
+		require.Positive(t, xs[0], c.Lines[0].What)
 	}
 	for _, p := range s.providers {
 		x, err := runPingpong(t.Context(), sideLimit, p, 64, 20)

@@ -1,5 +1,6 @@
-// Compare measures weft against a C program over one socket, Open MPI, MPICH,
-// and C programs over libfabric, on this machine, and prints a table in Markdown:
+// Compare measures weft over tcp against a C program over one socket and Open MPI,
+// and over libfabric against C programs, on this machine, and prints a table in
+// Markdown. Ranks of one host against MPI are bench/peers' business.
 //
 //	go run ./bench/compare
 //	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
@@ -16,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -23,13 +25,14 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weft-hpc/weft/bench/contest"
 )
 
 // settings are the command line.
 type settings struct {
 	rounds int
 	time   time.Duration // of a measurement
-	ranks  int           // that are started
 	block  time.Duration // of the Recv of an idle rank
 	only   []string
 	strict bool
@@ -39,7 +42,7 @@ type settings struct {
 }
 
 // names are the groups of comparisons.
-var names = []string{"latency", "bandwidth", "start", "idle", "libfabric", "rma"}
+var names = []string{"latency", "bandwidth", "idle", "libfabric", "rma"}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -74,7 +77,6 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&s.rounds, "rounds", 7, "`rounds`, in each of which every side is measured once")
 	flags.DurationVar(&s.time, "time", time.Second, "`time` of a measurement of latency or bandwidth")
-	flags.IntVar(&s.ranks, "ranks", 64, "`ranks` to start where starting is measured")
 	flags.DurationVar(&s.block, "block", 5*time.Second, "`time` that an idle rank is blocked in Recv")
 	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
 	only := flags.String("only", "", "comma separated `names`: "+strings.Join(names, ", ")+"; all by default")
@@ -90,8 +92,8 @@ func parse(args []string, help io.Writer) (*settings, error) {
 		return nil, err
 	case flags.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	case s.rounds < 1 || s.time <= 0 || s.ranks < 1 || s.block <= 0:
-		return nil, errors.New("expected more than 0 for -rounds, -time, -ranks and -block")
+	case s.rounds < 1 || s.time <= 0 || s.block <= 0:
+		return nil, errors.New("expected more than 0 for -rounds, -time and -block")
 	case *only != "":
 		s.only = strings.Split(*only, ",")
 	}
@@ -117,21 +119,58 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := b.describe(ctx, w, s); err != nil {
-		return false, err
+	defer func() { err = errors.Join(err, b.Close()) }()
+	all := b.contests(s)
+	fmt.Fprintf(w, "%v.\nMedians of %d rounds, their range in brackets; the sides took turns.\n", b.Machine(ctx), s.rounds)
+	if len(b.Missing) > 0 {
+		fmt.Fprintf(w, "Not installed, and so left out: %s.\n", strings.Join(b.Missing, ", "))
 	}
+	fmt.Fprintln(w)
 	fmt.Fprintln(w, "| what | unit | weft | peers | ratio to the better peer | target | met |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
-	for _, c := range b.contests(s) {
-		if len(s.only) > 0 && !slices.Contains(s.only, c.name) {
+	for _, c := range all {
+		if len(s.only) > 0 && !slices.Contains(s.only, c.Name) {
 			continue
 		}
-		met, err := c.hold(ctx, w, progress, s.rounds)
+		results, err := c.Hold(ctx, progress, s.rounds)
 		if err != nil {
-			return missed, fmt.Errorf("%s: %w", c.name, err)
+			return missed, err
 		}
-		missed = missed || !met
+		for _, r := range results {
+			if ours := r.Sides[0]; ours.Err != nil {
+				return missed, fmt.Errorf("%s: %s: %w", c.Name, ours.Name, ours.Err)
+			}
+			fmt.Fprintln(w, row(&r))
+			missed = missed || r.Verdict() == contest.Missed
+		}
 	}
 	return missed, nil
+}
+
+// row is a result's line of the table.
+func row(r *contest.Result) string {
+	var peers []string
+	for _, p := range r.Sides[1:] {
+		text := " fails"
+		if len(p.Rounds) > 0 {
+			text = " " + spread(p)
+		}
+		peers = append(peers, p.Name+text)
+	}
+	ratio, bound := "–", r.Bound()
+	switch {
+	case len(peers) > 0 && math.IsNaN(r.Ratio()):
+		bound = "–"
+	case len(peers) > 0 && r.Of == contest.OfDifference:
+		ratio = fmt.Sprintf("%.2f (%+.2f %s)", r.Ratio(), r.Value(), r.Unit)
+	case len(peers) > 0:
+		ratio = fmt.Sprintf("%.2f", r.Ratio())
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |",
+		r.What, r.Unit, spread(r.Sides[0]), strings.Join(peers, "; "), ratio, bound, r.Verdict())
+}
+
+// spread is the median and the range.
+func spread(f contest.Figures) string {
+	return fmt.Sprintf("**%s** (%s–%s)", contest.Digits(f.Median()), contest.Digits(slices.Min(f.Rounds)), contest.Digits(slices.Max(f.Rounds)))
 }

@@ -2,45 +2,66 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// contests are those whose peers are installed; one without any is left out.
-func (b *built) contests(s *settings) []*contest {
-	all := []*contest{
-		{
-			name: "latency", what: "tcp latency, 8 B, one way", unit: "µs", target: 1.25,
-			ours:  b.bench(s, overTCP, "median_us", 1, "latency", "-sizes", "8"),
-			peers: b.spinning(s),
-		},
-		{
-			name: "bandwidth", what: "tcp bandwidth, 1 MiB", unit: "GB/s", target: 2, more: true,
-			ours:  b.bench(s, overTCP, "bytes_per_s", 1e-9, "bw", "-sizes", "1m"),
-			peers: b.openMPI(s),
-		},
-		{
-			name: "start", what: fmt.Sprintf("start to end of %d ranks, hello", s.ranks), unit: "s", target: 0.5,
-			ours:  start("gorun", s.ranks, b.path("gorun"), "-np", strconv.Itoa(s.ranks), b.path("hello")),
-			peers: b.launchers(s),
-		},
+// built is the programs that are compared.
+type built struct {
+	*contest.Programs
+	libfabric bool // the Go programs have the transport
+}
+
+// build builds gorun, the benchmarks, and what can be of the C programs.
+func build(ctx context.Context) (*built, error) {
+	p, err := contest.NewPrograms(ctx, "./bench")
+	if err != nil {
+		return nil, err
 	}
-	var held []*contest
-	for _, c := range all {
-		if len(c.peers) > 0 {
-			held = append(held, c)
+	b := &built{Programs: p}
+	b.findLibfabric(ctx)
+	steps := []func() error{
+		func() error { return p.C(ctx, "gcc", "tcp_pingpong", []string{"c/tcp_pingpong.c"}) },
+		func() error { return p.MPI(ctx, "openmpi") },
+		func() error { return b.buildLibfabric(ctx) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, p.Close())
 		}
 	}
-	held = append(held, &contest{
-		name: "idle", what: fmt.Sprintf("CPU time of a rank blocked in Recv for %v", s.block), unit: "ms", target: 50,
-		ours: b.bench(&settings{time: s.block}, overTCP, "cpu_us", 1e-3, "idle"),
+	return b, nil
+}
+
+// contests are those whose peers are installed; one without any is left out.
+func (b *built) contests(s *settings) []*contest.Contest {
+	all := []*contest.Contest{
+		{
+			Name:  "latency",
+			Lines: []contest.Line{{What: "tcp latency, 8 B, one way", Unit: "µs", Target: 1.25}},
+			Ours:  b.bench(s, overTCP, "median_us", 1, "latency", "-sizes", "8"),
+			Peers: b.spinning(s),
+		},
+		{
+			Name:  "bandwidth",
+			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: "GB/s", Target: 2, More: true}},
+			Ours:  b.bench(s, overTCP, "bytes_per_s", 1e-9, "bw", "-sizes", "1m"),
+			Peers: b.openMPI(s),
+		},
+	}
+	all = slices.DeleteFunc(all, func(c *contest.Contest) bool { return len(c.Peers) == 0 })
+	all = append(all, &contest.Contest{
+		Name:  "idle",
+		Lines: []contest.Line{{What: fmt.Sprintf("CPU time of a rank blocked in Recv for %v", s.block), Unit: "ms", Target: 50, Of: contest.OfFigure}},
+		Ours:  b.bench(&settings{time: s.block}, overTCP, "cpu_us", 1e-3, "idle"),
 	})
-	held = append(held, b.messages(s)...)
-	return append(held, b.onesided(s)...)
+	return slices.Concat(all, b.messages(s), b.onesided(s))
 }
 
 // overTCP is what makes gorun use tcp.
@@ -48,92 +69,57 @@ var overTCP = []string{"-transport", "tcp"}
 
 // bench is a benchmark of ours on two ranks, of which one figure counts. over
 // are gorun's flags for the transport.
-func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) side {
-	program := b.path("bench")
+func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) contest.Side {
+	program := b.Path("bench")
 	if slices.Contains(over, "libfabric") {
-		program = b.path("bench.libfabric")
+		program = b.Path("bench.libfabric")
 	}
-	command := slices.Concat([]string{"-np", "2"}, over, []string{program}, args)
+	command := slices.Concat([]string{b.Path("gorun"), "-np", "2"}, over, []string{program}, args)
 	command = append(command, "-time", s.time.String(), "-json")
-	return side{"weft", func(ctx context.Context) (float64, error) {
-		out, err := output(ctx, b.path("gorun"), command...)
+	return contest.Side{Name: "weft", Measure: objects(key, scale, command...)}
+}
+
+// objects measures by a command that prints JSON objects.
+func objects(key string, scale float64, command ...string) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		out, err := contest.Output(ctx, command[0], command[1:]...)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		var fields map[string]any
-		if err := json.Unmarshal([]byte(out), &fields); err != nil {
-			return 0, fmt.Errorf("parse %q: %w", out, err)
+		objects, err := contest.Objects(out)
+		if err != nil {
+			return nil, err
 		}
-		x, ok := fields[key].(float64)
-		if !ok {
-			return 0, fmt.Errorf("no number %q in %q", key, out)
-		}
-		return x * scale, nil
-	}}
+		return contest.Numbers(objects, key, scale)
+	}
 }
 
 // spinning is the C program over one socket.
-func (b *built) spinning(s *settings) []side {
-	program := b.path("tcp_pingpong")
+func (b *built) spinning(s *settings) []contest.Side {
+	program := b.Path("tcp_pingpong")
 	if program == "" {
 		return nil
 	}
 	// A round trip takes about 10 µs.
 	iterations := strconv.Itoa(max(int(s.time/(10*time.Microsecond)), 1000))
-	return []side{{"C, spinning", func(ctx context.Context) (float64, error) {
-		out, err := output(ctx, program, "lat", "8", iterations)
+	return []contest.Side{{Name: "C, spinning", Measure: contest.Single(func(ctx context.Context) (float64, error) {
+		out, err := contest.Output(ctx, program, "lat", "8", iterations)
 		if err != nil {
 			return 0, err
 		}
 		return field(out, "median_us")
-	}}}
+	})}}
 }
 
 // openMPI is Open MPI's bandwidth over tcp.
-func (b *built) openMPI(s *settings) []side {
-	program := b.path("pingpong.openmpi")
-	if program == "" || !b.has("mpirun.openmpi") {
+func (b *built) openMPI(s *settings) []contest.Side {
+	program := b.Path("bench.openmpi")
+	if program == "" || !b.Has("mpirun.openmpi") {
 		return nil
 	}
-	return []side{{"Open MPI", func(ctx context.Context) (float64, error) {
-		out, err := output(ctx, "mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-			"-np", "2", program, "bw", strconv.Itoa(1<<20), fmt.Sprint(s.time.Seconds()))
-		if err != nil {
-			return 0, err
-		}
-		x, err := field(out, "bytes_per_s")
-		return x / 1e9, err
-	}}}
-}
-
-// launchers are those of MPICH and Open MPI.
-func (b *built) launchers(s *settings) []side {
-	var sides []side
-	n := strconv.Itoa(s.ranks)
-	if program := b.path("hello.mpich"); program != "" && b.has("mpiexec.hydra") {
-		sides = append(sides, start("mpiexec.hydra", s.ranks, "mpiexec.hydra", "-n", n, program))
-	}
-	if program := b.path("hello.openmpi"); program != "" && b.has("mpirun.openmpi") {
-		sides = append(sides, start("mpirun", s.ranks, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", n, program))
-	}
-	return sides
-}
-
-// start is the time of a whole job of hellos, from the launcher's start to its
-// end.
-func start(name string, ranks int, command ...string) side {
-	return side{name, func(ctx context.Context) (float64, error) {
-		begun := time.Now()
-		out, err := output(ctx, command[0], command[1:]...)
-		took := time.Since(begun)
-		if err != nil {
-			return 0, err
-		}
-		if n := strings.Count(out, fmt.Sprintf(" of %d\n", ranks)); n != ranks {
-			return 0, fmt.Errorf("%d of %d ranks said hello", n, ranks)
-		}
-		return took.Seconds(), nil
-	}}
+	return []contest.Side{{Name: "Open MPI", Measure: objects("bytes_per_s", 1e-9,
+		"mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
+		"-np", "2", program, "bw", strconv.Itoa(1<<20), fmt.Sprint(s.time.Seconds()))}}
 }
 
 // field finds the number that follows a name.

@@ -1,4 +1,4 @@
-/* The smallest MPI program, like peers/hello: mpicc -O2 -o mpi_hello mpi_hello.c */
+/* The smallest MPI program, as peers/hello is the smallest of ours: mpicc -O2 -o hello hello.c */
 #include <mpi.h>
 #include <stdio.h>
 

@@ -1,0 +1,135 @@
+/* Collectives. Sizes are bytes of a rank's part, as OSU's are; what is told is
+ * the mean over ranks. Reductions add floats. */
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static void *send, *recv;
+static int size; /* bytes of a part */
+
+static void release(void)
+{
+    free(send);
+    free(recv);
+}
+
+static void begin(struct part *p, int bytes, int out, int in, void (*once)(void), void (*verify)(void))
+{
+    size = bytes;
+    send = allocate((size_t)size * out);
+    recv = allocate((size_t)size * in);
+    *p = (struct part){ .once = once, .verify = verify, .close = release, .apart = 1, .mean = 1, .per_op = 1, .bytes = size };
+}
+
+static int elements(void) { return size / (int)sizeof(float); }
+
+/* barrier is timed back to back. Its check lets rank after rank come late: no
+ * other may leave earlier than that one arrives, by the clock that all ranks of
+ * a host share. */
+
+static void barrier_once(void) { MPI_Barrier(MPI_COMM_WORLD); }
+
+static void barrier_check(void)
+{
+    for (int late = 0; late < ranks && late < 4; late++) {
+        if (rank == late)
+            nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+        double arrived = now(), last;
+        MPI_Barrier(MPI_COMM_WORLD);
+        double left = now();
+        MPI_Allreduce(&arrived, &last, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        if (left < last)
+            fail("left %g s before the last rank arrived", last - left);
+    }
+}
+
+static void barrier(struct part *p, int bytes)
+{
+    begin(p, bytes, 1, 1, barrier_once, barrier_check);
+    p->apart = 0;
+    p->bytes = 0;
+}
+
+static void bcast_once(void) { MPI_Bcast(send, size, MPI_BYTE, 0, MPI_COMM_WORLD); }
+
+static void bcast_check(void)
+{
+    bcast_once();
+    compare(send, size, 0);
+}
+
+static void bcast(struct part *p, int bytes)
+{
+    begin(p, bytes, 1, 1, bcast_once, bcast_check);
+    if (rank == 0)
+        fill(send, size, 0);
+}
+
+static void reduce_once(void) { MPI_Reduce(send, recv, elements(), MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); }
+
+static void reduce_check(void)
+{
+    reduce_once();
+    if (rank == 0)
+        compare_sum(recv, elements());
+}
+
+static void reduce(struct part *p, int bytes)
+{
+    begin(p, bytes, 1, 1, reduce_once, reduce_check);
+    fill_values(send, elements());
+}
+
+static void allreduce_once(void) { MPI_Allreduce(send, recv, elements(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
+
+static void allreduce_check(void)
+{
+    allreduce_once();
+    compare_sum(recv, elements());
+}
+
+static void allreduce(struct part *p, int bytes)
+{
+    begin(p, bytes, 1, 1, allreduce_once, allreduce_check);
+    fill_values(send, elements());
+}
+
+static void alltoall_once(void) { MPI_Alltoall(send, size, MPI_BYTE, recv, size, MPI_BYTE, MPI_COMM_WORLD); }
+
+static void alltoall_check(void)
+{
+    alltoall_once();
+    for (int from = 0; from < ranks; from++)
+        compare((unsigned char *)recv + (size_t)from * size, size, from * ranks + rank);
+}
+
+static void alltoall(struct part *p, int bytes)
+{
+    begin(p, bytes, ranks, ranks, alltoall_once, alltoall_check);
+    p->bytes = (double)size * ranks;
+    for (int to = 0; to < ranks; to++)
+        fill((unsigned char *)send + (size_t)to * size, size, rank * ranks + to);
+}
+
+static void allgather_once(void) { MPI_Allgather(send, size, MPI_BYTE, recv, size, MPI_BYTE, MPI_COMM_WORLD); }
+
+static void allgather_check(void)
+{
+    allgather_once();
+    for (int from = 0; from < ranks; from++)
+        compare((unsigned char *)recv + (size_t)from * size, size, from);
+}
+
+static void allgather(struct part *p, int bytes)
+{
+    begin(p, bytes, 1, ranks, allgather_once, allgather_check);
+    p->bytes = (double)size * ranks;
+    fill(send, size, rank);
+}
+
+const struct benchmark collectives[] = {
+    { "barrier", 1, barrier }, { "bcast", 1, bcast }, { "reduce", 1, reduce }, { "allreduce", 1, allreduce },
+    { "alltoall", 1, alltoall }, { "allgather", 1, allgather }, { NULL, 0, NULL },
+};
