@@ -16,7 +16,7 @@ tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric
 # What differs without the tag.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
-.PHONY: all build check fmt fmt-check vet lint test test-deps race fuzz bench cover vuln nocgo fi-2x clean
+.PHONY: all build check fmt fmt-check vet lint test test-deps race fuzz bench bench-peers cover vuln nocgo fi-2x clean
 
 all: build
 
@@ -34,6 +34,7 @@ fmt-check:
 vet:
 	$(GO) vet $(PKGS)
 	$(if $(tags),$(GO) vet $(tags) $(PKGS))
+	$(GO) -C bench/peers/plot vet ./...
 
 lint: bin/golangci-lint
 	bin/golangci-lint config verify
@@ -53,6 +54,7 @@ test-deps:
 test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 5m $(UNTAGGED))
+	$(GO) -C bench/peers/plot test ./...
 
 race: test-deps
 	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
@@ -64,6 +66,11 @@ fuzz:
 bench: test-deps
 	$(GO) test $(tags) -run '^$$' -bench '$(BENCH)' -benchmem $(PKGS)
 	$(GO) run ./bench/compare
+
+# weft, Open MPI and MPICH in turns, for a quarter of an hour. The flags -rounds,
+# -time, -ranks and -only make it shorter: make bench-peers PEERS='-rounds 1'.
+bench-peers: test-deps
+	$(GO) run ./bench/peers -write docs/performance.md -svg docs/peers.svg $(PEERS)
 
 cover: test-deps
 	$(GO) test $(tags) -coverprofile=cover.out -coverpkg=./... $(PKGS)

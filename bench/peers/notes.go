@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// notice keeps what a reader must know of a measurement besides its figure.
+func (b *built) notice(side string, bench *benchmark, ranks int, object map[string]any) {
+	if n, ok := object["cores"].(float64); ok {
+		if b.cores[ranks] == nil {
+			b.cores[ranks] = map[string]int{}
+		}
+		b.cores[ranks][side] = int(n)
+	}
+	if name, ok := object["transport"].(string); ok && !slices.Contains(b.over, name) {
+		b.over = append(b.over, name)
+	}
+	if n, ok := object["allocs_per_op"].(float64); ok && n > b.most {
+		b.most = n
+		b.where = fmt.Sprintf("%s of %v bytes, %d ranks", bench.name, object["size"], ranks)
+	}
+}
+
+// notes are what was noticed, as sentences.
+func (b *built) notes() []string {
+	var notes []string
+	if len(b.over) > 0 {
+		notes = append(notes, fmt.Sprintf("weft's ranks talked over %s.", strings.Join(b.over, ", ")))
+		most := fmt.Sprintf("An operation of weft allocated at most %.2g objects", b.most)
+		if b.where != "" {
+			most += " (" + b.where + ")"
+		}
+		notes = append(notes, most+".")
+	}
+	var placed []string
+	for _, ranks := range slices.Sorted(maps.Keys(b.cores)) {
+		var sides []string
+		for _, side := range slices.Sorted(maps.Keys(b.cores[ranks])) {
+			sides = append(sides, fmt.Sprintf("%s %d", side, b.cores[ranks][side]))
+		}
+		placed = append(placed, fmt.Sprintf("with %d ranks %s", ranks, strings.Join(sides, ", ")))
+	}
+	if len(placed) > 0 {
+		notes = append(notes, "Each launcher places ranks as it does by default; cores that rank 0 may run on: "+strings.Join(placed, "; ")+".")
+	}
+	if cores := runtime.NumCPU(); cores <= 2 {
+		notes = append(notes, fmt.Sprintf("Overlap has no spare core here: 2 ranks compute on %d.", cores))
+	}
+	if len(b.Missing) > 0 {
+		notes = append(notes, "Not installed: "+strings.Join(b.Missing, ", ")+".")
+	}
+	return notes
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/weft-hpc/weft/bench/contest"
+)
+
+// What bench/peers/plot draws; its main.go has the same types. A module of its
+// own keeps the plotting library out of ours.
+type (
+	picture struct {
+		Title  string  `json:"title"`
+		Panels []panel `json:"panels"`
+	}
+	panel struct {
+		Title  string   `json:"title"`
+		Y      string   `json:"y"`
+		Log    bool     `json:"log,omitempty"`    // the axis of y
+		Labels []string `json:"labels,omitempty"` // of x = 0, 1 …; none: x is bytes
+		Series []series `json:"series"`
+	}
+	series struct {
+		Name   string       `json:"name"`
+		Target bool         `json:"target,omitempty"`
+		Points [][2]float64 `json:"points"`
+	}
+)
+
+// draw makes the picture and lets the plotting program write it.
+func (r *report) draw(ctx context.Context, file string) (err error) {
+	root, err := contest.Root(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(r.picture())
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "weft-picture-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	description := filepath.Join(dir, "picture.json")
+	if err := os.WriteFile(description, text, 0o644); err != nil {
+		return err
+	}
+	if file, err = filepath.Abs(file); err != nil {
+		return err
+	}
+	_, err = contest.Output(ctx, "go", "-C", filepath.Join(root, "bench", "peers", "plot"), "run", ".", "-o", file, description)
+	return err
+}
+
+// picture has a panel for each benchmark of several sizes, one for all others,
+// and one for overlap.
+func (r *report) picture() picture {
+	p := picture{Title: "weft against the better of Open MPI and MPICH: how many times as fast"}
+	for _, group := range [][]string{{"latency"}, {"bw", "bibw"}, {"bcast"}, {"reduce"}, {"allreduce"}, {"alltoall"}, {"allgather"}} {
+		p.add(r.bySize(group))
+	}
+	p.add(r.singles("barrier", "mr", "put_latency", "get_latency", "start"))
+	p.add(r.overlap())
+	return p
+}
+
+// add adds a panel that shows something.
+func (p *picture) add(one panel) {
+	one.Series = slices.DeleteFunc(one.Series, func(s series) bool { return len(s.Points) == 0 })
+	if slices.ContainsFunc(one.Series, func(s series) bool { return !s.Target }) {
+		p.Panels = append(p.Panels, one)
+	}
+}
+
+// find returns the series of a name, a new one if there is none.
+func (p *panel) find(name string, target bool) *series {
+	for i := range p.Series {
+		if p.Series[i].Name == name {
+			return &p.Series[i]
+		}
+	}
+	p.Series = append(p.Series, series{Name: name, Target: target})
+	return &p.Series[len(p.Series)-1]
+}
+
+func (s *series) add(x, y float64) {
+	if y > 0 && !math.IsInf(y, 0) { // no figure is not a point, nor is 0 on a logarithmic axis
+		s.Points = append(s.Points, [2]float64{x, y})
+	}
+}
+
+// faster says how many times as fast weft is, for a ratio of figures.
+func (e *entry) faster(ratio float64) float64 {
+	if e.More {
+		return ratio
+	}
+	return 1 / ratio
+}
+
+// of are the entries of a benchmark.
+func (r *report) of(bench string) []entry {
+	return slices.DeleteFunc(slices.Clone(r.Rows), func(e entry) bool { return e.Bench != bench })
+}
+
+const timesAsFast = "times as fast"
+
+func (r *report) bySize(benches []string) panel {
+	p := panel{Title: benches[0], Y: timesAsFast, Log: true}
+	for _, bench := range benches {
+		for _, e := range r.of(bench) {
+			p.Title = r.of(benches[0])[0].What
+			name := fmt.Sprintf("%d ranks", e.Ranks)
+			if len(benches) > 1 {
+				name = e.What
+			}
+			p.find(name, false).add(float64(e.Size), e.faster(e.Ratio()))
+			if e.Target > 0 && e.Ranks == 2 {
+				p.find("target", true).add(float64(e.Size), e.faster(e.Target))
+			}
+		}
+	}
+	return p
+}
+
+func (r *report) singles(benches ...string) panel {
+	p := panel{Title: "others", Y: timesAsFast, Log: true}
+	for _, bench := range benches {
+		for _, e := range r.of(bench) {
+			x := float64(len(p.Labels))
+			p.Labels = append(p.Labels, fmt.Sprintf("%s, %d", bench, e.Ranks))
+			p.find("weft", false).add(x, e.faster(e.Ratio()))
+			if e.Target > 0 {
+				p.find("target", true).add(x, e.faster(e.Target))
+			}
+		}
+	}
+	return p
+}
+
+func (r *report) overlap() panel {
+	p := panel{Title: "overlap of Iallreduce", Y: "%"}
+	for _, e := range r.of("iallreduce-overlap") {
+		for _, side := range e.Sides {
+			if x := side.Median(); !math.IsNaN(x) {
+				s := p.find(side.Name, false)
+				s.Points = append(s.Points, [2]float64{float64(e.Size), x})
+			}
+		}
+		p.find("target", true).add(float64(e.Size), e.Target)
+	}
+	return p
+}
