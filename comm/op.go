@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/kernel"
 )
 
 // Integer is any integer type.
@@ -26,7 +27,7 @@ type Logical interface{ Integer | ~bool }
 // §6.9). It is a value, made by the functions of this file.
 type Op[T any] struct {
 	name     string
-	kind     coll.OpKind
+	kind     kernel.Op
 	combine  func(inout, in []byte) // of the program; nil: built in
 	commutes bool
 }
@@ -39,34 +40,34 @@ type Op[T any] struct {
 type OpFor[T any] = func() Op[T]
 
 // Sum adds (MPI_SUM).
-func Sum[T Number]() Op[T] { return Op[T]{name: "Sum", kind: coll.OpSum, commutes: true} }
+func Sum[T Number]() Op[T] { return Op[T]{name: "Sum", kind: kernel.Sum, commutes: true} }
 
 // Prod multiplies (MPI_PROD).
-func Prod[T Number]() Op[T] { return Op[T]{name: "Prod", kind: coll.OpProd, commutes: true} }
+func Prod[T Number]() Op[T] { return Op[T]{name: "Prod", kind: kernel.Prod, commutes: true} }
 
 // Min is the smaller, and NaN where either is (MPI_MIN).
-func Min[T Real]() Op[T] { return Op[T]{name: "Min", kind: coll.OpMin, commutes: true} }
+func Min[T Real]() Op[T] { return Op[T]{name: "Min", kind: kernel.Min, commutes: true} }
 
 // Max is the larger, and NaN where either is (MPI_MAX).
-func Max[T Real]() Op[T] { return Op[T]{name: "Max", kind: coll.OpMax, commutes: true} }
+func Max[T Real]() Op[T] { return Op[T]{name: "Max", kind: kernel.Max, commutes: true} }
 
 // Band is the bitwise and (MPI_BAND).
-func Band[T Integer]() Op[T] { return Op[T]{name: "Band", kind: coll.OpBand, commutes: true} }
+func Band[T Integer]() Op[T] { return Op[T]{name: "Band", kind: kernel.Band, commutes: true} }
 
 // Bor is the bitwise or (MPI_BOR).
-func Bor[T Integer]() Op[T] { return Op[T]{name: "Bor", kind: coll.OpBor, commutes: true} }
+func Bor[T Integer]() Op[T] { return Op[T]{name: "Bor", kind: kernel.Bor, commutes: true} }
 
 // Bxor is the bitwise exclusive or (MPI_BXOR).
-func Bxor[T Integer]() Op[T] { return Op[T]{name: "Bxor", kind: coll.OpBxor, commutes: true} }
+func Bxor[T Integer]() Op[T] { return Op[T]{name: "Bxor", kind: kernel.Bxor, commutes: true} }
 
 // Land is the logical and: true or 1 (MPI_LAND).
-func Land[T Logical]() Op[T] { return Op[T]{name: "Land", kind: coll.OpLand, commutes: true} }
+func Land[T Logical]() Op[T] { return Op[T]{name: "Land", kind: kernel.Land, commutes: true} }
 
 // Lor is the logical or: true or 1 (MPI_LOR).
-func Lor[T Logical]() Op[T] { return Op[T]{name: "Lor", kind: coll.OpLor, commutes: true} }
+func Lor[T Logical]() Op[T] { return Op[T]{name: "Lor", kind: kernel.Lor, commutes: true} }
 
 // Lxor is the logical exclusive or: true or 1 (MPI_LXOR).
-func Lxor[T Logical]() Op[T] { return Op[T]{name: "Lxor", kind: coll.OpLxor, commutes: true} }
+func Lxor[T Logical]() Op[T] { return Op[T]{name: "Lxor", kind: kernel.Lxor, commutes: true} }
 
 // Loc is a value and where it was found, for MinLoc and MaxLoc (MPI 4.1
 // §6.9.4).
@@ -78,13 +79,13 @@ type Loc[T Real] struct {
 // MinLoc is the smaller value with its index; of equal values the one with the
 // smaller index (MPI_MINLOC). Its elements are Loc[T].
 func MinLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MinLoc", kind: coll.OpMinLoc, commutes: true}
+	return Op[Loc[T]]{name: "MinLoc", kind: kernel.MinLoc, commutes: true}
 }
 
 // MaxLoc is the larger value with its index; of equal values the one with the
 // smaller index (MPI_MAXLOC). Its elements are Loc[T].
 func MaxLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MaxLoc", kind: coll.OpMaxLoc, commutes: true}
+	return Op[Loc[T]]{name: "MaxLoc", kind: kernel.MaxLoc, commutes: true}
 }
 
 // OpFunc makes an operation of a function of the program: inout[i] = in[i] ∘
@@ -127,9 +128,9 @@ func operation[T any](op OpFor[T]) (coll.Op, int, error) {
 	if o.name == "" {
 		return coll.Op{}, 0, fmt.Errorf("%w: it is zero, or its function is nil", ErrOp)
 	}
-	k, ok := coll.Kernel(o.kind, info.elem)
+	k, ok := kernel.For(o.kind, info.elem)
 	if !ok || k.Size != info.size { // not to be had with the constraints of this file
 		return coll.Op{}, 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
 	}
-	return k, int(o.kind) + 1, nil
+	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil
 }

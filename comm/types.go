@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/kernel"
 )
 
 // Constants that stand for a rank, a tag or a colour.
@@ -35,8 +35,8 @@ type Status struct {
 type typeInfo struct {
 	size  int
 	align int
-	elem  coll.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
-	err   error     // why it cannot be sent
+	elem  kernel.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
+	err   error       // why it cannot be sent
 }
 
 // types holds a *typeInfo for each reflect.Type seen: looking a type up
@@ -44,24 +44,24 @@ type typeInfo struct {
 var types sync.Map
 
 var (
-	infoInt     = &typeInfo{elem: coll.TypeInt, size: sizeOf[int](), align: sizeOf[int]()}
-	infoInt32   = &typeInfo{elem: coll.TypeInt32, size: 4, align: 4}
-	infoInt64   = &typeInfo{elem: coll.TypeInt64, size: 8, align: 8}
-	infoUint8   = &typeInfo{elem: coll.TypeUint8, size: 1, align: 1}
-	infoUint64  = &typeInfo{elem: coll.TypeUint64, size: 8, align: 8}
-	infoFloat32 = &typeInfo{elem: coll.TypeFloat32, size: 4, align: 4}
-	infoFloat64 = &typeInfo{elem: coll.TypeFloat64, size: 8, align: 8}
+	infoInt     = &typeInfo{elem: kernel.Int, size: sizeOf[int](), align: sizeOf[int]()}
+	infoInt32   = &typeInfo{elem: kernel.Int32, size: 4, align: 4}
+	infoInt64   = &typeInfo{elem: kernel.Int64, size: 8, align: 8}
+	infoUint8   = &typeInfo{elem: kernel.Uint8, size: 1, align: 1}
+	infoUint64  = &typeInfo{elem: kernel.Uint64, size: 8, align: 8}
+	infoFloat32 = &typeInfo{elem: kernel.Float32, size: 4, align: 4}
+	infoFloat64 = &typeInfo{elem: kernel.Float64, size: 8, align: 8}
 )
 
 // elemTypes says what built-in operations call the types that they know.
-var elemTypes = map[reflect.Kind]coll.Type{
-	reflect.Int8: coll.TypeInt8, reflect.Int16: coll.TypeInt16, reflect.Int32: coll.TypeInt32,
-	reflect.Int64: coll.TypeInt64, reflect.Int: coll.TypeInt,
-	reflect.Uint8: coll.TypeUint8, reflect.Uint16: coll.TypeUint16, reflect.Uint32: coll.TypeUint32,
-	reflect.Uint64: coll.TypeUint64, reflect.Uint: coll.TypeUint, reflect.Uintptr: coll.TypeUintptr,
-	reflect.Float32: coll.TypeFloat32, reflect.Float64: coll.TypeFloat64,
-	reflect.Complex64: coll.TypeComplex64, reflect.Complex128: coll.TypeComplex128,
-	reflect.Bool: coll.TypeBool,
+var elemTypes = map[reflect.Kind]kernel.Type{
+	reflect.Int8: kernel.Int8, reflect.Int16: kernel.Int16, reflect.Int32: kernel.Int32,
+	reflect.Int64: kernel.Int64, reflect.Int: kernel.Int,
+	reflect.Uint8: kernel.Uint8, reflect.Uint16: kernel.Uint16, reflect.Uint32: kernel.Uint32,
+	reflect.Uint64: kernel.Uint64, reflect.Uint: kernel.Uint, reflect.Uintptr: kernel.Uintptr,
+	reflect.Float32: kernel.Float32, reflect.Float64: kernel.Float64,
+	reflect.Complex64: kernel.Complex64, reflect.Complex128: kernel.Complex128,
+	reflect.Bool: kernel.Bool,
 }
 
 // infoOf returns what is known of T. The common types do not need the map.

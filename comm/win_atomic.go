@@ -3,14 +3,14 @@ package comm
 import (
 	"fmt"
 
-	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
 )
 
 // The operations that only accumulates know; to reductions they are ErrOp.
 const (
-	opReplace coll.OpKind = -1 - iota
+	opReplace kernel.Op = -1 - iota
 	opNoOp
 )
 
@@ -25,10 +25,10 @@ func NoOp[T any]() Op[T] { return Op[T]{name: "NoOp", kind: opNoOp} }
 // accOps are the operations of windows. Those with Loc are the only ones that
 // are defined for it, and take the places of Min and Max there.
 var accOps = [...]rma.Op{
-	coll.OpSum: rma.Sum, coll.OpProd: rma.Prod, coll.OpMin: rma.Min, coll.OpMax: rma.Max,
-	coll.OpBand: rma.Band, coll.OpBor: rma.Bor, coll.OpBxor: rma.Bxor,
-	coll.OpLand: rma.Land, coll.OpLor: rma.Lor, coll.OpLxor: rma.Lxor,
-	coll.OpMinLoc: rma.Min, coll.OpMaxLoc: rma.Max,
+	kernel.Sum: rma.Sum, kernel.Prod: rma.Prod, kernel.Min: rma.Min, kernel.Max: rma.Max,
+	kernel.Band: rma.Band, kernel.Bor: rma.Bor, kernel.Bxor: rma.Bxor,
+	kernel.Land: rma.Land, kernel.Lor: rma.Lor, kernel.Lxor: rma.Lxor,
+	kernel.MinLoc: rma.Min, kernel.MaxLoc: rma.Max,
 }
 
 // accumulator is the kernel of an operation of windows over the type; nil:
@@ -38,7 +38,7 @@ func (t *typeInfo) accumulator(op rma.Op) func(inout, in []byte) {
 		if o != op {
 			continue
 		}
-		if k, ok := coll.Kernel(coll.OpKind(kind), t.elem); ok && k.Size == t.size {
+		if k, ok := kernel.For(kernel.Op(kind), t.elem); ok && k.Size == t.size {
 			return k.Combine
 		}
 	}
@@ -46,26 +46,26 @@ func (t *typeInfo) accumulator(op rma.Op) func(inout, in []byte) {
 }
 
 // datatypes are the names that fabrics have for element types.
-var datatypes = map[coll.Type]transport.Datatype{
-	coll.TypeInt8: transport.Int8, coll.TypeInt16: transport.Int16, coll.TypeInt32: transport.Int32, coll.TypeInt64: transport.Int64,
-	coll.TypeUint8: transport.Uint8, coll.TypeUint16: transport.Uint16, coll.TypeUint32: transport.Uint32, coll.TypeUint64: transport.Uint64,
-	coll.TypeFloat32: transport.Float32, coll.TypeFloat64: transport.Float64,
-	coll.TypeComplex64: transport.Complex64, coll.TypeComplex128: transport.Complex128,
-	coll.TypeBool: transport.Uint8,
+var datatypes = map[kernel.Type]transport.Datatype{
+	kernel.Int8: transport.Int8, kernel.Int16: transport.Int16, kernel.Int32: transport.Int32, kernel.Int64: transport.Int64,
+	kernel.Uint8: transport.Uint8, kernel.Uint16: transport.Uint16, kernel.Uint32: transport.Uint32, kernel.Uint64: transport.Uint64,
+	kernel.Float32: transport.Float32, kernel.Float64: transport.Float64,
+	kernel.Complex64: transport.Complex64, kernel.Complex128: transport.Complex128,
+	kernel.Bool: transport.Uint8,
 }
 
 // datatype is what fabrics call the type, if they know it.
 func (t *typeInfo) datatype() (transport.Datatype, bool) {
 	e := t.elem
 	switch {
-	case e == coll.TypeInt && t.size == 8:
-		e = coll.TypeInt64
-	case e == coll.TypeInt:
-		e = coll.TypeInt32
-	case (e == coll.TypeUint || e == coll.TypeUintptr) && t.size == 8:
-		e = coll.TypeUint64
-	case e == coll.TypeUint || e == coll.TypeUintptr:
-		e = coll.TypeUint32
+	case e == kernel.Int && t.size == 8:
+		e = kernel.Int64
+	case e == kernel.Int:
+		e = kernel.Int32
+	case (e == kernel.Uint || e == kernel.Uintptr) && t.size == 8:
+		e = kernel.Uint64
+	case e == kernel.Uint || e == kernel.Uintptr:
+		e = kernel.Uint32
 	}
 	d, ok := datatypes[e]
 	return d, ok && d.Size() == t.size // else it is a Loc
@@ -96,7 +96,7 @@ func accumulate[T any](op OpFor[T]) (rma.Op, error) {
 	case o.kind == opNoOp:
 		return rma.NoOp, nil
 	}
-	if k, ok := coll.Kernel(o.kind, info.elem); !ok || k.Size != info.size {
+	if k, ok := kernel.For(o.kind, info.elem); !ok || k.Size != info.size {
 		return 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
 	}
 	return accOps[o.kind], nil

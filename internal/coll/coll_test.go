@@ -13,6 +13,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/coll/colltest"
+	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/params"
 )
 
@@ -55,9 +56,11 @@ var networks = map[string]colltest.Options{
 
 var ranks = []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 16}
 
-func sum64() coll.Op {
-	op, _ := coll.Kernel(coll.OpSum, coll.TypeInt64)
-	return op
+func sum64() coll.Op { return sumOf(kernel.Int64) }
+
+func sumOf(t kernel.Type) coll.Op {
+	k, _ := kernel.For(kernel.Sum, t)
+	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}
 }
 
 // randomConfig forces an algorithm and moves everything small that cuts
@@ -140,7 +143,7 @@ func TestCutOffs(t *testing.T) {
 // TestFloatsAreDeterministic sums numbers whose sum depends on the order, with
 // random delays: the bits must be those of the first run, on all ranks.
 func TestFloatsAreDeterministic(t *testing.T) {
-	sum, _ := coll.Kernel(coll.OpSum, coll.TypeFloat64)
+	sum := sumOf(kernel.Float64)
 	for _, a := range coll.Algorithms() {
 		for _, n := range []int{3, 4, 7} {
 			var first [][]byte

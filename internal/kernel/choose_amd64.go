@@ -1,0 +1,20 @@
+//go:build !purego
+
+package kernel
+
+import "golang.org/x/sys/cpu"
+
+// variants are those that can run here, the fastest last. x/sys/cpu asks the
+// system too whether it saves the registers; GODEBUG=cpu.avx512f=off or
+// cpu.avx2=off has it deny them.
+func variants() []variant {
+	all := []variant{{name: "go"}}
+	x := &cpu.X86
+	if x.HasAVX2 {
+		all = append(all, variant{name: "avx2", narrow: &avx2})
+		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
+			all = append(all, variant{name: "avx512", narrow: &avx2, wide: &avx512})
+		}
+	}
+	return all
+}

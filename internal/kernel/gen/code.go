@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// set is an instruction set.
+type set struct {
+	name  string
+	width int  // bytes of a register
+	masks bool // there are mask registers
+}
+
+var (
+	avx2   = set{name: "avx2", width: 32}
+	avx512 = set{name: "avx512", width: 64, masks: true}
+)
+
+// unroll is how many registers the main loop combines per turn.
+const unroll = 4
+
+// code is a function under construction.
+type code struct {
+	*build.Context
+	set       *set
+	lane      lane
+	step      int // bytes of memory that fill a register
+	constants map[uint64]reg.VecVirtual
+}
+
+// function writes one kernel. Its operands are n ≥ width bytes:
+//
+//	dst   ├─ first ─┤                                       ├─ last ──┤
+//	      ├──┼─────────────────┼─────────────────┼────────┼────────┼──┤
+//	     d  skip    4 registers a turn  ...         1 a turn  ...     n
+//
+// The first and the last register full are loaded and combined before anything
+// is stored, and stored after the loops: the loops may then begin where dst is
+// aligned, and leave a rest, while dst may be left or right. What is stored
+// twice is the same both times.
+func (s *set) function(ctx *build.Context, k kernel) {
+	c := &code{Context: ctx, set: s, lane: k.lane, step: s.width, constants: map[uint64]reg.VecVirtual{}}
+	if k.lane.doubled {
+		c.step /= 2
+	}
+	c.Function(s.symbol(k))
+	c.Attributes(attr.NOSPLIT)
+	c.Pragma("noescape")
+	c.SignatureExpr("func(dst, left, right *byte, n int)")
+	c.Doc(fmt.Sprintf("%s is %s of %d or more bytes.", s.symbol(k), k.op, s.width))
+
+	dst, left, right, n := c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("dst"), dst)
+	c.Load(c.Param("left"), left)
+	c.Load(c.Param("right"), right)
+	c.Load(c.Param("n"), n)
+
+	at := func(base reg.Register, i int) operand.Mem { return operand.Mem{Base: base, Disp: i * c.step} }
+	end := func(base reg.Register) operand.Mem { return operand.Mem{Base: base, Index: n, Scale: 1, Disp: -c.step} }
+
+	c.Comment("The two ends.")
+	first, last := c.register(), c.register()
+	c.load(at(left, 0), first)
+	k.rule(c, first, at(right, 0))
+	c.load(end(left), last)
+	k.rule(c, last, end(right))
+	dstFirst, dstLast := c.GP64(), c.GP64()
+	c.MOVQ(dst, dstFirst)
+	c.LEAQ(end(dst), dstLast)
+
+	c.Comment("To where dst is aligned.")
+	skip := c.GP64()
+	c.MOVQ(dst, skip)
+	c.NEGQ(skip)
+	c.ANDQ(operand.U32(c.step-c.lane.size), skip) // below step, and whole elements
+	c.advance(skip, n, dst, left, right)
+
+	for _, turn := range []int{unroll, 1} {
+		loop, done := fmt.Sprintf("loop%d", turn), fmt.Sprintf("done%d", turn)
+		bytes := operand.U32(turn * c.step)
+		c.CMPQ(n, bytes)
+		c.JL(operand.LabelRef(done))
+		c.Label(loop)
+		results := make([]reg.VecVirtual, turn)
+		for i := range results {
+			results[i] = c.register()
+			c.load(at(left, i), results[i])
+			k.rule(c, results[i], at(right, i))
+		}
+		for i, x := range results {
+			c.store(x, at(dst, i))
+		}
+		c.advance(bytes, n, dst, left, right)
+		c.CMPQ(n, bytes)
+		c.JGE(operand.LabelRef(loop))
+		c.Label(done)
+	}
+
+	c.store(first, operand.Mem{Base: dstFirst})
+	c.store(last, operand.Mem{Base: dstLast})
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// advance moves the pointers by so many bytes, of which n are left.
+func (c *code) advance(by, n operand.Op, pointers ...operand.Op) {
+	for _, p := range pointers {
+		c.ADDQ(by, p)
+	}
+	c.SUBQ(by, n)
+}
+
+// register is a vector register of the set.
+func (c *code) register() reg.VecVirtual {
+	if c.set.masks {
+		return c.ZMM()
+	}
+	return c.YMM()
+}
+
+func (c *code) load(m operand.Mem, x reg.VecVirtual) {
+	if c.lane.doubled {
+		c.VCVTPS2PD(m, x)
+	} else {
+		c.VMOVUPS(m, x)
+	}
+}
+
+// store overwrites x.
+func (c *code) store(x reg.VecVirtual, m operand.Mem) {
+	switch {
+	case !c.lane.doubled:
+		c.VMOVUPS(x, m)
+	case c.set.masks:
+		c.VCVTPD2PS(x, x.AsY())
+		c.VMOVUPS(x.AsY(), m)
+	default:
+		c.VCVTPD2PSY(x, x.AsX())
+		c.VMOVUPS(x.AsX(), m)
+	}
+}
+
+// constant is a register full of a 64-bit pattern. It is filled where it is
+// first asked for, which is at the function's beginning.
+func (c *code) constant(pattern uint64) reg.VecVirtual {
+	if x, ok := c.constants[pattern]; ok {
+		return x
+	}
+	r, x := c.GP64(), c.register()
+	c.MOVQ(operand.U64(pattern), r)
+	c.VMOVQ(r, x.AsX())
+	c.VPBROADCASTQ(x.AsX(), x)
+	c.constants[pattern] = x
+	return x
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// rule writes x = x ∘ y, where y is in memory. In Go's assembly the operands
+// stand from right to left: VSUBPD z, y, x is x = y - z.
+type rule func(c *code, x reg.VecVirtual, y operand.Mem)
+
+// by is for what one instruction does.
+func by(instruction func(c *code, ops ...operand.Op)) rule {
+	return func(c *code, x reg.VecVirtual, y operand.Mem) {
+		if c.lane.doubled {
+			panic("y has another form in memory")
+		}
+		instruction(c, y, x, x)
+	}
+}
+
+// either has a rule for each instruction set.
+func either(avx2, avx512 rule) rule {
+	return func(c *code, x reg.VecVirtual, y operand.Mem) {
+		if c.set.masks {
+			avx512(c, x, y)
+		} else {
+			avx2(c, x, y)
+		}
+	}
+}
+
+// loaded is y in a register, for rules that need it more than once.
+func (c *code) loaded(y operand.Mem) reg.VecVirtual {
+	r := c.register()
+	c.load(y, r)
+	return r
+}
+
+// The instructions for bits have a name in each set.
+
+func (c *code) and(ops ...operand.Op) {
+	if c.set.masks {
+		c.VPANDQ(ops...)
+	} else {
+		c.VPAND(ops[0], ops[1], ops[2])
+	}
+}
+
+func (c *code) or(ops ...operand.Op) {
+	if c.set.masks {
+		c.VPORQ(ops...)
+	} else {
+		c.VPOR(ops[0], ops[1], ops[2])
+	}
+}
+
+func (c *code) xor(ops ...operand.Op) {
+	if c.set.masks {
+		c.VPXORQ(ops...)
+	} else {
+		c.VPXOR(ops[0], ops[1], ops[2])
+	}
+}
+
+// prodBytes multiplies bytes as halves, of which the low bytes are kept: the
+// odd ones are shifted down in x and left alone but up in y.
+//
+//	x        b a     d c
+//	y        f e     h g
+//	x * y    . ae    . cg    → low bytes
+//	x>>8     0 b     0 d
+//	y&ff00   f 0     h 0
+//	product  bf 0    dh 0    → high bytes
+func prodBytes(c *code, x reg.VecVirtual, m operand.Mem) {
+	y, even := c.loaded(m), c.register()
+	c.VPMULLW(y, x, even)
+	c.and(c.constant(0x00ff00ff00ff00ff), even, even)
+	c.VPSRLW(operand.U8(8), x, x)
+	c.and(c.constant(0xff00ff00ff00ff00), y, y)
+	c.VPMULLW(y, x, x)
+	c.or(even, x, x)
+}
+
+// prodQuads multiplies 64 bits by halves, of which the product of the two high
+// ones is beyond: lo*lo + (lo*hi + hi*lo)<<32.
+func prodQuads(c *code, x reg.VecVirtual, m operand.Mem) {
+	y, crossed, low := c.loaded(m), c.register(), c.register()
+	c.VPSHUFD(operand.U8(0b10_11_00_01), y, crossed) // the halves change places
+	c.VPMULLD(crossed, x, crossed)
+	c.VPSRLQ(operand.U8(32), crossed, low)
+	c.VPADDD(low, crossed, crossed)
+	c.VPSLLQ(operand.U8(32), crossed, crossed)
+	c.VPMULUDQ(y, x, x)
+	c.VPADDQ(crossed, x, x)
+}
+
+// prodComplex multiplies pairs (re, im) of float64. Each product and each sum
+// is rounded by itself.
+func prodComplex(c *code, x reg.VecVirtual, m operand.Mem) {
+	y, crossed := c.loaded(m), c.register()
+	c.VPERMILPD(operand.U8(0b01_01_01_01), y, crossed) // (im, re) of y
+	im := c.register()
+	c.VPERMILPD(operand.U8(0xff), x, im)
+	c.VMOVDDUP(x, x)
+	c.VMULPD(y, x, x)              // re*re, re*im
+	c.VMULPD(crossed, im, crossed) // im*im, im*re
+	if c.set.masks {
+		// There is no VADDSUBPD; a product with 1 is exact, so nothing is fused.
+		c.VFMADDSUB213PD(crossed, c.constant(one), x)
+	} else {
+		c.VADDSUBPD(crossed, x, x)
+	}
+}
+
+// one is 1 in float64.
+const one = 0x3ff0000000000000
+
+// quads chooses the smaller or larger of 64-bit integers by a comparison.
+type quads struct{ min, signed bool }
+
+func (q quads) choose(c *code, x reg.VecVirtual, m operand.Mem) {
+	y, greater := c.loaded(m), c.register()
+	if q.signed {
+		c.VPCMPGTQ(y, x, greater)
+	} else {
+		sign, flipped := c.constant(1<<63), c.register()
+		c.xor(sign, y, flipped)
+		c.xor(sign, x, greater)
+		c.VPCMPGTQ(flipped, greater, greater)
+	}
+	if q.min {
+		c.VPBLENDVB(greater, y, x, x)
+	} else {
+		c.VPBLENDVB(greater, x, y, x)
+	}
+}

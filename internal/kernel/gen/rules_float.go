@@ -1,0 +1,95 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// precision is what differs between float32 and float64.
+type precision struct {
+	nan      uint64 // the NaN that kernels yield, in 64 bits
+	compare  func(c *code, ops ...operand.Op)
+	move     func(c *code, ops ...operand.Op)
+	blend    func(c *code, mask, set, clear, x operand.Op)
+	min, max func(c *code, ops ...operand.Op)
+	rangeOf  func(c *code, ops ...operand.Op)
+}
+
+var (
+	single = precision{
+		nan: 0x7fc00000_7fc00000, compare: (*code).VCMPPS, move: (*code).VMOVAPS, blend: (*code).VBLENDVPS,
+		min: (*code).VMINPS, max: (*code).VMAXPS, rangeOf: (*code).VRANGEPS,
+	}
+	double = precision{
+		nan: 0x7ff80000_00000000, compare: (*code).VCMPPD, move: (*code).VMOVAPD, blend: (*code).VBLENDVPD,
+		min: (*code).VMINPD, max: (*code).VMAXPD, rangeOf: (*code).VRANGEPD,
+	}
+)
+
+// unordered is a mask of where x or y is NaN.
+func (p precision) unordered(c *code, x, y reg.VecVirtual) reg.Register {
+	var mask reg.Register = c.register()
+	if c.set.masks {
+		mask = c.K()
+	}
+	p.compare(c, operand.U8(3), y, x, mask)
+	return mask
+}
+
+// putNaN puts the NaN into x where the mask is.
+func (p precision) putNaN(c *code, mask reg.Register, x reg.VecVirtual) {
+	if c.set.masks {
+		p.move(c, c.constant(p.nan), mask, x)
+	} else {
+		p.blend(c, mask, c.constant(p.nan), x, x)
+	}
+}
+
+// quiet makes every NaN that r yields the same.
+func quiet(p precision, r rule) rule {
+	return func(c *code, x reg.VecVirtual, y operand.Mem) {
+		r(c, x, y)
+		p.putNaN(c, p.unordered(c, x, x), x)
+	}
+}
+
+// minFloats asks for the minimum both ways round: of two zeros the processor
+// takes the second, so that one of the results has the sign if any has it.
+func minFloats(p precision) rule {
+	return func(c *code, x reg.VecVirtual, m operand.Mem) {
+		y, other := c.loaded(m), c.register()
+		nan := p.unordered(c, x, y)
+		p.min(c, y, x, other)
+		p.min(c, x, y, x)
+		c.or(other, x, x)
+		p.putNaN(c, nan, x)
+	}
+}
+
+// maxFloats likewise: one of the results lacks the sign if any lacks it.
+func maxFloats(p precision) rule {
+	return func(c *code, x reg.VecVirtual, m operand.Mem) {
+		y, other := c.loaded(m), c.register()
+		nan := p.unordered(c, x, y)
+		p.max(c, y, x, other)
+		p.max(c, x, y, x)
+		c.and(other, x, x)
+		p.putNaN(c, nan, x)
+	}
+}
+
+// What VRANGE does: -0 is less than +0 to it, but it passes over a NaN. The
+// sign is that of the operand chosen.
+const (
+	rangeMin = 0b01_00
+	rangeMax = 0b01_01
+)
+
+func rangeOf(p precision, what uint8) rule {
+	return func(c *code, x reg.VecVirtual, m operand.Mem) {
+		y := c.loaded(m)
+		nan := p.unordered(c, x, y)
+		p.rangeOf(c, operand.U8(what), y, x, x)
+		p.putNaN(c, nan, x)
+	}
+}

@@ -1,0 +1,132 @@
+package kernel
+
+import "math"
+
+// The loops in Go: the definition of what the kernels do, and what processors
+// without one in assembly run. Each is dst[i] = left[i] ∘ right[i].
+
+type integer interface {
+	int8 | int16 | int32 | int64 | int | uint8 | uint16 | uint32 | uint64 | uint | uintptr
+}
+
+type float interface{ float32 | float64 }
+
+type ordered interface{ integer | float }
+
+type loop = func(dst, left, right []byte)
+
+// one is the NaN that kernels yield, in place of any that is not a number.
+func one[T float](v T) T {
+	if v != v {
+		return T(math.Float64frombits(0x7ff8000000000000))
+	}
+	return v
+}
+
+func sumInts[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = l[i] + r[i]
+	}
+}
+
+func sumFloats[T float](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = one(l[i] + r[i])
+	}
+}
+
+func prodInts[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = l[i] * r[i]
+	}
+}
+
+func prodFloats[T float](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = one(l[i] * r[i])
+	}
+}
+
+// prodComplex writes the product out, since the language permits a compiler to
+// fuse multiplications with additions, and some do; not across a conversion.
+func prodComplex[C complex64 | complex128](dst, left, right []byte) {
+	d, l, r := views[C](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		x, y := complex128(l[i]), complex128(r[i])
+		re := float64(real(x)*real(y)) - float64(imag(x)*imag(y))
+		im := float64(real(x)*imag(y)) + float64(imag(x)*real(y))
+		d[i] = C(complex(one(re), one(im)))
+	}
+}
+
+func least[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = min(l[i], r[i])
+	}
+}
+
+func leastFloat[T float](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = one(min(l[i], r[i]))
+	}
+}
+
+func most[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = max(l[i], r[i])
+	}
+}
+
+func mostFloat[T float](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = one(max(l[i], r[i]))
+	}
+}
+
+func land[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = truth[T](l[i] != 0 && r[i] != 0)
+	}
+}
+
+func lor[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = truth[T](l[i]|r[i] != 0)
+	}
+}
+
+func lxor[T integer](dst, left, right []byte) {
+	d, l, r := views[T](dst, left, right)
+	l, r = l[:len(d)], r[:len(d)]
+	for i := range d {
+		d[i] = truth[T]((l[i] != 0) != (r[i] != 0))
+	}
+}
+
+func truth[T integer](b bool) T {
+	if b {
+		return 1
+	}
+	return 0
+}
