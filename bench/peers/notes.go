@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/weft-hpc/weft/bench/contest"
 )
 
 // notice keeps what a reader must know of a measurement besides its figure.
@@ -21,7 +23,11 @@ func (b *built) notice(side string, bench *benchmark, ranks int, object map[stri
 	}
 	if n, ok := object["allocs_per_op"].(float64); ok && n > b.most {
 		b.most = n
-		b.where = fmt.Sprintf("%s of %v bytes, %d ranks", bench.name, object["size"], ranks)
+		size, _ := object["size"].(float64)
+		b.where = fmt.Sprintf("%s of %s, %d ranks", bench.name, contest.BytesText(int(size)), ranks)
+	}
+	if _, ok := object["overlap_percent"]; ok {
+		b.overlaps = true
 	}
 }
 
@@ -47,7 +53,7 @@ func (b *built) notes() []string {
 	if len(placed) > 0 {
 		notes = append(notes, "Each launcher places ranks as it does by default; cores that rank 0 may run on: "+strings.Join(placed, "; ")+".")
 	}
-	if cores := runtime.NumCPU(); cores <= 2 {
+	if cores := runtime.NumCPU(); b.overlaps && cores <= 2 {
 		notes = append(notes, fmt.Sprintf("Overlap has no spare core here: 2 ranks compute on %d.", cores))
 	}
 	if len(b.Missing) > 0 {

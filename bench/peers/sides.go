@@ -23,6 +23,8 @@ type built struct {
 	over  []string               // weft's transports
 	most  float64                // objects allocated per operation of weft's
 	where string                 // that was
+
+	overlaps bool // were measured
 }
 
 // build builds gorun, ./bench, hello, and the C programs with every compiler
