@@ -1,8 +1,11 @@
-// Package shm carries messages and one-sided transfers between the ranks of one
-// host through memory that they share.
 package shm
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
 
 // What lies where in the memory file that the ranks of a host have in common.
 // All follows from their number n, so that nobody has to be told:
@@ -26,6 +29,9 @@ const (
 	maxLocals  = joinedWords * 64 // ranks of one host
 
 	joinedWords = 64
+
+	wordSize       = 8
+	largestMessage = 64<<10 + transport.HeaderSize
 )
 
 // layout is the places of all parts, in bytes from the file's beginning.
@@ -68,6 +74,12 @@ func ringLines(n int) int {
 	}
 }
 
+// maxMessage is the longest message of a ring of so many lines: half of it, so
+// that there is room for one wherever in the ring the writer stands.
+func maxMessage(ringLines int) int {
+	return min(largestMessage, ringLines/2*lineSize-wordSize)
+}
+
 // ringSize is the bytes of a ring with the page of its reader's progress.
 func (l *layout) ringSize() int64 { return pageSize + int64(l.ringLines)*lineSize }
 
@@ -83,34 +95,53 @@ func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
 
 // fileHeader is the file's first page.
 type fileHeader struct {
-	magic atomic.Uint64
-	job   atomic.Uint64 // what the ranks agree on, hashed under the job's secret
-	_     [lineSize - 16]byte
+	label atomic.Uint64 // what the ranks agree on, see wire.ShmJob
+	_     [lineSize - 8]byte
 
 	sleepers atomic.Int32 // ranks in Wait or about to be; never too small
 	_        [lineSize - 4]byte
 }
 
-// card is what a rank tells of itself: a page of the file.
+// card is what a rank tells of itself, on a page of the file. Each word that is
+// written while others look at it has a line to itself.
 type card struct {
-	identity [3 * lineSize]byte // see wire.ShmCard; valid from cardPresent on
+	identity [2 * lineSize]byte // a wire.ShmCard; valid from cardPresent on
 
-	state atomic.Uint32 // see cardAbsent
+	state atomic.Uint32 // how far it is: cardAbsent and so on
 	_     [lineSize - 4]byte
 
-	// alive is the thread that lives as long as the process: see liveness.go.
-	alive atomic.Uint32
+	alive atomic.Uint32 // the thread that lives as long as the process; see liveness.go
 	_     [lineSize - 4]byte
 
-	// sleep is asleep while the rank is in Wait or about to be, then whoever
-	// has something for it sets it to awake and wakes it (futex(2)).
+	// sleep is asleep while the rank is in Wait or about to be. Whoever has
+	// something for it sets it to awake, and wakes it.
 	sleep atomic.Uint32
 	_     [lineSize - 4]byte
 
-	// news counts the changes that the rank should look at: sources in joined,
-	// states of other cards.
+	// news counts what the rank should look at beside the rings that it polls:
+	// new sources in joined, the states of other cards, a ring given up.
 	news atomic.Uint32
 	_    [lineSize - 4]byte
 
 	joined [joinedWords]atomic.Uint64 // a bit for each rank that has ever sent to this one
 }
+
+var _ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it
+
+// The states of a card; they only grow.
+const (
+	cardAbsent  = iota
+	cardTaken   // its rank is writing it
+	cardPresent // identity is valid
+	cardLeft    // the rank has shut down: it sends nothing any more
+)
+
+// line is what a ring consists of. A message begins at a line, and fills the
+// next ones where it does not fit.
+type line struct {
+	word atomic.Uint64 // a wire.ShmWord, of the line that a message begins at
+	data [lineSize - wordSize]byte
+}
+
+// inLine is the longest message that one line carries.
+const inLine = lineSize - wordSize

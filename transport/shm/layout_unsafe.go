@@ -1,6 +1,10 @@
 package shm
 
-import "unsafe"
+import (
+	"os"
+	"sync/atomic"
+	"unsafe"
+)
 
 // at gives the T that lies at an offset of mapped memory, which is aligned for
 // it and goes on for as long as it is.
@@ -14,4 +18,15 @@ func at[T any](mem []byte, off int64) *T {
 func view[T any](mem []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(t)))
+}
+
+// storePlain stores without a barrier of its own. It is seen before whatever
+// the caller stores atomically afterwards.
+func storePlain(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
+
+// fromPage gives a mapping back whose beginning mapFile has cut off.
+func fromPage(mem []byte) []byte {
+	p := unsafe.SliceData(mem)
+	skip := int(uintptr(unsafe.Pointer(p)) & uintptr(os.Getpagesize()-1))
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), -skip)), len(mem)+skip)
 }

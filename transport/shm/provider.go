@@ -1,3 +1,132 @@
+// Package shm carries messages and one-sided transfers between the ranks of one
+// host through memory that they share.
+//
+//	rank 0: Send ── copy into the ring 0→1, publish ──┐   ring 0→1 lies in the inbox of 1
+//	                                                  ▼
+//	rank 1: Read ── finds the word of the next line ── message: a view of the ring
+//
+// All ranks of a host map one memory file (memfd_create(2)). It has no name, so
+// nothing of it is left when they have ended, in whatever way; it is sealed
+// against changes of its size, so no rank can take memory from under another;
+// and every word that another rank writes is read once and checked before it is
+// used: what is not as it must be ends that rank's connection, not this process.
 package shm
 
-const name = "shm"
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+const (
+	name       = "shm"
+	memoryName = "weft-shm"
+)
+
+type provider struct {
+	start uint64 // the ring position that a job begins with; the same in all its ranks
+}
+
+// New returns the provider "shm".
+func New() transport.Provider { return provider{} }
+
+func (provider) Name() string { return name }
+
+// Open opens the domain. With cfg.Memory it has joined the other ranks of the
+// host when it returns, and its address vectors are full from the beginning;
+// without, it joins them when the vector of its endpoint has all addresses.
+func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
+	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
+		return nil, fmt.Errorf("shm: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
+	}
+	d := &domain{
+		cfg:   cfg,
+		rank:  cfg.Self,
+		size:  cfg.Size,
+		job:   wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
+		start: p.start,
+		peers: make([]*peer, cfg.Size),
+		given: cfg.Memory != nil,
+	}
+	d.watch.fd = -1
+	var err error
+	if d.given {
+		err = d.openGiven(cfg.Memory, cfg.Locals)
+	} else {
+		err = d.openOwn()
+	}
+	if err != nil {
+		_ = d.Close() // the error that brought us here says more
+		return nil, fmt.Errorf("shm: open: %w", err)
+	}
+	return d, nil
+}
+
+// openGiven joins the ranks that the launcher gave the file to.
+func (d *domain) openGiven(memory *os.File, locals []transport.Addr) error {
+	if !slices.Contains(locals, d.rank) || !slices.IsSorted(locals) || locals[0] < 0 || int(locals[len(locals)-1]) >= d.size ||
+		len(slices.Compact(slices.Clone(locals))) < len(locals) {
+		return fmt.Errorf("rank %d of %d among %v: %w", d.rank, d.size, locals, transport.ErrAddress)
+	}
+	file, err := duplicate(memory)
+	if err != nil {
+		return err
+	}
+	d.file = file
+	d.setLimits(len(locals))
+	return d.join(file, locals, nil)
+}
+
+// openOwn makes a file that others may find by this rank's address.
+func (d *domain) openOwn() error {
+	file, err := newMemory()
+	if err != nil {
+		return err
+	}
+	d.file = file
+	d.setLimits(min(d.size, maxLocals))
+	d.address, err = newAddress(&d.job, int(d.rank), file)
+	return err
+}
+
+// setLimits fixes what the domain's attributes promise, for as many ranks as
+// there may be on the host.
+func (d *domain) setLimits(locals int) {
+	d.maxMsg = maxMessage(ringLines(locals))
+	d.deaths = robustFutexes()
+}
+
+// newMemory makes an empty memory file.
+func newMemory() (*os.File, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(memoryName, flags|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(memoryName, flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	return os.NewFile(uintptr(fd), memoryName), nil
+}
+
+// duplicate gives a descriptor of the domain's own.
+func duplicate(f *os.File) (*os.File, error) {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, dupErr := -1, error(nil)
+	err = c.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err == nil {
+		err = dupErr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("duplicate the memory file: %w", err)
+	}
+	return os.NewFile(uintptr(fd), memoryName), nil
+}

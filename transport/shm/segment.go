@@ -1,40 +1,119 @@
 package shm
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
 )
 
 // segment is the memory file of the host's ranks, as this process maps it. Its
 // ranks are local ones: 0 to layout.n-1 in the order of world ranks.
+//
+// The front is unmapped when the garbage collector finds that nobody has the
+// segment any more, because Asleep, Notify and Signal may come at any time and
+// take no lock. Who uses a word of it keeps the segment alive meanwhile.
 type segment struct {
 	layout
+	self  int
 	file  *os.File
 	front []byte // header, cards, claims, tables
 	inbox []byte // this rank's rings
 }
 
+// openSegment maps the file for one of n ranks, which have label in common. The
+// first of them to come sizes it and seals it against changes of that.
+func openSegment(file *os.File, n, self int, label uint64) (*segment, error) {
+	s := &segment{layout: newLayout(n), self: self, file: file}
+	if err := s.fix(); err != nil {
+		return nil, err
+	}
+	front, err := s.mapFile(0, int(s.inboxes))
+	if err != nil {
+		return nil, err
+	}
+	s.front = front
+	runtime.AddCleanup(s, func(mem []byte) { _ = unix.Munmap(mem) }, front)
+	if l := &s.header().label; !l.CompareAndSwap(0, label) && l.Load() != label {
+		return nil, errors.New("the memory file is another job's, or the ranks do not agree on who is on this host")
+	}
+	if s.inbox, err = s.mapFile(s.ring(0, self), int(s.inboxSize())); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// fix gives the file its size and seals it, which does nothing where another
+// rank has. Who is sealed out of sizing it otherwise sees that the size is wrong.
+func (s *segment) fix() error {
+	fd := int(s.file.Fd())
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return fmt.Errorf("not a memory file: %w", err)
+	}
+	if have&seals != seals {
+		if err := unix.Ftruncate(fd, s.size); err != nil && !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("size the memory file: %w", err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil && !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("seal the memory file: %w", err)
+		}
+		if have, err = unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil {
+			return fmt.Errorf("seals of the memory file: %w", err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat the memory file: %w", err)
+	}
+	if st.Size != s.size || have&seals != seals {
+		return fmt.Errorf("the memory file has %d bytes and seals %#x, and should have %d and %#x", st.Size, have, s.size, seals)
+	}
+	return nil
+}
+
 // mapFile maps n bytes of the file from an offset that is a multiple of
 // pageSize. The caller unmaps them by unmapFile.
 func (s *segment) mapFile(off int64, n int) ([]byte, error) {
-	skip := int(off % int64(os.Getpagesize()))
+	skip := int(off & int64(os.Getpagesize()-1))
 	mem, err := unix.Mmap(int(s.file.Fd()), off-int64(skip), n+skip, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
+		return nil, fmt.Errorf("map the memory file: %w", err)
 	}
 	return mem[skip:], nil
+}
+
+// unmapFile takes a mapping back that mapFile made.
+func unmapFile(mem []byte) error {
+	if err := unix.Munmap(fromPage(mem)); err != nil {
+		return fmt.Errorf("unmap the memory file: %w", err)
+	}
+	return nil
+}
+
+// close unmaps what no other goroutine uses.
+func (s *segment) close() {
+	if s.inbox != nil {
+		_ = unmapFile(s.inbox) // it was mapped
+		s.inbox = nil
+	}
 }
 
 func (s *segment) header() *fileHeader { return at[fileHeader](s.front, 0) }
 
 func (s *segment) card(rank int) *card { return at[card](s.front, s.cards+int64(rank)*pageSize) }
 
-// claims are a rank's lines for copies that both sides make.
-func (s *segment) claims(rank int) []claim {
-	off := s.layout.claims + int64(rank)*pageSize
-	return view[claim](s.front[off : off+pageSize])
+// claims are a rank's lines for copies.
+func (s *segment) claims(rank int) *claims {
+	return at[claims](s.front, s.layout.claims+int64(rank)*pageSize)
 }
 
 // directory is where a rank describes its part of the shared heap.
@@ -47,4 +126,63 @@ func (s *segment) directory(rank int) []byte {
 func (s *segment) regions(rank int) []byte {
 	off := s.tables + int64(rank)*tableSize
 	return s.front[off+dirSize : off+tableSize : off+tableSize]
+}
+
+// ringFrom is the ring from a rank to this one.
+func (s *segment) ringFrom(rank int) []byte {
+	off := int64(rank) * s.ringSize()
+	return s.inbox[off : off+s.ringSize()]
+}
+
+// join makes this rank one of the host's ranks: those of locals, which map the
+// file. nonce is what the file goes by where the ranks found it by an address.
+func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) error {
+	if len(locals) > maxLocals {
+		return fmt.Errorf("%d ranks on one host are more than %d", len(locals), maxLocals)
+	}
+	self := 0
+	b := make([]byte, 0, 16+4*len(locals))
+	b = binary.LittleEndian.AppendUint32(b, uint32(d.size))
+	b = binary.LittleEndian.AppendUint64(b, d.start)
+	for i, r := range locals {
+		b = binary.LittleEndian.AppendUint32(b, uint32(r))
+		if r == d.rank {
+			self = i
+		}
+	}
+	s, err := openSegment(file, len(locals), self, d.job.Label("file", append(b, nonce...)))
+	if err != nil {
+		return err
+	}
+	own := s.card(self)
+	if !own.state.CompareAndSwap(cardAbsent, cardTaken) {
+		s.close()
+		return fmt.Errorf("rank %d has been opened before", d.rank)
+	}
+	d.seg, d.self, d.news = s, self, &own.news
+	d.locals = make([]*peer, len(locals))
+	for i, r := range locals {
+		p := &peer{rank: r, local: i, page: s.card(i), sleep: &s.card(i).sleep}
+		d.peers[r], d.locals[i] = p, p
+	}
+	c := wire.ShmCard{Rank: uint32(d.rank), Size: uint32(d.size), PID: uint32(os.Getpid()), Nonce: newNonce()}
+	c.Put(own.identity[:wire.ShmCardSize], &d.job)
+	if err := d.life.begin(&own.alive, d.deaths); err != nil {
+		return err
+	}
+	if err := d.initTransfers(); err != nil {
+		return err
+	}
+	if err := d.initHeap(); err != nil {
+		return err
+	}
+	own.state.Store(cardPresent)
+	if err := d.meet(d.locals[self]); err != nil {
+		return err
+	}
+	d.attached.Store(s)
+	if d.early.Swap(awake) == asleep { // whoever waits should do so for the others now
+		futexWake(&d.early)
+	}
+	return nil
 }

@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// ShmCardSize is the encoded size of a ShmCard with its proof.
+const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
+
+// shmMagic opens a card; its last byte is the version.
+const shmMagic = "weft-sh\x01"
+
+// ShmCard is what a rank says of itself in the memory that it shares with the
+// others of its host, little endian, with a proof that it knows the job's
+// secret:
+//
+//	 0        8      12     16    20    24      56      88
+//	┌────────┬──────┬──────┬─────┬─────┬───────┬───────┐
+//	│ magic  │ rank │ size │ pid │  0  │ nonce │  mac  │
+//	└────────┴──────┴──────┴─────┴─────┴───────┴───────┘
+type ShmCard struct {
+	Rank, Size uint32   // of the job
+	PID        uint32   // as the rank itself sees it
+	Nonce      [32]byte // of this start of the process
+}
+
+// ShmJob is what proves a card.
+type ShmJob struct {
+	Secret [32]byte
+	JobID  string
+}
+
+// Put writes the card and its proof to b of ShmCardSize bytes.
+func (c *ShmCard) Put(b []byte, j *ShmJob) {
+	_ = b[ShmCardSize-1]
+	copy(b, shmMagic)
+	binary.LittleEndian.PutUint32(b[8:], c.Rank)
+	binary.LittleEndian.PutUint32(b[12:], c.Size)
+	binary.LittleEndian.PutUint32(b[16:], c.PID)
+	binary.LittleEndian.PutUint32(b[20:], 0)
+	copy(b[24:56], c.Nonce[:])
+	j.mac(b[:56], b[56:ShmCardSize])
+}
+
+// Parse reads a card; false for anything that Put has not written under the
+// same job.
+func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
+	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {
+		return false
+	}
+	var m [sha256.Size]byte
+	j.mac(b[:56], m[:])
+	if !hmac.Equal(m[:], b[56:]) {
+		return false
+	}
+	c.Rank = binary.LittleEndian.Uint32(b[8:])
+	c.Size = binary.LittleEndian.Uint32(b[12:])
+	c.PID = binary.LittleEndian.Uint32(b[16:])
+	copy(c.Nonce[:], b[24:56])
+	return true
+}
+
+func (j *ShmJob) mac(b, to []byte) {
+	h := hmac.New(sha256.New, j.Secret[:])
+	h.Write([]byte("weft shm card"))
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(j.JobID)))
+	h.Write(n[:])
+	h.Write([]byte(j.JobID))
+	h.Write(b)
+	h.Sum(to[:0])
+}
+
+// Label is a number that only processes of the job can make of some bytes: with
+// what they have in common in them, they see by it that they do.
+func (j *ShmJob) Label(what string, b []byte) uint64 {
+	h := hmac.New(sha256.New, j.Secret[:])
+	h.Write([]byte("weft shm " + what))
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(j.JobID)))
+	h.Write(n[:])
+	h.Write([]byte(j.JobID))
+	h.Write(b)
+	return binary.LittleEndian.Uint64(h.Sum(nil))
+}
+
+// ShmWord opens every message between two ranks of a host. It is stored last,
+// so who finds the sequence number that it waits for has the message:
+//
+//	 63          32 31        8 7    0
+//	┌──────────────┬───────────┬──────┐
+//	│ sequence     │ length    │ kind │
+//	└──────────────┴───────────┴──────┘
+//
+// Memory that nobody has written holds 0, which is no message of any sequence.
+type ShmWord uint64
+
+// ShmMaxLength is the largest length of a slot word, in bytes.
+const ShmMaxLength = 1<<24 - 1
+
+// NewShmWord makes the word; length is at most ShmMaxLength, kind not 0.
+func NewShmWord(seq uint32, length int, kind uint8) ShmWord {
+	return ShmWord(seq)<<32 | ShmWord(length)<<8 | ShmWord(kind)
+}
+
+// Seq is the sequence number.
+func (w ShmWord) Seq() uint32 { return uint32(w >> 32) }
+
+// Length is what follows the word, in bytes.
+func (w ShmWord) Length() int { return int(w >> 8 & ShmMaxLength) }
+
+// Kind is what the message is.
+func (w ShmWord) Kind() uint8 { return uint8(w) }

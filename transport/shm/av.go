@@ -1,0 +1,209 @@
+package shm
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// address is what a rank can be found by that came to its host without a
+// launcher that knows weft:
+//
+//	shm:3/5d1f…/4711/5/90ab…
+//	    │  │     │   │  └ what its memory file goes by
+//	    │  │     │   └ descriptor of the file
+//	    │  │     └ process
+//	    │  └ where that process number means something: who has the same label may open the file
+//	    └ rank
+//
+// Where the launcher has given all ranks the file, an address is "shm:3".
+type address struct {
+	rank    int
+	host    uint64
+	pid, fd int
+	nonce   uint64
+}
+
+const addressPrefix = name + ":"
+
+// newNonce is 32 random bytes.
+func newNonce() (n [32]byte) {
+	_, _ = crand.Read(n[:]) // it never fails
+	return n
+}
+
+// newAddress is this process's address with the file.
+func newAddress(j *wire.ShmJob, rank int, file *os.File) (address, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return address{}, fmt.Errorf("which host is this: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return address{}, fmt.Errorf("which process namespace is this: %w", err)
+	}
+	b := binary.LittleEndian.AppendUint64(boot, st.Ino)
+	b = binary.LittleEndian.AppendUint64(b, uint64(os.Geteuid()))
+	n := newNonce()
+	return address{
+		rank: rank, host: j.Label("host", b), pid: os.Getpid(), fd: int(file.Fd()), nonce: binary.LittleEndian.Uint64(n[:]),
+	}, nil
+}
+
+func plainAddress(rank int) transport.Address {
+	return transport.Address(addressPrefix + strconv.Itoa(rank))
+}
+
+func (a *address) text() transport.Address {
+	return transport.Address(fmt.Sprintf("%s%d/%016x/%d/%d/%016x", addressPrefix, a.rank, a.host, a.pid, a.fd, a.nonce))
+}
+
+// parseAddress reads either form; a plain one gives a rank alone.
+func parseAddress(text transport.Address) (a address, ok bool) {
+	s, ok := strings.CutPrefix(string(text), addressPrefix)
+	f := strings.Split(s, "/")
+	if !ok || len(f) != 1 && len(f) != 5 {
+		return address{}, false
+	}
+	number := func(s string, to *int) {
+		n, err := strconv.ParseUint(s, 10, 31)
+		ok = ok && err == nil
+		*to = int(n)
+	}
+	label := func(s string, to *uint64) {
+		b, err := hex.DecodeString(s)
+		if ok = ok && err == nil && len(b) == 8; ok {
+			*to = binary.BigEndian.Uint64(b)
+		}
+	}
+	number(f[0], &a.rank)
+	if len(f) == 5 {
+		label(f[1], &a.host)
+		number(f[2], &a.pid)
+		number(f[3], &a.fd)
+		label(f[4], &a.nonce)
+		ok = ok && a.pid > 0
+	}
+	if !ok {
+		return address{}, false
+	}
+	return a, true
+}
+
+// addressVector is a table of addresses. Where the launcher gave the file, those
+// of all ranks are there from the beginning.
+type addressVector struct {
+	d     *domain
+	ruled int // so many plain addresses come first
+	table []transport.Address
+}
+
+var _ transport.Reacher = (*addressVector)(nil)
+
+// Insert adds addresses. When the endpoint's vector has those of all ranks the
+// domain joins the ranks of its host.
+func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
+	first := v.Len()
+	for _, t := range addrs {
+		if a, ok := parseAddress(t); !ok || a.rank >= v.d.size {
+			return 0, fmt.Errorf("shm: insert %q: %w", t, transport.ErrAddress)
+		}
+	}
+	v.table = append(v.table, addrs...)
+	if v == v.d.av {
+		if err := v.complete(); err != nil {
+			return 0, fmt.Errorf("shm: %w", err)
+		}
+	}
+	return transport.Addr(first), nil
+}
+
+// InsertSym does not work: ranks of a host are not found by counting.
+func (v *addressVector) InsertSym(string, int, string, int) (transport.Addr, error) {
+	return 0, fmt.Errorf("shm: symmetric insert: %w", transport.ErrNotSupported)
+}
+
+func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
+	switch {
+	case a < 0 || int(a) >= v.Len():
+		return "", fmt.Errorf("shm: lookup of index %d of %d: %w", a, v.Len(), transport.ErrAddress)
+	case int(a) < v.ruled:
+		return plainAddress(int(a)), nil
+	}
+	return v.table[int(a)-v.ruled], nil
+}
+
+func (v *addressVector) Len() int { return v.ruled + len(v.table) }
+
+// Reaches says whether a rank is one of this host and has joined the others.
+func (v *addressVector) Reaches(a transport.Addr) bool {
+	d := v.d
+	if d.closed || a < 0 || int(a) >= len(d.peers) {
+		return false
+	}
+	p := d.peers[a]
+	return a == d.rank || p != nil && (d.given || d.meet(p) == nil)
+}
+
+// complete joins the ranks of this host once the vector has all addresses.
+func (v *addressVector) complete() error {
+	d := v.d
+	if d.seg != nil || d.closed || v.Len() < d.size {
+		return nil
+	}
+	var locals []transport.Addr
+	var first address
+	for i := range d.size {
+		a, _ := parseAddress(v.table[i])
+		if a.rank != i {
+			return fmt.Errorf("join: the address at index %d is of rank %d: %w", i, a.rank, transport.ErrAddress)
+		}
+		if a.host == d.address.host && a.pid > 0 {
+			if len(locals) == 0 {
+				first = a
+			}
+			locals = append(locals, transport.Addr(i))
+		}
+	}
+	if own, _ := parseAddress(v.table[d.rank]); own != d.address {
+		return fmt.Errorf("join: the address at index %d is not this rank's: %w", d.rank, transport.ErrAddress)
+	}
+	file, err := d.find(first)
+	if err != nil { // containers may forbid it: alone, then, and others know as they do not see us there
+		locals, first, file = []transport.Addr{d.rank}, d.address, d.file
+	}
+	if file != d.file {
+		_ = d.file.Close() // nobody needs it
+		d.file = file
+	}
+	nonce := binary.LittleEndian.AppendUint64(nil, first.nonce)
+	if err := d.join(file, locals, nonce); err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	return nil
+}
+
+// find opens the memory file of the rank at an address.
+func (d *domain) find(a address) (*os.File, error) {
+	if a == d.address {
+		return d.file, nil
+	}
+	path := fmt.Sprintf("/proc/%d/fd/%d", a.pid, a.fd)
+	link, err := os.Readlink(path)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(link, "/memfd:"+memoryName) {
+		return nil, fmt.Errorf("%s is %s", path, link)
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
+}

@@ -1,0 +1,139 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Address is what the others of the host find the rank's memory by.
+func (e *endpoint) Address() transport.Address {
+	if e.d.given {
+		return plainAddress(int(e.d.rank))
+	}
+	return e.d.address.text()
+}
+
+// Send copies the message into the ring to the peer. It is always done, or
+// there is no room: ErrAgain.
+//
+// Hot path: no allocation, no lock, no system call unless the peer sleeps.
+func (e *endpoint) Send(op *transport.Op) (bool, error) {
+	d := e.d
+	hl := op.HeaderLen
+	n := hl + len(op.Data)
+	if uint(op.Peer) >= uint(len(d.peers)) || uint(hl) > transport.HeaderSize || n > d.maxMsg {
+		return e.refuse(op)
+	}
+	p := d.peers[op.Peer]
+	if p == nil || p.out.lines == nil || p.err != nil || d.left {
+		return e.sendFirst(op)
+	}
+	r := &p.out
+	k := linesOf(n)
+	i, err := r.reserve(k)
+	if err != nil {
+		return false, d.noRoom(p, err)
+	}
+	b := r.bytes[i*lineSize+wordSize:]
+	copy(b, op.Header[:hl])
+	copy(b[hl:], op.Data)
+	r.publish(i, k, n, kindMessage)
+	if p.sleep.Load() == asleep {
+		d.wake(p)
+	}
+	return true, nil
+}
+
+// refuse says why an operation cannot be.
+func (e *endpoint) refuse(op *transport.Op) (bool, error) {
+	switch d := e.d; {
+	case d.closed || d.left:
+		return false, transport.ErrClosed
+	case uint64(op.Peer) >= uint64(len(d.peers)):
+		return false, &transport.Error{Provider: name, Op: "send", Peer: op.Peer, Err: transport.ErrAddress}
+	}
+	return false, transport.ErrTooLarge
+}
+
+// sendFirst is Send where there is no ring yet, or not any more.
+func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
+	d := e.d
+	if d.closed || d.left {
+		return false, transport.ErrClosed
+	}
+	if op.Peer == d.rank {
+		return d.loop.send(op)
+	}
+	p, err := d.target(op.Peer)
+	if err != nil {
+		return false, err
+	}
+	if err := d.connect(p); err != nil {
+		return false, err
+	}
+	return e.Send(op)
+}
+
+// noRoom looks whether there will ever be room for a peer.
+func (d *domain) noRoom(p *peer, err error) error {
+	if err == transport.ErrAgain { //nolint:errorlint // the very value
+		if d.lookAt(p); p.err != nil {
+			return p.err
+		}
+		return err
+	}
+	return d.endOn(p, "send", err)
+}
+
+// post writes a control message of a kind from firstControl on to a peer, which
+// gets it in order with everything else from here; false: there is no room, try
+// again at the next advance.
+//
+// Hot path: no allocation, no lock, no system call unless the peer sleeps.
+func (d *domain) post(p *peer, kind uint8, b []byte) bool {
+	if p.err != nil || p.out.lines == nil && d.connect(p) != nil {
+		return false
+	}
+	r := &p.out
+	k := linesOf(len(b))
+	i, err := r.reserve(k)
+	if err != nil {
+		_ = d.noRoom(p, err) // it reports what there is to report
+		return false
+	}
+	copy(r.bytes[i*lineSize+wordSize:], b)
+	r.publish(i, k, len(b), kind)
+	if p.sleep.Load() == asleep {
+		d.wake(p)
+	}
+	return true
+}
+
+// Shutdown waits for transfers to end that still need this rank, and then shows
+// on its card that it has left. What it has sent lies in its peers' memory, where
+// they find it whether or not this process is still there; so it does not wait
+// for them to read it.
+func (e *endpoint) Shutdown(ctx context.Context) error {
+	d := e.d
+	if d.closed {
+		return transport.ErrClosed
+	}
+	d.left = true
+	if d.seg == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, d.Signal)
+	defer stop()
+	for d.progress() {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("shm: shutdown: %w", err)
+		}
+	}
+	own := d.seg.card(d.self)
+	if own.state.CompareAndSwap(cardPresent, cardLeft) {
+		d.tellAll()
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package shm
+
+import "github.com/weft-hpc/weft/transport"
+
+// completionQueue is the user's view of the domain's progress.
+type completionQueue struct{ d *domain }
+
+// What a Read takes from one ring at most, and after how many Reads some peers
+// are looked at whether they have ended.
+const (
+	ringTurn = 64
+	lookTurn = 1024
+)
+
+// Read gives messages as views of the rings that they came through. Their lines
+// are given back when the next Read comes to the ring.
+//
+// Hot path: no allocation, no lock, no system call but those of transfers.
+func (q *completionQueue) Read(c []transport.Completion) (int, error) {
+	d := q.d
+	if d.closed {
+		return 0, transport.ErrClosed
+	}
+	d.out = c[:0:len(c)]
+	d.progress()
+	n := len(d.out)
+	d.out = nil
+	return n, nil
+}
+
+// progress moves everything on; busy says that transfers are under way that
+// need further calls.
+func (d *domain) progress() (busy bool) {
+	if d.turn++; d.turn%lookTurn == 0 {
+		d.lookAtSome()
+	}
+	if d.news == nil { // alone as yet
+		d.drain()
+		if d.loop.waiting() {
+			d.loop.deliver(d)
+		}
+		return false
+	}
+	if news := d.news.Load(); news != d.newsSeen {
+		d.takeNews(news)
+	}
+	if len(d.pend) > 0 {
+		d.drain()
+	}
+	if d.loop.waiting() {
+		d.loop.deliver(d)
+	}
+	switch n := uint(len(d.active)); n {
+	case 0:
+	case 1:
+		d.poll(d.active[0])
+	default:
+		// Who is asked first changes. A peer that ends leaves the list.
+		for i := range n {
+			if uint(len(d.active)) != n {
+				break
+			}
+			d.poll(d.active[(d.turn+i)%n])
+		}
+	}
+	return d.advance()
+}
+
+// poll takes what has come from a peer.
+//
+// Hot path: no allocation, no lock, no system call.
+func (d *domain) poll(p *peer) {
+	r := &p.in
+	r.free = r.pos
+	if r.free-r.shown > r.mask/showPart {
+		r.show()
+	}
+	for range ringTurn {
+		if len(d.out) == cap(d.out) && !d.left {
+			return
+		}
+		b, kind, err := r.next()
+		switch {
+		case kind == kindMessage:
+			if !d.left {
+				d.out = append(d.out, transport.Completion{Kind: transport.RecvDone, Peer: p.rank, Msg: b})
+			}
+			continue
+		case err != nil:
+			err = breach(err)
+		case kind == 0:
+			d.silent(p)
+			return
+		case kind >= firstControl:
+			err = d.control(p, kind, b)
+		case kind == kindSkip:
+			err = r.skip(b)
+		default:
+			err = breach(errWord)
+		}
+		if err != nil {
+			d.breached(p, err)
+			return
+		}
+		if p.err != nil {
+			return
+		}
+	}
+}
+
+// silent is called when nothing more is there from a peer.
+func (d *domain) silent(p *peer) {
+	r := &p.in
+	if r.free != r.shown {
+		if r.idle++; r.idle >= showIdle {
+			r.show()
+		}
+	}
+	if p.ending != nil {
+		d.over(p, d.peerError("receive", p.rank, p.ending))
+	}
+}

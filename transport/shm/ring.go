@@ -1,0 +1,228 @@
+package shm
+
+import (
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// A ring carries messages from one rank to one other, of which only the first
+// writes its lines, and only the second its progress:
+//
+//	page                         lines
+//	┌──────────┬─ … ─┐┌────┬────────┬────┬────────┬────┬────────┬────┬─ … ─┬────┬────────┐
+//	│ progress │     ││word│ ≤ 56 B │word│ more than 56 B …     │word│     │skip│ unused │
+//	└──────────┴─ … ─┘└────┴────────┴────┴────────┴────┴────────┴────┴─ … ─┴────┴────────┘
+//	 lines freed       one line      as many lines as it takes   next        too short for
+//	                                                                         what came next
+//
+// Positions count lines from the beginning of the job. A message lies in one
+// piece, so that its reader can look at it where it is. Its word is stored last
+// and holds its position as sequence number; the reader waits for the word of
+// its own position and finds in that line, until then, one of these:
+//
+//   - 0: memory that nobody has written, or that the writer has cleared,
+//   - the word that opened a message there one round before.
+//
+// It never finds the middle of a longer message, which might look like a word:
+// the writer knows which lines it has filled so (stale), and clears the word of
+// such a line before it publishes the message in front of it. Short messages
+// among themselves never need this: each moves one line.
+//
+// The writer keeps one line more free than it fills: the next word's.
+
+// kinds of what goes through a ring.
+const (
+	kindMessage  = 1 + iota // a user's header and data
+	kindSkip                // the ring goes on at its beginning
+	firstControl = 16       // from here on: transfers
+)
+
+// linesOf is how many lines n bytes take behind their word.
+func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
+
+// outRing is the writer's side. Its own fields, not the shared ones, say where
+// it stands.
+type outRing struct {
+	lines []line // nil: not mapped
+	bytes []byte // the same
+	freed *atomic.Uint64
+	stale []uint64 // bits: the line's first bytes are no word of the round before
+	mask  uint64
+	start uint64
+	pos   uint64 // the next line to write; never stale
+	limit uint64 // up to here lines are free, as far as we know
+	mem   []byte // the mapping
+}
+
+// init makes mem, a ring's mapping, an empty ring.
+func (r *outRing) init(mem []byte, start uint64) {
+	lines := view[line](mem[pageSize:])
+	*r = outRing{
+		lines: lines, bytes: mem[pageSize:], freed: at[atomic.Uint64](mem, 0),
+		stale: make([]uint64, (len(lines)+63)/64),
+		mask:  uint64(len(lines) - 1), start: start, pos: start, limit: start + uint64(len(lines)),
+		mem: mem,
+	}
+}
+
+// reserve gives the place for k lines: ErrAgain without room, or what the
+// reader's progress is wrong in.
+//
+// Hot path: no allocation, no system call.
+func (r *outRing) reserve(k uint64) (i uint64, err error) {
+	i = r.pos & r.mask
+	if r.pos+k < r.limit && i+k <= r.mask+1 {
+		return i, nil
+	}
+	return r.reserveSlow(k)
+}
+
+func (r *outRing) reserveSlow(k uint64) (uint64, error) {
+	i := r.pos & r.mask
+	skip := uint64(0)
+	if i+k > r.mask+1 {
+		skip = r.mask + 1 - i
+	}
+	if r.pos+skip+k >= r.limit {
+		if err := r.look(); err != nil {
+			return 0, err
+		}
+		if r.pos+skip+k >= r.limit {
+			return 0, transport.ErrAgain
+		}
+	}
+	if skip > 0 {
+		r.publish(i, skip, 0, kindSkip)
+	}
+	return r.pos & r.mask, nil
+}
+
+// gaveUp is the progress of a reader that takes nothing more.
+const gaveUp = 1<<64 - 1
+
+// look finds out how far the reader is.
+func (r *outRing) look() error {
+	freed := r.freed.Load()
+	if freed == gaveUp {
+		return errGivenUp
+	}
+	limit := r.start + freed + r.mask + 1
+	if freed > r.pos-r.start || limit < r.limit {
+		return breach(errProgress)
+	}
+	r.limit = limit
+	return nil
+}
+
+// publish shows the reader n bytes that have been written to k lines.
+//
+// Hot path: no allocation, no system call.
+func (r *outRing) publish(i, k uint64, n int, kind uint8) {
+	word := wire.NewShmWord(uint32(r.pos)+1, n, kind)
+	if k > 1 {
+		r.setStale(i+1, i+k)
+	}
+	r.pos += k
+	if next := r.pos & r.mask; r.stale[next>>6]&(1<<(next&63)) != 0 {
+		r.stale[next>>6] &^= 1 << (next & 63)
+		storePlain(&r.lines[next].word, 0) // seen before what follows is
+	}
+	r.lines[i].word.Store(uint64(word))
+}
+
+// setStale sets the bits from i to before j.
+func (r *outRing) setStale(i, j uint64) {
+	for ; i < j && i&63 != 0; i++ {
+		r.stale[i>>6] |= 1 << (i & 63)
+	}
+	for ; i+64 <= j; i += 64 {
+		r.stale[i>>6] = 1<<64 - 1
+	}
+	for ; i < j; i++ {
+		r.stale[i>>6] |= 1 << (i & 63)
+	}
+}
+
+// inRing is the reader's side.
+type inRing struct {
+	lines []line
+	bytes []byte
+	freed *atomic.Uint64
+	mask  uint64
+	start uint64
+	// shown ≤ free ≤ pos.
+	pos   uint64 // the next line to read
+	free  uint64 // nobody looks at what is before
+	shown uint64 // the writer has been told that what is before is free
+	idle  int    // polls that found nothing since
+}
+
+func (r *inRing) init(mem []byte, start uint64) {
+	lines := view[line](mem[pageSize:])
+	*r = inRing{
+		lines: lines, bytes: mem[pageSize:], freed: at[atomic.Uint64](mem, 0),
+		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, shown: start,
+	}
+}
+
+// next takes the next message: kind 0 where there is none. What is not as a
+// correct writer leaves it is an error. The bytes stay until their lines are
+// shown to be free.
+//
+// Hot path: no allocation, no system call.
+func (r *inRing) next() (b []byte, kind uint8, err error) {
+	i := r.pos & r.mask
+	w := wire.ShmWord(r.lines[i].word.Load())
+	if w.Seq() != uint32(r.pos)+1 || w == 0 {
+		if w != 0 && w.Seq() != uint32(r.pos-r.mask) { // one round before
+			return nil, 0, errWord
+		}
+		return nil, 0, nil
+	}
+	n := w.Length()
+	k := linesOf(n)
+	if i+k > r.mask+1 {
+		return nil, 0, errLength
+	}
+	if w.Kind() == 0 {
+		return nil, 0, errWord
+	}
+	r.pos += k
+	i *= lineSize
+	return r.bytes[i+wordSize : i+wordSize+uint64(n) : i+wordSize+uint64(n)], w.Kind(), nil
+}
+
+// skip goes on at the ring's beginning, from the position behind a kindSkip.
+func (r *inRing) skip(b []byte) error {
+	i := (r.pos - 1) & r.mask
+	if i == 0 || len(b) != 0 {
+		return errWord
+	}
+	r.pos += r.mask - i
+	return nil
+}
+
+// waiting says whether there may be something to read.
+func (r *inRing) waiting() bool {
+	w := wire.ShmWord(r.lines[r.pos&r.mask].word.Load())
+	return w != 0 && w.Seq() != uint32(r.pos-r.mask)
+}
+
+// A reader shows what it has freed when that is a good part of the ring, or
+// when so many polls have found nothing: a writer that is short of room does
+// not wait for a batch that never comes.
+const (
+	showPart = 8
+	showIdle = 64
+)
+
+// show tells the writer what is free.
+func (r *inRing) show() {
+	r.shown, r.idle = r.free, 0
+	r.freed.Store(r.free - r.start)
+}
+
+// giveUp tells the writer that nothing will be read any more.
+func (r *inRing) giveUp() { r.freed.Store(gaveUp) }

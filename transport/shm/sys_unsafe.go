@@ -1,0 +1,75 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The operations of futex(2). The words lie in memory that other processes map,
+// so none of them is private.
+const (
+	futexOpWait = 0
+	futexOpWake = 1
+)
+
+// futexWait sleeps while the word is val, for at most t: false if that is over.
+// It may return early.
+func futexWait(word *atomic.Uint32, val uint32, t time.Duration) bool {
+	ts := unix.NsecToTimespec(int64(t))
+	_, _, e := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWait, uintptr(val), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	return e != syscall.ETIMEDOUT
+}
+
+// futexWake wakes all who sleep on the word. It does not block.
+func futexWake(word *atomic.Uint32) {
+	syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWake, 1<<30, 0, 0, 0)
+}
+
+// robustList is a thread's list of one robust futex, as the kernel wants it:
+// struct robust_list_head of linux/futex.h with the list's element. The kernel
+// reads it when the thread ends.
+type robustList struct {
+	first   uintptr // the element, or the head itself where the list is empty
+	offset  int     // from an element to its futex
+	pending uintptr
+	next    uintptr // the element: back to the head
+}
+
+const robustHeadSize = 3 * unsafe.Sizeof(uintptr(0))
+
+// newRobustList makes the list. It lies where nothing moves it, and is to be
+// kept alive while a thread has it.
+func newRobustList(word *atomic.Uint32) *robustList {
+	l := new(robustList)
+	l.first = uintptr(unsafe.Pointer(&l.next))
+	l.offset = int(uintptr(unsafe.Pointer(word)) - l.first)
+	l.next = l.head()
+	return l
+}
+
+// head is the address that the kernel knows the list by.
+func (l *robustList) head() uintptr { return uintptr(unsafe.Pointer(l)) }
+
+// getRobustList is get_robust_list(2) of the calling thread.
+func getRobustList() (head uintptr, err error) {
+	var size uintptr
+	_, _, e := syscall.RawSyscall(unix.SYS_GET_ROBUST_LIST, 0, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&size)))
+	if e != 0 {
+		return 0, fmt.Errorf("get_robust_list: %w", e)
+	}
+	return head, nil
+}
+
+// setRobustList is set_robust_list(2).
+func setRobustList(head uintptr) error {
+	_, _, e := syscall.RawSyscall(unix.SYS_SET_ROBUST_LIST, head, robustHeadSize, 0)
+	if e != 0 {
+		return fmt.Errorf("set_robust_list: %w", e)
+	}
+	return nil
+}

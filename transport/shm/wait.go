@@ -1,0 +1,315 @@
+package shm
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Sleeping
+//
+//	rank that sleeps                          rank that has something for it
+//	sleep ◄ asleep                            stores its word (a full barrier)
+//	looks at everything once more             looks at sleep
+//	futex_wait while sleep is asleep          if it is asleep: ◄ awake, futex_wake
+//
+// Each stores before it looks, so at least one sees the other. Whoever changes
+// sleep from asleep to awake counts the rank out of fileHeader.sleepers.
+//
+// A rank sleeps for at most a slice at a time: a peer's death wakes nobody.
+const (
+	awake  = 0
+	asleep = 1
+
+	slice = 250 * time.Millisecond
+)
+
+// wake ends a peer's sleep.
+func (d *domain) wake(p *peer) { rouse(d.seg, p.sleep) }
+
+// rouse ends the sleep of the rank whose word it is.
+func rouse(s *segment, word *atomic.Uint32) {
+	if word.CompareAndSwap(asleep, awake) {
+		s.header().sleepers.Add(-1)
+		futexWake(word)
+	}
+}
+
+// bed is the word that this rank sleeps on. While it is used the segment must be
+// kept alive.
+func (d *domain) bed() (*segment, *atomic.Uint32) {
+	if s := d.attached.Load(); s != nil {
+		return s, &s.card(s.self).sleep
+	}
+	return nil, &d.early
+}
+
+// getUp is for the rank itself what rouse is for others.
+func (d *domain) getUp() {
+	s, word := d.bed()
+	if s != nil {
+		rouse(s, word)
+	} else if word.CompareAndSwap(asleep, awake) {
+		futexWake(word)
+	}
+	runtime.KeepAlive(s)
+}
+
+// Arm answers false where a Read has something to do.
+func (q *completionQueue) Arm() bool {
+	d := q.d
+	if d.closed || d.busy() {
+		return false
+	}
+	if s := d.seg; s != nil {
+		s.header().sleepers.Add(1)
+		if s.card(d.self).sleep.Swap(asleep) == asleep {
+			s.header().sleepers.Add(-1) // it was counted
+		}
+	} else {
+		d.early.Store(asleep)
+	}
+	d.lookAtSome()
+	switch {
+	case d.signaled.Load():
+		d.getUp()
+		d.watch.ring()
+	case d.arrived() || d.busy():
+		d.getUp()
+		return false
+	default:
+		d.watch.arm()
+	}
+	return true
+}
+
+// busy says whether there is something to do that no peer will wake us for.
+func (d *domain) busy() bool {
+	return len(d.pend) > 0 || d.loop.waiting() || d.seg != nil && d.advance() || len(d.pend) > 0
+}
+
+// arrived looks at all that peers write, and sees to it that they know what
+// room they have.
+func (d *domain) arrived() bool {
+	if d.news != nil && d.news.Load() != d.newsSeen {
+		return true
+	}
+	for _, p := range d.active {
+		r := &p.in
+		if r.waiting() || p.ending != nil || r.free != r.pos {
+			return true
+		}
+		if r.free != r.shown {
+			r.show()
+		}
+	}
+	return false
+}
+
+// Wait sleeps in futex(2).
+func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
+
+func (d *domain) wait(timeout time.Duration) error {
+	d.watch.sleeping.Lock()
+	defer d.watch.sleeping.Unlock()
+	var end time.Time
+	if timeout > 0 {
+		end = time.Now().Add(timeout)
+	}
+	for nap := slice; !d.down.Load() && !d.signaled.Load() && timeout != 0; {
+		if timeout > 0 {
+			nap = min(slice, time.Until(end))
+		}
+		if nap <= 0 || !d.nap(nap) {
+			break
+		}
+	}
+	d.getUp()
+	d.watch.quiet()
+	d.signaled.Store(false)
+	if d.down.Load() {
+		return transport.ErrClosed
+	}
+	return nil
+}
+
+// nap sleeps for a while, or until there may be something to read: false.
+func (d *domain) nap(t time.Duration) bool {
+	s, word := d.bed()
+	defer runtime.KeepAlive(s)
+	if word.Load() != asleep {
+		return false
+	}
+	if futexWait(word, asleep, t) || s == nil {
+		return word.Load() == asleep
+	}
+	// The time is over. What has no effect on sleep is looked at, and whether
+	// the words that others wake us by are still as we left them.
+	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
+		return false
+	}
+	for _, p := range d.locals {
+		if !p.noticed.Load() && p.local != s.self && (p.ended() || p.page.state.Load() >= cardLeft) {
+			return false
+		}
+	}
+	return true
+}
+
+// Signal ends the Wait that is or, if there is none, the next.
+func (q *completionQueue) Signal() { q.d.Signal() }
+
+// Signal is CompletionQueue's.
+func (d *domain) Signal() {
+	d.signaled.Store(true)
+	d.getUp()
+	d.watch.ring()
+}
+
+// Asleep says whether any rank of the host may be in Wait.
+//
+// Hot path: no allocation, no lock, no system call.
+func (d *domain) Asleep() bool {
+	s := d.attached.Load()
+	if s == nil {
+		return false
+	}
+	n := s.header().sleepers.Load()
+	runtime.KeepAlive(s)
+	return n != 0
+}
+
+// Notify ends a peer's Wait.
+func (d *domain) Notify(a transport.Addr) {
+	s := d.attached.Load()
+	if s == nil || uint64(a) >= uint64(len(d.peers)) {
+		return
+	}
+	if p := d.peers[a]; p != nil && p.sleep.Load() == asleep {
+		rouse(s, p.sleep)
+	}
+	runtime.KeepAlive(s)
+}
+
+// endSleep ends all that sleeps, at the domain's end.
+func (d *domain) endSleep() {
+	d.down.Store(true)
+	d.getUp()
+	d.attached.Store(nil)
+	d.watch.close()
+	d.watch.sleeping.Lock()   // the Wait that was
+	d.watch.sleeping.Unlock() //nolint:staticcheck // there is nothing to do but to have waited
+}
+
+// FD is an eventfd that a goroutine makes readable when it is woken, as nothing
+// but a thread can sleep on a futex. It is for ranks with several transports.
+func (q *completionQueue) FD() (int, bool) {
+	d := q.d
+	return d.watch.open(d)
+}
+
+// watch is the descriptor and its goroutine.
+type watch struct {
+	sleeping sync.Mutex // held during a Wait
+
+	mu   sync.Mutex
+	fd   int // -1: nobody has asked for it
+	set  bool
+	over bool
+	kick chan struct{} // of one: look at the bed again
+	done chan struct{}
+}
+
+func (w *watch) open(d *domain) (int, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fd >= 0 || w.over {
+		return w.fd, !w.over
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return -1, false
+	}
+	w.fd = fd
+	if d.signaled.Load() {
+		w.ringLocked()
+	}
+	w.kick, w.done = make(chan struct{}, 1), make(chan struct{})
+	go w.run(d) // until close, which waits for it
+	w.kick <- struct{}{}
+	return fd, true
+}
+
+func (w *watch) run(d *domain) {
+	defer close(w.done)
+	for range w.kick {
+		for !d.down.Load() && d.nap(slice) {
+		}
+		w.ring()
+	}
+}
+
+// arm takes the descriptor's readiness away and has the goroutine look.
+func (w *watch) arm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fd < 0 {
+		return
+	}
+	w.quietLocked()
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watch) ring() {
+	w.mu.Lock()
+	w.ringLocked()
+	w.mu.Unlock()
+}
+
+func (w *watch) ringLocked() {
+	if w.fd >= 0 && !w.set {
+		one := [8]byte{1}
+		_, err := unix.Write(w.fd, one[:])
+		w.set = err == nil
+	}
+}
+
+func (w *watch) quiet() {
+	w.mu.Lock()
+	w.quietLocked()
+	w.mu.Unlock()
+}
+
+func (w *watch) quietLocked() {
+	if w.set {
+		var count [8]byte
+		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only we read it
+		w.set = false
+	}
+}
+
+func (w *watch) close() {
+	w.mu.Lock()
+	w.over = true
+	kick := w.kick
+	w.kick = nil
+	w.mu.Unlock()
+	if kick != nil {
+		close(kick)
+		<-w.done
+	}
+	w.mu.Lock()
+	if w.fd >= 0 {
+		_ = unix.Close(w.fd) // nothing is lost by an eventfd
+		w.fd, w.set = -1, false
+	}
+	w.mu.Unlock()
+}
