@@ -1,38 +1,506 @@
 package shm
 
-import "github.com/weft-hpc/weft/transport"
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// One-sided transfers
+//
+//	                 what the key names
+//	   ┌────────────────┬───────────────┬─────────────────────────────┐
+//	 of the shared    of this         a peer's, in its table         a peer's,
+//	 heap             rank itself       │ it lets us copy            beyond it
+//	   │                │             yes            no                │
+//	 viaHeap          viaSelf         viaKernel      └── viaMessages ──┘
+//	 loads, stores    a copy          cma.go, split.go  stream.go
+//
+// A transfer but viaMessages goes like this, at most a few pieces per call, so
+// that no poll takes long:
+//
+//	copying ── no piece left to claim ──► settling ── helper done ──► completed
+//	   │                                     ▲  │
+//	   └────────── refused, failed ──────────┘  └── the helper failed ──► copying the rest
+//
+// The first pieces are copied in the call of Read or Write itself. A transfer
+// that is refused by the kernel in the middle (the peer has become another
+// user, for example) starts anew by messages.
 
 // What one-sided transfers add to the domain's attributes.
 const (
-	rmaCaps    transport.Caps = 0
-	maxRMASize                = 1 << 40
+	rmaCaps    = transport.CapRead | transport.CapWrite
+	maxRMASize = 1 << 30
 )
 
-// RegisterMemory lets peers with the region's key access buf.
-func (d *domain) RegisterMemory(_ []byte, _ transport.Access) (transport.MemoryRegion, error) {
-	return nil, transport.ErrNotSupported
+// The kinds of control messages.
+const (
+	kindHelp = firstControl + iota // split.go
+	kindRead                       // stream.go, also the others
+	kindData
+	kindWrite
+	kindAck
+)
+
+var errKind = errors.New("a control message of no kind")
+
+// copyBudget is how many bytes a call copies before it returns.
+const copyBudget = 64 << 10
+
+// way is how a transfer's bytes go.
+type way uint8
+
+const (
+	viaHeap way = iota
+	viaSelf
+	viaKernel
+	viaMessages
+)
+
+// transfer is a Read or Write under way. Transfers are reused.
+type transfer struct {
+	op       *transport.Op
+	p        *peer
+	write    bool
+	way      way
+	settling bool
+	entry    *entry // viaKernel
+	addr     uint64 // viaKernel: where the block is in the peer's memory
+	piece    int    // bytes
+	pieces   int
+	front    int // pieces claimed here
+	split    split
+	err      error // what it ends with once it has settled
+	next     *transfer
 }
 
 // transfers is what the domain holds for one-sided operations.
-type transfers struct{}
+type transfers struct {
+	regions    regions
+	singleCopy bool
+	nonce      []byte // what the badge points to
+	reach      []reach
+	lines      lines
+	helps      helps
+	first      *transfer // under way, in the order of posting
+	last       **transfer
+	free       *transfer
+	streams    streams
+	small      [helpSize]byte
+}
 
 // initTransfers is called when the segment is mapped and this rank's card has
 // not yet been shown to the others.
-func (d *domain) initTransfers() error { return nil }
+func (d *domain) initTransfers() error {
+	t := &d.transfers
+	t.last = &t.first
+	t.reach = make([]reach, d.seg.n)
+	t.lines.init()
+	t.streams.init(d.seg.n, d.seg.ringLines*lineSize)
+	t.regions.init(view[entry](d.seg.regions(d.self)))
+	t.singleCopy = d.cfg.Params.Get("transport.shm.single_copy").Text != "off"
+	if t.singleCopy {
+		d.wearBadge()
+	}
+	return nil
+}
 
-// closeTransfers is called by Close before anything is unmapped.
-func (d *domain) closeTransfers() {}
+// closeTransfers is called by Close before anything is unmapped. When it
+// returns no peer touches this rank's memory any more.
+func (d *domain) closeTransfers() {
+	t := &d.transfers
+	d.seg.claims(d.self).desk.closed.Store(1)
+	d.withdrawAll()
+	for x := t.first; x != nil; x = x.next {
+		s := &x.split
+		if s.line == nil {
+			continue
+		}
+		if !x.settling {
+			_ = d.endClaims(x) // the end it is, in any case
+		}
+		at, helping := &d.seg.claims(x.p.local).desk.helping, helpName(d.self, s.slot, s.gen)
+		d.settle(x.p, func() bool { return at.Load() != helping })
+	}
+	t.first, t.last = nil, &t.first
+	t.helps = helps{}
+	t.streams = streams{}
+}
 
-// control acts on a control message from a peer; an error is a breach of the
-// protocol for which the peer is given up. b is valid during the call.
-func (d *domain) control(p *peer, kind uint8, b []byte) error {
-	_, _, _ = p, kind, b
-	return transport.ErrProtocol
+// Read copies from a peer's region: loads from the shared heap, a copy by the
+// kernel from private memory, which the peer may join in, or messages that the
+// peer's progress answers.
+//
+// Hot path: no allocation; a system call per piece of private memory.
+func (e *endpoint) Read(op *transport.Op) error { return e.d.begin(op, false) }
+
+// Write copies to a peer's region, as Read does from it.
+//
+// Hot path: no allocation; a system call per piece of private memory.
+func (e *endpoint) Write(op *transport.Op) error { return e.d.begin(op, true) }
+
+func (d *domain) begin(op *transport.Op, write bool) error {
+	if len(op.Data) > maxRMASize {
+		return transport.ErrTooLarge
+	}
+	p, err := d.target(op.Peer)
+	if err != nil {
+		return err
+	}
+	x := d.transfers.take()
+	x.op, x.p, x.write = op, p, write
+	if err := d.plan(x); err != nil {
+		d.end(x, err)
+		return nil
+	}
+	if x.way == viaMessages {
+		d.byMessages(x)
+		return nil
+	}
+	x.cut(pieceMax)
+	if x.way == viaKernel {
+		d.askHelp(x)
+	}
+	if _, over := d.move(x, copyBudget); !over {
+		t := &d.transfers
+		*t.last, t.last = x, &x.next
+	}
+	return nil
+}
+
+func (t *transfers) take() *transfer {
+	x := t.free
+	if x == nil {
+		return &transfer{}
+	}
+	t.free = x.next
+	*x = transfer{}
+	return x
+}
+
+func (t *transfers) put(x *transfer) {
+	*x = transfer{next: t.free}
+	t.free = x
+}
+
+// cut sets the size of the pieces.
+func (x *transfer) cut(piece int) {
+	x.piece, x.pieces = piece, pieceCount(len(x.op.Data), piece)
+}
+
+// want is the right that a transfer needs.
+func want(write bool) transport.Access {
+	if write {
+		return transport.RemoteWrite
+	}
+	return transport.RemoteRead
+}
+
+// plan finds how a transfer goes, and whether it may.
+func (d *domain) plan(x *transfer) error {
+	op := x.op
+	n := len(op.Data)
+	switch {
+	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
+		x.way = viaHeap
+		if _, ok := d.findShared(x.p, op.RemoteKey, op.RemoteAddr, n); ok {
+			return nil
+		}
+		if _, ok := d.findShared(x.p, op.RemoteKey, 0, 0); ok {
+			return transport.ErrBounds
+		}
+		return transport.ErrKey
+	case x.p.local == d.self:
+		x.way = viaSelf
+		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+		return err
+	}
+	var err error
+	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+	if err != nil {
+		return err
+	}
+	x.way = viaMessages
+	if x.entry != nil && d.direct(x.p) {
+		x.way = viaKernel
+	}
+	return nil
+}
+
+// move copies pieces of a transfer, of about budget bytes, and ends it if that
+// is possible. It answers how much it copied, and whether the transfer is over.
+func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
+	for !x.settling {
+		if copied >= budget && x.front < x.pieces {
+			return copied, false
+		}
+		more, err := x.claimFront()
+		if err == nil && more {
+			off := x.front * x.piece
+			n := min(x.piece, len(x.op.Data)-off)
+			x.front++
+			copied += n
+			err = d.copyPiece(x, off, n)
+		}
+		if err != nil || !more {
+			d.toSettle(x, err)
+		}
+	}
+	return copied, d.settled(x)
+}
+
+// toSettle is called when no more pieces are copied here.
+func (d *domain) toSettle(x *transfer, err error) {
+	x.settling, x.err = true, err
+	if x.split.line == nil {
+		return
+	}
+	if err := d.endClaims(x); err != nil {
+		x.err = err
+		_ = d.endOn(x.p, "copy with", err)
+	}
+}
+
+// settled ends a transfer unless its helper is still at work.
+func (d *domain) settled(x *transfer) bool {
+	if s := &x.split; s.line != nil {
+		done, ok := s.helped()
+		switch {
+		case done:
+			d.freeLine(s)
+			if x.err == nil && !ok {
+				x.settling = false // the pieces from front on, without help
+				return false
+			}
+		case d.awaited(x):
+			return false
+		default:
+			return d.unhelped(x)
+		}
+	}
+	if x.err == nil && !x.write {
+		x.err = d.stillThere(x)
+	}
+	if x.err == error(syscall.EPERM) && x.p.err == nil {
+		d.transfers.reach[x.p.local] = reachRefused
+		d.byMessages(x)
+		return true
+	}
+	d.end(x, x.err)
+	return true
+}
+
+// unhelped ends a transfer of which the helper, which is no longer at it, has
+// pieces that it has not done: it died, or raised what it did not claim.
+func (d *domain) unhelped(x *transfer) bool {
+	if done, _ := x.split.helped(); done {
+		return false // it was just about to
+	}
+	x.split.line = nil // never again
+	if x.err == nil {
+		x.err = breach(errClaims)
+		if x.p.ended() {
+			x.err = x.p.farewell()
+		} else {
+			_ = d.endOn(x.p, "copy with", x.err)
+		}
+	}
+	d.end(x, x.err)
+	return true
+}
+
+// stillThere looks at the end of a read whether what was copied was the region
+// all the time.
+func (d *domain) stillThere(x *transfer) error {
+	switch x.way {
+	case viaHeap:
+		if _, ok := d.findShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data)); !ok {
+			return transport.ErrKey
+		}
+	case viaKernel:
+		return d.present(x)
+	case viaSelf, viaMessages:
+	}
+	return nil
+}
+
+// copyPiece copies n bytes at an offset of a transfer's block.
+//
+// Hot path: no allocation; a system call for private memory of others.
+func (d *domain) copyPiece(x *transfer, off, n int) error {
+	local := x.op.Data[off : off+n]
+	key, addr := x.op.RemoteKey, x.op.RemoteAddr+uint64(off)
+	switch {
+	case x.way == viaSelf:
+		mem, err := d.transfers.regions.find(key, addr, uint64(n), want(x.write))
+		if err != nil {
+			return err
+		}
+		if x.write {
+			copy(mem, local)
+		} else {
+			copy(local, mem)
+		}
+		return nil
+	case !x.write && x.way == viaHeap:
+		mem, ok := d.findShared(x.p, key, addr, n)
+		if !ok {
+			return transport.ErrKey
+		}
+		copy(local, mem)
+		return nil
+	case !x.write:
+		if err := d.present(x); err != nil {
+			return err
+		}
+		return d.failed(x, x.p.pull(local, x.addr+uint64(off)))
+	}
+	// The key lies on the desk while we write: invariant 2 of mr.go.
+	at := &d.seg.claims(d.self).desk.key
+	at.Swap(key)
+	defer at.Store(0)
+	if x.way == viaHeap {
+		mem, ok := d.findShared(x.p, key, addr, n)
+		if !ok {
+			return transport.ErrKey
+		}
+		copy(mem, local)
+		return nil
+	}
+	if err := d.present(x); err != nil {
+		return err
+	}
+	return d.failed(x, x.p.push(local, x.addr+uint64(off)))
+}
+
+// present says whether a transfer's region is still in the peer's table, and
+// the peer still there: else its number may be another process's by now.
+func (d *domain) present(x *transfer) error {
+	if x.p.ended() {
+		return x.p.farewell()
+	}
+	if x.entry.key.Load() != x.op.RemoteKey {
+		return d.withdrawn(x.p)
+	}
+	return nil
+}
+
+// withdrawn is the reason why a key is not there any more.
+func (d *domain) withdrawn(p *peer) error {
+	if d.seg.claims(p.local).desk.closed.Load() != 0 {
+		return p.farewell()
+	}
+	return transport.ErrKey
+}
+
+// farewell is the reason why a peer that has ended did.
+func (p *peer) farewell() error {
+	if p.page.state.Load() == cardLeft {
+		return transport.ErrPeerLeft
+	}
+	return errDied
+}
+
+// failed says what a copy by the kernel failed for. The memory of a region that
+// has been closed may be no memory any more.
+func (d *domain) failed(x *transfer, err error) error {
+	if err == nil {
+		return nil
+	}
+	if why := d.present(x); why != nil {
+		return why
+	}
+	if errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("%w: %w", transport.ErrPeerDown, err)
+	}
+	return err
+}
+
+// end completes a transfer.
+func (d *domain) end(x *transfer, err error) {
+	d.completed(x.op, d.transferError(x.p, x.write, err))
+	d.transfers.put(x)
+}
+
+// transferError is the error that an operation completes with.
+func (d *domain) transferError(p *peer, write bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, whole := errors.AsType[*transport.Error](err); whole {
+		return err
+	}
+	if write {
+		return d.peerError("write", p.rank, err)
+	}
+	return d.peerError("read", p.rank, err)
 }
 
 // advance moves transfers on, by at most some 64 KiB of copying; busy says that
 // some are under way that need further calls.
-func (d *domain) advance() (busy bool) { return false }
+//
+// Hot path: no allocation; two loads where there is nothing to do.
+func (d *domain) advance() (busy bool) {
+	t := &d.transfers
+	if t.first == nil && t.helps.n == 0 && t.streams.idle() {
+		return false
+	}
+	budget := copyBudget
+	for at := &t.first; *at != nil && budget > 0; {
+		x := *at
+		next := x.next
+		n, over := d.move(x, budget)
+		budget -= n
+		if !over {
+			at = &x.next
+			continue
+		}
+		*at = next
+		if next == nil {
+			t.last = at
+		}
+	}
+	if budget > 0 && t.helps.n > 0 {
+		d.helpOn()
+	}
+	d.stream()
+	return t.first != nil || t.helps.n > 0 || !t.streams.idle()
+}
 
-// dropTransfers ends all that is under way with a peer that is down.
-func (d *domain) dropTransfers(p *peer, err error) { _, _ = p, err }
+// control acts on a control message from a peer; an error is a breach of the
+// protocol for which the peer is given up. b is valid during the call.
+func (d *domain) control(p *peer, kind uint8, b []byte) error {
+	switch kind {
+	case kindHelp:
+		return d.onHelp(p, b)
+	case kindRead:
+		return d.onRead(p, b)
+	case kindData:
+		return d.onData(p, b)
+	case kindWrite:
+		return d.onWrite(p, b)
+	case kindAck:
+		return d.onAck(p, b)
+	}
+	return breach(errKind)
+}
+
+// dropTransfers ends all that is under way with a peer that is down. Those that
+// the peer may be copying for end when it has stopped; its err, which the caller
+// has set, sees to it.
+func (d *domain) dropTransfers(p *peer, err error) {
+	t := &d.transfers
+	for x := t.first; x != nil; x = x.next {
+		if x.p == p && !x.settling {
+			d.toSettle(x, err)
+		}
+	}
+	for i := range t.helps.list {
+		if h := &t.helps.list[i]; h.p == p {
+			h.p = nil
+		}
+	}
+	d.dropStream(p, err)
+}

@@ -1,0 +1,158 @@
+package shm
+
+import (
+	"bytes"
+	crand "crypto/rand"
+	"encoding/binary"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Single copies
+//
+// The kernel copies between two processes where the one may trace the other
+// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): the same user, nobody hidden by
+// PR_SET_DUMPABLE, both in sight of each other's process ids. Whether it does
+// is tried, not worked out: each rank shows on its badge where in its memory a
+// nonce lies, and who first has to do with it fetches that and compares. So a
+// number that is another process's in this rank's namespace is no danger
+// either. Where it fails, all goes by messages (stream.go).
+
+// badge is a rank's line that says what lies where in its memory.
+type badge struct {
+	addr  atomic.Uint64 // 0: it does not want to be copied from
+	nonce [2]atomic.Uint64
+	_     [lineSize - 24]byte
+}
+
+const nonceSize = 16
+
+// reach says whether this rank may copy from and to a peer's memory.
+type reach uint8
+
+const (
+	reachUnknown reach = iota
+	reachDirect
+	reachRefused
+)
+
+// wearBadge lets peers find out whether they may copy from this rank. The Yama
+// security module, where it is in force, lets only ancestors trace a process
+// and those whom it names with their descendants: all ranks of the host have
+// been started by one launcher, so that is the one to name.
+func (d *domain) wearBadge() {
+	t := &d.transfers
+	t.nonce = make([]byte, nonceSize)
+	_, _ = crand.Read(t.nonce) // it never fails
+	t.nonce[0] |= 1            // fresh memory is no proof
+	if launcher := os.Getppid(); launcher > 1 {
+		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: there is no Yama
+	}
+	b := &d.seg.claims(d.self).badge
+	b.nonce[0].Store(binary.NativeEndian.Uint64(t.nonce))
+	b.nonce[1].Store(binary.NativeEndian.Uint64(t.nonce[8:]))
+	b.addr.Store(addressOf(t.nonce))
+}
+
+// direct says whether peers' memory may be copied from and to; the first
+// question about a peer is settled by trying.
+func (d *domain) direct(p *peer) bool {
+	r := &d.transfers.reach[p.local]
+	if *r == reachUnknown {
+		*r = reachRefused
+		if d.transfers.singleCopy && d.probe(p) {
+			*r = reachDirect
+		}
+	}
+	return *r == reachDirect
+}
+
+func (d *domain) probe(p *peer) bool {
+	b := &d.seg.claims(p.local).badge
+	var want, got [nonceSize]byte
+	addr := b.addr.Load()
+	binary.NativeEndian.PutUint64(want[:], b.nonce[0].Load())
+	binary.NativeEndian.PutUint64(want[8:], b.nonce[1].Load())
+	if addr == 0 || want == [nonceSize]byte{} {
+		return false
+	}
+	n, e := fetch(p.pid, got[:], addr)
+	return e == 0 && n == nonceSize && bytes.Equal(got[:], want[:])
+}
+
+// pull fills dst from addr of a peer's memory.
+func (p *peer) pull(dst []byte, addr uint64) error {
+	for len(dst) > 0 {
+		n, e := fetch(p.pid, dst, addr)
+		if e != 0 {
+			return e
+		}
+		dst, addr = dst[n:], addr+uint64(n)
+	}
+	return nil
+}
+
+// push copies src to addr of a peer's memory.
+func (p *peer) push(src []byte, addr uint64) error {
+	for len(src) > 0 {
+		n, e := store(p.pid, src, addr)
+		if e != 0 {
+			return e
+		}
+		src, addr = src[n:], addr+uint64(n)
+	}
+	return nil
+}
+
+// settleTime is how long a process whose end has been noticed may take to end
+// with all its threads, before its number is taken for somebody else's.
+const settleTime = 2 * time.Second
+
+// settle waits until quiet answers true, or the peer's process has ended: then
+// nothing of it touches our memory any more. What it waits for is the copy of
+// a piece, so it spins first.
+func (d *domain) settle(p *peer, quiet func() bool) {
+	if _ = d.meet(p); p.pid == 0 {
+		return // nobody who has proved to be a rank
+	}
+	var dead time.Time
+	for i := 0; !quiet(); i++ {
+		if i < 100 {
+			runtime.Gosched()
+			continue
+		}
+		if p.vanished() {
+			return
+		}
+		switch {
+		case !p.ended():
+		case dead.IsZero():
+			dead = time.Now()
+		case time.Since(dead) > settleTime:
+			return
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// vanished says whether no thread of the peer's process is left. The word that
+// its end leaves in its card (liveness.go) may come before that: its other
+// threads end one by one, and one of them may be in a copy.
+func (p *peer) vanished() bool {
+	if p.pid == os.Getpid() { // a rank of this process, which goes on
+		return false
+	}
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		return err == syscall.ESRCH
+	}
+	defer func() { _ = unix.Close(fd) }()
+	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0
+}

@@ -1,0 +1,42 @@
+package shm
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The copies do not tell the Go scheduler that they are under way: they are
+// short (pieceMax), and telling costs as much as a copy of a few KiB.
+
+// fetch copies into dst, which is not empty, from an address of a process
+// (process_vm_readv(2)); it may copy less.
+func fetch(pid int, dst []byte, addr uint64) (int, syscall.Errno) {
+	return cross(unix.SYS_PROCESS_VM_READV, pid, dst, addr)
+}
+
+// store copies src, which is not empty, to an address of a process
+// (process_vm_writev(2)); it may copy less.
+func store(pid int, src []byte, addr uint64) (int, syscall.Errno) {
+	return cross(unix.SYS_PROCESS_VM_WRITEV, pid, src, addr)
+}
+
+func cross(call uintptr, pid int, local []byte, addr uint64) (int, syscall.Errno) {
+	here := unix.Iovec{Base: unsafe.SliceData(local)}
+	here.SetLen(len(local))
+	there := unix.RemoteIovec{Base: uintptr(addr), Len: len(local)}
+	n, _, e := syscall.RawSyscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
+	if e == 0 && n == 0 {
+		e = syscall.EFAULT // a kernel that copies nothing says why
+	}
+	if e != 0 {
+		return 0, e
+	}
+	return int(n), 0
+}
+
+// addressOf is where b lies in this process, for peers that copy from it or to
+// it. It holds for as long as b is kept: Go moves nothing but stacks, and what
+// an operation or a region refers to is not on one.
+func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }

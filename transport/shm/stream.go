@@ -1,0 +1,455 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Transfers by messages
+//
+// Where the kernel does not let a rank copy from and to a peer, or the peer's
+// table has no entry for a region, the peer does it in its own progress. The
+// bytes go through the ring of the pair, in chunks, among the messages:
+//
+//	      who began                                        whose region it is
+//	Read   ── kindRead  id, size, key, addr ──────────────►  queued
+//	       ◄─ kindData  id, status, bytes … ───────────────  a chunk per advance
+//	Write  ── kindWrite id, size, offset, key, addr, bytes … ►  copied at once
+//	       ◄─ kindAck   id, status ────────────────────────  after the last chunk
+//
+//	id     31          8 7    0        status  OK, or why it was refused; what
+//	       ┌────────────┬──────┐               has a status says no more after it
+//	       │ generation │ slot │
+//	       └────────────┴──────┘
+//
+// A rank has at most window transfers under way with a peer, so the peer
+// remembers at most as many. Each chunk is checked by itself against the
+// region, so one that is closed in the middle is touched no more; it refuses
+// the last chunk too, as it does not come back.
+
+const (
+	window = 32
+
+	dataHeader  = 8
+	readSize    = 24
+	writeHeader = 32
+	ackSize     = 8
+
+	chunkMax   = 32 << 10
+	chunkShare = 8 // chunks that a ring has room for
+)
+
+// status is how the owner of a region answers.
+type status uint8
+
+const (
+	statusOK status = iota
+	statusKey
+	statusBounds
+	statusAccess
+	statuses
+)
+
+var statusErrors = [statuses]error{nil, transport.ErrKey, transport.ErrBounds, transport.ErrAccess}
+
+func statusOf(err error) status {
+	for s, e := range statusErrors {
+		if errors.Is(err, e) {
+			return status(s)
+		}
+	}
+	return statusKey
+}
+
+var (
+	errRequest = errors.New("a request for a transfer that makes no sense")
+	errTooMany = errors.New("more transfers at once than there may be")
+	errAnswer  = errors.New("an answer to no transfer, or one that does not fit it")
+)
+
+// call is a transfer of ours under way.
+type call struct {
+	op    *transport.Op // nil: free
+	gen   uint32
+	write bool
+	sent  bool // all of it: an answer may come
+	done  int  // bytes sent, or received
+}
+
+// serve is a peer's Read being answered.
+type serve struct {
+	id   uint32
+	size int
+	done int
+	key  uint64
+	addr uint64
+}
+
+type ack struct {
+	id     uint32
+	status status
+}
+
+// stream is what there is between this rank and one peer.
+type stream struct {
+	p       *peer
+	calls   [window]call
+	free    [window]uint8
+	nfree   int
+	waiting opQueue     // for a free slot
+	asking  fifo[uint8] // slots of calls with something to send
+	serving fifo[serve] // of the peer
+	acks    fifo[ack]   // to the peer
+	listed  bool        // among streams.active
+}
+
+// fifo is a queue of at most window.
+type fifo[T any] struct {
+	items [window]T
+	first int
+	n     int
+}
+
+func (q *fifo[T]) push(x T) bool {
+	if q.n == window {
+		return false
+	}
+	q.items[(q.first+q.n)%window] = x
+	q.n++
+	return true
+}
+
+func (q *fifo[T]) head() *T { return &q.items[q.first] }
+
+func (q *fifo[T]) drop() {
+	q.first = (q.first + 1) % window
+	q.n--
+}
+
+// opQueue links operations that wait.
+type opQueue struct{ head, tail *transport.Op }
+
+func (q *opQueue) push(op *transport.Op) {
+	op.Next = nil
+	if q.head == nil {
+		q.head = op
+	} else {
+		q.tail.Next = op
+	}
+	q.tail = op
+}
+
+func (q *opQueue) pop() *transport.Op {
+	op := q.head
+	q.head, op.Next = op.Next, nil
+	return op
+}
+
+// streams is what the domain holds for transfers by messages.
+type streams struct {
+	by     []*stream // by local rank, made for the first transfer
+	active []*stream // with something to send
+	chunk  int       // bytes
+	buf    []byte    // of a message
+}
+
+func (t *streams) init(n, ring int) {
+	t.by = make([]*stream, n)
+	t.chunk = min(ring/chunkShare-writeHeader-wordSize, chunkMax)
+}
+
+func (t *streams) of(p *peer) *stream {
+	s := t.by[p.local]
+	if s == nil {
+		s = &stream{p: p, nfree: window}
+		for i := range s.free {
+			s.free[i] = uint8(i)
+		}
+		t.by[p.local] = s
+	}
+	return s
+}
+
+func (t *streams) idle() bool { return len(t.active) == 0 }
+
+// list has a stream looked after by advance.
+func (t *streams) list(s *stream) {
+	if !s.listed {
+		s.listed = true
+		t.active = append(t.active, s)
+	}
+}
+
+// message gives room for a message of a header and n bytes.
+func (t *streams) message(header, n int) []byte {
+	if t.buf == nil {
+		t.buf = make([]byte, writeHeader+t.chunk)
+	}
+	return t.buf[:header+n]
+}
+
+// byMessages has a transfer go by messages.
+func (d *domain) byMessages(x *transfer) {
+	op, s := x.op, d.transfers.streams.of(x.p)
+	op.Scratch = 0
+	if x.write {
+		op.Scratch = 1
+	}
+	d.transfers.put(x)
+	s.waiting.push(op)
+	if d.send(s) {
+		d.transfers.streams.list(s)
+	}
+}
+
+// stream moves all streams on by a chunk each way.
+func (d *domain) stream() {
+	t := &d.transfers.streams
+	kept := 0
+	for i := 0; i < len(t.active); i++ {
+		s := t.active[i]
+		if s.p.err == nil && d.send(s) {
+			t.active[kept] = s
+			kept++
+			continue
+		}
+		s.listed = false
+	}
+	clear(t.active[kept:])
+	t.active = t.active[:kept]
+}
+
+// send sends what a stream has, at most a chunk of ours and one of the peer's;
+// more: there is more to be sent.
+func (d *domain) send(s *stream) (more bool) {
+	for s.acks.n > 0 {
+		if !d.sendAck(s, s.acks.head()) {
+			return true
+		}
+		s.acks.drop()
+	}
+	if s.serving.n > 0 {
+		sent, last := d.sendData(s, s.serving.head())
+		if !sent {
+			return true
+		}
+		if last {
+			s.serving.drop()
+		}
+	}
+	s.admit()
+	if s.asking.n > 0 {
+		sent, last := d.sendCall(s, *s.asking.head())
+		if sent && last {
+			s.calls[*s.asking.head()].sent = true
+			s.asking.drop()
+		}
+	}
+	return s.serving.n > 0 || s.asking.n > 0
+}
+
+// admit gives slots to transfers that wait for one.
+func (s *stream) admit() {
+	for s.waiting.head != nil && s.nfree > 0 {
+		op := s.waiting.pop()
+		s.nfree--
+		i := s.free[s.nfree]
+		c := &s.calls[i]
+		*c = call{op: op, gen: c.gen + 1, write: op.Scratch == 1}
+		s.asking.push(i)
+	}
+}
+
+func (c *call) id(slot uint8) uint32 { return c.gen<<8 | uint32(slot) }
+
+// sendCall sends the request of a Read, or the next chunk of a Write.
+func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
+	c := &s.calls[slot]
+	op, t := c.op, &d.transfers.streams
+	if !c.write {
+		b := t.message(readSize, 0)
+		binary.LittleEndian.PutUint32(b[0:], c.id(slot))
+		binary.LittleEndian.PutUint32(b[4:], uint32(len(op.Data)))
+		binary.LittleEndian.PutUint64(b[8:], op.RemoteKey)
+		binary.LittleEndian.PutUint64(b[16:], op.RemoteAddr)
+		return d.post(s.p, kindRead, b), true
+	}
+	n := min(len(op.Data)-c.done, t.chunk)
+	b := t.message(writeHeader, n)
+	binary.LittleEndian.PutUint32(b[0:], c.id(slot))
+	binary.LittleEndian.PutUint32(b[4:], uint32(len(op.Data)))
+	binary.LittleEndian.PutUint32(b[8:], uint32(c.done))
+	binary.LittleEndian.PutUint32(b[12:], 0)
+	binary.LittleEndian.PutUint64(b[16:], op.RemoteKey)
+	binary.LittleEndian.PutUint64(b[24:], op.RemoteAddr)
+	copy(b[writeHeader:], op.Data[c.done:c.done+n])
+	if !d.post(s.p, kindWrite, b) {
+		return false, false
+	}
+	c.done += n
+	return true, c.done == len(op.Data)
+}
+
+// sendData sends the next chunk of what a peer reads, or why not.
+func (d *domain) sendData(s *stream, v *serve) (sent, last bool) {
+	t := &d.transfers
+	mem, err := t.regions.find(v.key, v.addr, uint64(v.size), transport.RemoteRead)
+	n := 0
+	if err == nil {
+		n = min(v.size-v.done, t.streams.chunk)
+	}
+	b := t.streams.message(dataHeader, n)
+	putAnswer(b, v.id, statusOf(err))
+	copy(b[dataHeader:], mem[min(v.done, len(mem)):])
+	if !d.post(s.p, kindData, b) {
+		return false, false
+	}
+	v.done += n
+	return true, err != nil || v.done == v.size
+}
+
+func (d *domain) sendAck(s *stream, a *ack) bool {
+	b := d.transfers.streams.message(ackSize, 0)
+	putAnswer(b, a.id, a.status)
+	return d.post(s.p, kindAck, b)
+}
+
+// putAnswer writes the header of kindData, all of kindAck.
+func putAnswer(b []byte, id uint32, s status) {
+	binary.LittleEndian.PutUint32(b, id)
+	binary.LittleEndian.PutUint32(b[4:], uint32(s))
+}
+
+// answered finds the call that an answer is for.
+func (d *domain) answered(p *peer, b []byte, write bool) (*stream, uint8, status, error) {
+	s := d.transfers.streams.by[p.local]
+	if s == nil || len(b) < dataHeader {
+		return nil, 0, 0, breach(errAnswer)
+	}
+	id, st := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+	slot := uint8(id)
+	if slot >= window || st >= uint32(statuses) {
+		return nil, 0, 0, breach(errAnswer)
+	}
+	c := &s.calls[slot]
+	if c.op == nil || !c.sent || c.id(slot) != id || c.write != write {
+		return nil, 0, 0, breach(errAnswer)
+	}
+	return s, slot, status(st), nil
+}
+
+// onData takes a chunk of what we read.
+func (d *domain) onData(p *peer, b []byte) error {
+	s, slot, st, err := d.answered(p, b, false)
+	if err != nil {
+		return err
+	}
+	b = b[dataHeader:]
+	c := &s.calls[slot]
+	left := len(c.op.Data) - c.done
+	if len(b) > left || st == statusOK && len(b) == 0 && left > 0 || st != statusOK && len(b) > 0 {
+		return breach(errAnswer)
+	}
+	c.done += copy(c.op.Data[c.done:], b)
+	if st != statusOK || c.done == len(c.op.Data) {
+		d.endCall(s, slot, st)
+	}
+	return nil
+}
+
+// onAck takes the answer to a Write of ours.
+func (d *domain) onAck(p *peer, b []byte) error {
+	s, slot, st, err := d.answered(p, b, true)
+	if err != nil {
+		return err
+	}
+	if len(b) != ackSize {
+		return breach(errAnswer)
+	}
+	d.endCall(s, slot, st)
+	return nil
+}
+
+// endCall completes a call that has been sent.
+func (d *domain) endCall(s *stream, slot uint8, st status) {
+	c := &s.calls[slot]
+	op := c.op
+	c.op = nil
+	s.free[s.nfree] = slot
+	s.nfree++
+	d.completed(op, d.transferError(s.p, c.write, statusErrors[st]))
+	if s.waiting.head != nil {
+		d.transfers.streams.list(s)
+	}
+}
+
+// onRead takes a peer's request.
+func (d *domain) onRead(p *peer, b []byte) error {
+	if len(b) != readSize {
+		return breach(errRequest)
+	}
+	v := serve{
+		id: binary.LittleEndian.Uint32(b), size: int(binary.LittleEndian.Uint32(b[4:])),
+		key: binary.LittleEndian.Uint64(b[8:]), addr: binary.LittleEndian.Uint64(b[16:]),
+	}
+	if v.size > maxRMASize {
+		return breach(errRequest)
+	}
+	s := d.transfers.streams.of(p)
+	if !s.serving.push(v) {
+		return breach(errTooMany)
+	}
+	d.transfers.streams.list(s)
+	return nil
+}
+
+// onWrite takes a chunk of what a peer writes.
+func (d *domain) onWrite(p *peer, b []byte) error {
+	if len(b) < writeHeader {
+		return breach(errRequest)
+	}
+	id := binary.LittleEndian.Uint32(b)
+	size, off := int(binary.LittleEndian.Uint32(b[4:])), int(binary.LittleEndian.Uint32(b[8:]))
+	key, addr := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+	b = b[writeHeader:]
+	if size > maxRMASize || off > size || len(b) > size-off || len(b) == 0 && size > 0 {
+		return breach(errRequest)
+	}
+	mem, err := d.transfers.regions.find(key, addr, uint64(size), transport.RemoteWrite)
+	if err == nil {
+		copy(mem[off:], b)
+	}
+	if off+len(b) < size {
+		return nil
+	}
+	s := d.transfers.streams.of(p)
+	if !s.acks.push(ack{id, statusOf(err)}) {
+		return breach(errTooMany)
+	}
+	d.transfers.streams.list(s)
+	return nil
+}
+
+// dropStream ends everything by messages with a peer that is down.
+func (d *domain) dropStream(p *peer, err error) {
+	t := &d.transfers.streams
+	if t.by == nil || t.by[p.local] == nil {
+		return
+	}
+	s := t.by[p.local]
+	for i := range s.calls {
+		if c := &s.calls[i]; c.op != nil {
+			op := c.op
+			c.op = nil
+			d.completed(op, d.transferError(p, c.write, err))
+		}
+	}
+	for s.waiting.head != nil {
+		op := s.waiting.pop()
+		d.completed(op, d.transferError(p, op.Scratch == 1, err))
+	}
+	s.asking, s.serving, s.acks = fifo[uint8]{}, fifo[serve]{}, fifo[ack]{}
+	t.by[p.local] = nil // stream() takes it off the list
+}
