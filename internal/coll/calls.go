@@ -32,7 +32,7 @@ func Barrier(l Link, cfg *Config) error {
 	if l.Size() == 1 {
 		return nil
 	}
-	return choose(orDefault(cfg), FamilyBarrier, barriers, facts{size: l.Size()}, barrierByDissemination)(l, orDefault(cfg))
+	return choose(orDefault(cfg), FamilyBarrier, barriers, facts{}.on(l), barrierByDissemination)(l, orDefault(cfg))
 }
 
 // Bcast copies the root's buf to all ranks (MPI_Bcast).
@@ -44,7 +44,7 @@ func Bcast(l Link, cfg *Config, buf []byte, root int) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(buf)}
+	f := facts{bytes: len(buf)}.on(l)
 	return choose(cfg, FamilyBcast, bcasts, f, cfg.autoBcast(f))(l, cfg, buf, root)
 }
 
@@ -61,7 +61,7 @@ func Reduce(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(send), commutes: op.Commutes}
+	f := facts{bytes: len(send), elem: op.Size, commutes: op.Commutes}.on(l)
 	return choose(cfg, FamilyReduce, reduces, f, cfg.autoReduce(f))(l, cfg, send, recv, op, root)
 }
 
@@ -76,7 +76,7 @@ func Allreduce(l Link, cfg *Config, send, recv []byte, op Op) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(send), commutes: op.Commutes}
+	f := facts{bytes: len(send), elem: op.Size, commutes: op.Commutes}.on(l)
 	return choose(cfg, FamilyAllreduce, allreduces, f, cfg.autoAllreduce(f))(l, cfg, send, recv, op)
 }
 
@@ -98,7 +98,7 @@ func Gather(l Link, cfg *Config, send, recv []byte, root int) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: b.equal, uniform: true}
+	f := facts{bytes: b.equal, uniform: true}.on(l)
 	return choose(cfg, FamilyGather, gathers, f, cfg.autoGather(f))(l, cfg, send, recv, b, root)
 }
 
@@ -108,7 +108,7 @@ func Gatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int, root 
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
 	}
-	var b blocks
+	b := unknown
 	if l.Rank() == root {
 		b = blocks{counts: counts, displs: displs}
 		if !b.fit(recv, l.Size()) {
@@ -119,7 +119,7 @@ func Gatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int, root 
 		}
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size()}
+	f := facts{}.on(l)
 	return choose(cfg, FamilyGather, gathers, f, gatherByLinear)(l, cfg, send, recv, b, root)
 }
 
@@ -141,7 +141,7 @@ func Scatter(l Link, cfg *Config, send, recv []byte, root int) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: b.equal, uniform: true}
+	f := facts{bytes: b.equal, uniform: true}.on(l)
 	return choose(cfg, FamilyScatter, scatters, f, cfg.autoScatter(f))(l, cfg, send, recv, b, root)
 }
 
@@ -151,7 +151,7 @@ func Scatterv(l Link, cfg *Config, send []byte, counts, displs []int, recv []byt
 	if root < 0 || root >= l.Size() {
 		return ErrRoot
 	}
-	var b blocks
+	b := unknown
 	if l.Rank() == root {
 		b = blocks{counts: counts, displs: displs}
 		if !b.fit(send, l.Size()) {
@@ -162,7 +162,7 @@ func Scatterv(l Link, cfg *Config, send []byte, counts, displs []int, recv []byt
 		}
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size()}
+	f := facts{}.on(l)
 	return choose(cfg, FamilyScatter, scatters, f, scatterByLinear)(l, cfg, send, recv, b, root)
 }
 
@@ -178,7 +178,7 @@ func Allgather(l Link, cfg *Config, send, recv []byte) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(recv), uniform: true}
+	f := facts{bytes: len(recv), uniform: true}.on(l)
 	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, recv, b)
 }
 
@@ -197,7 +197,7 @@ func Allgatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int) er
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: b.total(l.Size())}
+	f := facts{bytes: b.total(l.Size())}.on(l)
 	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, recv, b)
 }
 
@@ -213,7 +213,7 @@ func Alltoall(l Link, cfg *Config, send, recv []byte) error {
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: b.equal, uniform: true}
+	f := facts{bytes: b.equal, uniform: true}.on(l)
 	return choose(cfg, FamilyAlltoall, alltoalls, f, cfg.autoAlltoall(f))(l, cfg, send, b, recv, b)
 }
 
@@ -228,7 +228,7 @@ func Alltoallv(l Link, cfg *Config, send []byte, sendCounts, sendDispls []int, r
 		return ErrLength
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size()}
+	f := facts{}.on(l)
 	return choose(cfg, FamilyAlltoall, alltoalls, f, cfg.autoAlltoall(f))(l, cfg, send, sb, recv, rb)
 }
 
@@ -277,7 +277,7 @@ func reduceScatter(l Link, cfg *Config, send, recv []byte, b blocks, op Op) erro
 		return nil
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(send), commutes: op.Commutes, uniform: b.uniform()}
+	f := facts{bytes: len(send), elem: op.Size, commutes: op.Commutes, uniform: b.uniform()}.on(l)
 	return choose(cfg, FamilyReduceScatter, reduceScatters, f, cfg.autoReduceScatter(f))(l, cfg, send, recv, b, op)
 }
 
@@ -298,7 +298,7 @@ func scan(l Link, cfg *Config, send, recv []byte, op Op, exclusive bool) error {
 		return ErrLength
 	}
 	cfg = orDefault(cfg)
-	f := facts{size: l.Size(), bytes: len(send), commutes: op.Commutes}
+	f := facts{bytes: len(send), elem: op.Size, commutes: op.Commutes}.on(l)
 	return choose(cfg, FamilyScan, scans, f, scanByDoubling)(l, cfg, send, recv, op, exclusive)
 }
 

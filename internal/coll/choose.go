@@ -55,9 +55,12 @@ type Needs uint8
 
 // The needs.
 const (
-	NeedsCommutative Needs = 1 << iota // operands may be swapped
-	NeedsPowerOfTwo                    // of ranks
-	NeedsEqualCounts                   // not for the v-forms
+	NeedsCommutative  Needs = 1 << iota // operands may be swapped
+	NeedsPowerOfTwo                     // of ranks
+	NeedsEqualCounts                    // not for the v-forms
+	NeedsSharedMemory                   // of all ranks
+	NeedsHosts                          // several, and ranks of one that share memory
+	NeedsAdjacent                       // the ranks of a host follow each other, or operands may be swapped
 )
 
 // String lists the needs in words; empty for none.
@@ -71,6 +74,15 @@ func (n Needs) String() string {
 	}
 	if n&NeedsEqualCounts != 0 {
 		s = append(s, "equal counts")
+	}
+	if n&NeedsSharedMemory != 0 {
+		s = append(s, "shared memory of all ranks")
+	}
+	if n&NeedsHosts != 0 {
+		s = append(s, "shared memory within several hosts")
+	}
+	if n&NeedsAdjacent != 0 {
+		s = append(s, "ranks by host or a commutative operation")
 	}
 	return strings.Join(s, ", ")
 }
@@ -112,22 +124,85 @@ type algorithm[F any] struct {
 type facts struct {
 	size     int
 	bytes    int // of the vector, the block or the total: see each choice
+	elem     int // bytes of an element that is combined
 	commutes bool
 	uniform  bool // equal counts
+
+	host   *Host // nil: messages only
+	picked int   // what Pick has answered for these facts; Unpicked: nobody has asked
+}
+
+// on adds what a link offers.
+func (f facts) on(l Link) facts {
+	f.size, f.picked = l.Size(), Unpicked
+	if hl, ok := l.(HostLink); ok {
+		f.host, f.picked = hl.Host()
+	}
+	return f
 }
 
 func (f facts) meets(n Needs) bool {
 	return (n&NeedsCommutative == 0 || f.commutes) &&
 		(n&NeedsPowerOfTwo == 0 || isPow2(f.size)) &&
-		(n&NeedsEqualCounts == 0 || f.uniform)
+		(n&NeedsEqualCounts == 0 || f.uniform) &&
+		(n&(NeedsSharedMemory|NeedsHosts) == 0 || f.meetsHosts(n))
 }
 
-// choose takes the forced algorithm where it can do the call, else auto.
+func (f facts) meetsHosts(n Needs) bool {
+	h := f.host
+	return h != nil && f.elem <= h.unit &&
+		(n&NeedsSharedMemory != 0) == (h.Hosts() == 1) &&
+		(n&NeedsAdjacent == 0 || h.adjacent || f.commutes)
+}
+
+// choose takes the algorithm that is picked, else auto.
 func choose[F any](c *Config, fam Family, table []algorithm[F], f facts, auto int) F {
-	if k := int(c.forced[fam]); k > 0 && f.meets(table[k-1].needs) {
-		return table[k-1].run
+	k := f.picked
+	if k == Unpicked {
+		k = c.pick(fam, f)
 	}
-	return table[auto].run
+	if k == byAuto {
+		k = auto
+	}
+	return table[k].run
+}
+
+// What Pick answers besides the index of an algorithm.
+const (
+	Unpicked = -2 // nobody has asked
+	byAuto   = -1 // the one that the size asks for
+)
+
+// pick is the forced algorithm where it can do the call, or one of shared
+// memory where that is better; else byAuto.
+func (c *Config) pick(fam Family, f facts) int {
+	if k := c.forced[fam]; k.index > 0 && f.meets(k.needs) {
+		return int(k.index) - 1
+	}
+	if f.host != nil {
+		return c.autoHost(fam, f)
+	}
+	return byAuto
+}
+
+// Pick says whether a call is to use the arena h, and if so what its Link's Host
+// answers with it. count is as in Signature, but in bytes; op may be zero where
+// nothing is combined. Every rank gets the same answer.
+//
+// Hot path: no allocation.
+func Pick(cfg *Config, h *Host, k Kind, count int, op Op) (picked int, uses bool) {
+	cfg = orDefault(cfg)
+	f := facts{size: len(h.of), bytes: count, elem: op.Size, commutes: op.Commutes, host: h}
+	fam := k.family()
+	switch k {
+	case KindAllgather, KindReduceScatterBlock:
+		f.bytes, f.uniform = count*f.size, true
+	case KindGather, KindScatter, KindAlltoall:
+		f.uniform = true
+	default:
+	}
+	picked = cfg.pick(fam, f)
+	return picked, picked >= int(firstOfHost[fam])
 }
 
 func (c *Config) autoBcast(f facts) int {
@@ -219,4 +294,58 @@ func (c *Config) autoReduceScatter(f facts) int {
 		return reduceScatterByReduce
 	}
 	return reduceScatterByPairwise
+}
+
+// autoHost is the choice among the algorithms of shared memory, or byAuto.
+func (c *Config) autoHost(fam Family, f facts) int {
+	if f.host.Hosts() == 1 {
+		if f.elem <= f.host.unit && c.shares(fam, f) {
+			return int(firstOfHost[fam])
+		}
+		return byAuto
+	}
+	var needs Needs
+	switch fam {
+	case FamilyBarrier:
+	case FamilyBcast:
+		if f.bytes > c.HostsTotalBytes {
+			return byAuto
+		}
+	case FamilyReduce, FamilyAllreduce:
+		needs = NeedsAdjacent
+	case FamilyGather, FamilyScatter, FamilyAllgather:
+		if fam != FamilyAllgather {
+			f.bytes *= f.size
+		}
+		if f.bytes > c.HostsTotalBytes {
+			return byAuto
+		}
+		needs = NeedsAdjacent | NeedsEqualCounts
+	default:
+		return byAuto
+	}
+	if !f.meets(needs | NeedsHosts) {
+		return byAuto
+	}
+	return int(firstOfHost[fam]) + 1
+}
+
+// shares says whether a call of ranks that all share memory is better made in it.
+func (c *Config) shares(fam Family, f facts) bool {
+	most := c.SharedBytesEach
+	if f.size == 2 {
+		most = c.SharedPairBytes
+	}
+	switch fam {
+	case FamilyBarrier:
+		return true
+	case FamilyBcast:
+		return f.bytes <= most
+	case FamilyAllgather:
+		f.bytes /= f.size
+	case FamilyReduce, FamilyAllreduce, FamilyReduceScatter, FamilyScan:
+		return f.size <= c.SharedRanks
+	default:
+	}
+	return f.size <= c.SharedRanks && f.bytes <= most
 }

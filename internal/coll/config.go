@@ -14,7 +14,7 @@ import (
 //
 // A Config is not changed while calls use it.
 type Config struct {
-	forced [families]uint8 // index + 1 in the family's table; 0: auto
+	forced [families]forced
 
 	Radix        int // of k-nomial trees, at least 2
 	KnomialRanks int // from so many ranks on, small messages go along k-nomial trees
@@ -42,6 +42,19 @@ type Config struct {
 
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
+
+	SharedBytes      int // of shared memory per rank and communicator, about; 0: none
+	SharedRanks      int // up to so many ranks of a host everybody looks at everybody
+	SharedPairBytes  int // two ranks of a host: copied through shared memory up to so many bytes; more go as a message
+	SharedBytesEach  int // more ranks: up to so many bytes per block
+	SharedSliceBytes int // reduce and allreduce of more than two ranks: each combines a slice from so many bytes on, at least 1
+	HostsTotalBytes  int // several hosts: up to so many bytes in all are gathered by host; bcast: up to so many
+}
+
+// forced is an algorithm that a family was told to use.
+type forced struct {
+	index uint8 // + 1 in the family's table; 0: none
+	needs Needs
 }
 
 // DefaultConfig returns the default choice of algorithms.
@@ -77,6 +90,13 @@ var defaultConfig = Config{
 
 	ReduceScatterTreeBytes:    8 << 10,
 	ReduceScatterHalvingBytes: 512 << 10,
+
+	SharedBytes:      256 << 10,
+	SharedRanks:      64,
+	SharedPairBytes:  32 << 10,
+	SharedBytesEach:  256 << 10,
+	SharedSliceBytes: 16 << 10,
+	HostsTotalBytes:  256 << 10,
 }
 
 // ConfigFrom reads the coll.* parameters. An algorithm that does not exist is
@@ -88,6 +108,7 @@ func ConfigFrom(s *params.Set) (*Config, error) {
 			return nil, fmt.Errorf("%s: %w", f.Key(), err)
 		}
 	}
+	c.SharedBytes = s.Int("coll.shared_memory")
 	return c, nil
 }
 
@@ -97,22 +118,21 @@ func ConfigFrom(s *params.Set) (*Config, error) {
 // needs is known to all of them.
 func (c *Config) Force(f Family, name string) error {
 	if name == Auto {
-		c.forced[f] = 0
+		c.forced[f] = forced{}
 		return nil
 	}
-	names := f.names()
-	for i, n := range names {
-		if n == name {
-			c.forced[f] = uint8(i + 1)
+	for i, a := range f.infos() {
+		if a.Name == name {
+			c.forced[f] = forced{uint8(i + 1), a.Needs}
 			return nil
 		}
 	}
-	return fmt.Errorf("no algorithm %q for %s: there are %s, %s", name, f, Auto, strings.Join(names, ", "))
+	return fmt.Errorf("no algorithm %q for %s: there are %s, %s", name, f, Auto, strings.Join(f.names(), ", "))
 }
 
 // Forced is the name of the algorithm that a family was told to use, or "auto".
 func (c *Config) Forced(f Family) string {
-	if k := c.forced[f]; k > 0 {
+	if k := c.forced[f].index; k > 0 {
 		return f.names()[k-1]
 	}
 	return Auto

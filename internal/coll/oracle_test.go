@@ -47,6 +47,11 @@ func (s *scenario) run(opt colltest.Options) error {
 			return fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
+	return s.check()
+}
+
+// check compares what the ranks have with what they should.
+func (s *scenario) check() error {
 	for _, w := range s.want {
 		if i := mismatch(w.whole, w.wish); i >= 0 {
 			return fmt.Errorf("rank %d: %s of %d bytes is wrong from byte %d on: %x, want %x",

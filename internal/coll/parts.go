@@ -10,6 +10,10 @@ type blocks struct {
 	counts, displs []int
 }
 
+// unknown are blocks of which this rank knows nothing but that they need not be
+// equal.
+var unknown = blocks{counts: []int{}}
+
 func (b blocks) uniform() bool { return b.counts == nil }
 
 func (b blocks) off(rank int) int {

@@ -38,6 +38,16 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
+var kindFamilies = [...]Family{
+	KindBarrier: FamilyBarrier, KindBcast: FamilyBcast, KindReduce: FamilyReduce, KindAllreduce: FamilyAllreduce,
+	KindGather: FamilyGather, KindGatherv: FamilyGather, KindScatter: FamilyScatter, KindScatterv: FamilyScatter,
+	KindAllgather: FamilyAllgather, KindAllgatherv: FamilyAllgather, KindAlltoall: FamilyAlltoall, KindAlltoallv: FamilyAlltoall,
+	KindReduceScatterBlock: FamilyReduceScatter, KindReduceScatter: FamilyReduceScatter, KindScan: FamilyScan, KindExscan: FamilyScan,
+}
+
+// family is that of a call.
+func (k Kind) family() Family { return kindFamilies[k] }
+
 // agree says which arguments of a call are the same on all ranks.
 type agree uint8
 

@@ -19,11 +19,15 @@ type (
 const (
 	barrierByDissemination = iota
 	barrierByTree
+	barrierByShared
+	barrierByHosts
 )
 
 var barriers = []algorithm[barrierFunc]{
 	barrierByDissemination: {"dissemination", 0, barrierDissemination, "signals at distance 1, 2, 4, …; log P rounds"},
 	barrierByTree:          {"tree", 0, barrierTree, "up a binomial tree and down again; fewest messages"},
+	barrierByShared:        {"shared", NeedsSharedMemory, barrierShared, "everybody looks at flags of all"},
+	barrierByHosts:         {"hierarchical", NeedsHosts, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
@@ -33,6 +37,8 @@ const (
 	bcastByTree
 	bcastByScatterDoubling
 	bcastByScatterRing
+	bcastByShared
+	bcastByHosts
 )
 
 var bcasts = []algorithm[bcastFunc]{
@@ -42,6 +48,8 @@ var bcasts = []algorithm[bcastFunc]{
 	bcastByTree:            {"tree", 0, bcastTree, "pipelined binary tree; medium messages"},
 	bcastByScatterDoubling: {"scatter_recursive_doubling", NeedsPowerOfTwo, bcastScatterDoubling, "scatter, then allgather in log P rounds; large messages, many ranks"},
 	bcastByScatterRing:     {"scatter_ring", 0, bcastScatterRing, "scatter, then allgather around a ring; the largest messages"},
+	bcastByShared:          {"shared", NeedsSharedMemory, bcastShared, "one writer, many readers, piece by piece"},
+	bcastByHosts:           {"hierarchical", NeedsHosts, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
@@ -50,6 +58,8 @@ const (
 	reduceByLinear
 	reduceByRabenseifner
 	reduceByPairwise
+	reduceByShared
+	reduceByHosts
 )
 
 var reduces = []algorithm[reduceFunc]{
@@ -58,6 +68,8 @@ var reduces = []algorithm[reduceFunc]{
 	reduceByLinear:       {"linear", 0, reduceLinear, "the root combines all, in the serial order"},
 	reduceByRabenseifner: {"rabenseifner", NeedsCommutative, reduceRabenseifner, "reduce-scatter, then gather; large messages"},
 	reduceByPairwise:     {"pairwise", 0, reducePairwise, "pairwise reduce-scatter, then gather; large messages in strict order"},
+	reduceByShared:       {"shared", NeedsSharedMemory, reduceShared, "the root reads what all have; long vectors by slices"},
+	reduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
@@ -66,6 +78,8 @@ const (
 	allreduceByRing
 	allreduceByPairwise
 	allreduceByReduceBcast
+	allreduceByShared
+	allreduceByHosts
 )
 
 var allreduces = []algorithm[allreduceFunc]{
@@ -74,26 +88,36 @@ var allreduces = []algorithm[allreduceFunc]{
 	allreduceByRing:         {"ring", NeedsCommutative, allreduceRing, "segments twice around a ring; large messages"},
 	allreduceByPairwise:     {"pairwise", 0, allreducePairwise, "pairwise reduce-scatter, then ring allgather; large messages in strict order"},
 	allreduceByReduceBcast:  {"reduce_bcast", 0, allreduceReduceBcast, "reduce to rank 0, then bcast"},
+	allreduceByShared:       {"shared", NeedsSharedMemory, allreduceShared, "everybody reads what all have; long vectors by slices"},
+	allreduceByHosts:        {"hierarchical", NeedsHosts | NeedsAdjacent, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
 	gatherByBinomial = iota
 	gatherByLinear
+	gatherByShared
+	gatherByHosts
 )
 
 var gathers = []algorithm[rootedFunc]{
 	gatherByBinomial: {"binomial", NeedsEqualCounts, gatherBinomial, "up a binomial tree; small blocks"},
 	gatherByLinear:   {"linear", 0, gatherLinear, "everybody to the root; large blocks"},
+	gatherByShared:   {"shared", NeedsSharedMemory, gatherShared, "the root reads all blocks"},
+	gatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
 	scatterByBinomial = iota
 	scatterByLinear
+	scatterByShared
+	scatterByHosts
 )
 
 var scatters = []algorithm[rootedFunc]{
 	scatterByBinomial: {"binomial", NeedsEqualCounts, scatterBinomial, "down a binomial tree; small blocks"},
 	scatterByLinear:   {"linear", 0, scatterLinear, "the root to everybody; large blocks"},
+	scatterByShared:   {"shared", NeedsSharedMemory, scatterShared, "everybody reads its block"},
+	scatterByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
@@ -101,6 +125,8 @@ const (
 	allgatherByBruck
 	allgatherByRing
 	allgatherByLinear
+	allgatherByShared
+	allgatherByHosts
 )
 
 var allgathers = []algorithm[allgatherFunc]{
@@ -108,18 +134,22 @@ var allgathers = []algorithm[allgatherFunc]{
 	allgatherByBruck:    {"bruck", NeedsEqualCounts, allgatherBruck, "log P rounds for any number of ranks; small totals"},
 	allgatherByRing:     {"ring", 0, allgatherRing, "from neighbour to neighbour; large totals"},
 	allgatherByLinear:   {"linear", 0, allgatherLinear, "everybody to everybody; small totals of unequal counts, few ranks"},
+	allgatherByShared:   {"shared", NeedsSharedMemory, allgatherShared, "everybody reads all blocks"},
+	allgatherByHosts:    {"hierarchical", NeedsHosts | NeedsAdjacent | NeedsEqualCounts, nil, "in shared memory within hosts, by messages between them"},
 }
 
 const (
 	alltoallByBruck = iota
 	alltoallByPairwise
 	alltoallByScattered
+	alltoallByShared
 )
 
 var alltoalls = []algorithm[alltoallFunc]{
 	alltoallByBruck:     {"bruck", NeedsEqualCounts, alltoallBruck, "log P rounds of collected blocks; tiny blocks, many ranks"},
 	alltoallByPairwise:  {"pairwise", 0, alltoallPairwise, "one partner at a time; large blocks"},
 	alltoallByScattered: {"scattered", 0, alltoallScattered, "a window of transfers at once; medium blocks"},
+	alltoallByShared:    {"shared", NeedsSharedMemory, alltoallShared, "everybody reads its blocks"},
 }
 
 const (
@@ -127,6 +157,7 @@ const (
 	reduceScatterByPairwise
 	reduceScatterByRing
 	reduceScatterByReduce
+	reduceScatterByShared
 )
 
 var reduceScatters = []algorithm[reduceScatterFunc]{
@@ -134,16 +165,27 @@ var reduceScatters = []algorithm[reduceScatterFunc]{
 	reduceScatterByPairwise: {"pairwise", 0, reduceScatterPairwise, "each rank combines its block from all, in rank order; large totals"},
 	reduceScatterByRing:     {"ring", NeedsCommutative, reduceScatterRing, "blocks around a ring; nearest neighbours only"},
 	reduceScatterByReduce:   {"reduce_scatterv", 0, reduceScatterReduce, "reduce to rank 0, then scatterv; small totals in strict order"},
+	reduceScatterByShared:   {"shared", NeedsSharedMemory, reduceScatterShared, "everybody combines its block of all"},
 }
 
 const (
 	scanByDoubling = iota
 	scanByLinear
+	scanByShared
 )
 
 var scans = []algorithm[scanFunc]{
 	scanByDoubling: {"recursive_doubling", 0, scanDoubling, "prefixes of 1, 2, 4, … ranks; log P rounds"},
 	scanByLinear:   {"linear", 0, scanLinear, "the prefix runs from rank to rank"},
+	scanByShared:   {"shared", NeedsSharedMemory, scanShared, "everybody combines what lower ranks have"},
+}
+
+// firstOfHost is by family the first algorithm of shared memory; that of several
+// hosts, where there is one, is the next.
+var firstOfHost = [families]uint8{
+	FamilyBarrier: barrierByShared, FamilyBcast: bcastByShared, FamilyReduce: reduceByShared, FamilyAllreduce: allreduceByShared,
+	FamilyGather: gatherByShared, FamilyScatter: scatterByShared, FamilyAllgather: allgatherByShared, FamilyAlltoall: alltoallByShared,
+	FamilyReduceScatter: reduceScatterByShared, FamilyScan: scanByShared,
 }
 
 func (f Family) infos() []Info {

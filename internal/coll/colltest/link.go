@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/coll"
 )
@@ -21,6 +22,12 @@ type Link struct {
 	open     int
 	waiting  *transfer
 	finished bool
+	word     *atomic.Uint64 // in Await, what for
+	least    uint64
+	source   int
+
+	host *coll.Host
+	sig  uint16
 
 	calls int
 	arena []byte
@@ -213,7 +220,9 @@ func (l *Link) wait(id coll.Ticket) error {
 }
 
 // ready tells whether the rank can run.
-func (l *Link) ready() bool { return !l.finished && (l.waiting == nil || l.waiting.done) }
+func (l *Link) ready() bool {
+	return !l.finished && (l.waiting == nil || l.waiting.done) && (l.word == nil || l.reached() || l.w.revoked != nil)
+}
 
 // yield hands the turn on and waits until it comes back.
 func (l *Link) yield() {

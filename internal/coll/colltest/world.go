@@ -40,6 +40,9 @@ type Options struct {
 	Seed     uint64
 	FailRank int // the rank whose FailCall-th call fails …
 	FailCall int // … counted from 1; 0: none does
+
+	Hosts       []int // by rank: ranks of the same number share memory; nil: none do
+	SharedBytes int   // of each, about
 }
 
 // World is a set of ranks in one process.
@@ -81,6 +84,9 @@ func New(size int, opt Options) *World {
 		l := &Link{w: w, rank: r}
 		l.wake.L = &w.mu
 		w.links = append(w.links, l)
+	}
+	if opt.Hosts != nil {
+		w.share()
 	}
 	return w
 }
@@ -270,6 +276,8 @@ func (w *World) stuck() {
 		switch {
 		case l.finished:
 			fmt.Fprintf(&b, "; rank %d has ended", l.rank)
+		case l.word != nil:
+			fmt.Fprintf(&b, "; rank %d waits for a word of rank %d of its host", l.rank, l.source)
 		case l.waiting.send:
 			fmt.Fprintf(&b, "; rank %d sends %d bytes to %d", l.rank, len(l.waiting.buf), l.waiting.peer)
 		default:

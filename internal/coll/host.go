@@ -1,0 +1,366 @@
+package coll
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Collectives within a host
+//
+// Ranks that share memory have an arena each, which it alone writes and all of
+// them map. What one has to say it says to all at once, by a store; what
+// another has said is read where it lies.
+//
+//	arena of a rank
+//	┌ arrival lines ─────────┬ put ┬ got ┬ bay 0 ────────┬ bay 1 ────────┐
+//	│ ring of 8, by call     │     │     │ calls 0, 2, … │ calls 1, 3, … │
+//	└────────────────────────┴─────┴─────┴───────────────┴───────────────┘
+//
+//	arrival  call << 16 | signature, and up to 56 bytes of data. Every rank
+//	         writes one in every call, before it waits for any other rank.
+//	put      call << 24 | n: the first n pieces of the call lie in the bay
+//	got      call << 24 | n: this rank has done with the first n pieces of others
+//
+// All ranks do the same calls in the same order, one at a time, and number them
+// alike. Who has arrived at call k has done with what others wrote in call k-1
+// and before. So a rank may write
+//
+//   - the arrival line of call k once all have arrived at call k-7, and
+//   - its bay of call k once all have arrived at call k-1.
+//
+// It mostly knows that they have from having waited for all in call k-1, and
+// looks only where it has not (settle). Nobody waits in vain: all ranks reach
+// call k-1 without anything that this one does in call k.
+//
+// What is longer than a bay goes through it in pieces; then put and got say how
+// far writer and readers are. A piece that needs no room of another is written
+// ahead, so that ranks that share a core are switched as rarely as can be.
+//
+// Nothing that a rank reads from another's arena is taken for a length or a
+// place: those come from the call's own arguments.
+
+// HostLink is a Link whose ranks, or some of them, share memory.
+type HostLink interface {
+	Link
+	// Host is the arena that this call may use, alone until it ends, and what
+	// Pick answered for it, or Unpicked; nil: the call is to be made of messages.
+	Host() (h *Host, picked int)
+	// Sig is the call's signature, never 0.
+	Sig() uint16
+	// Await blocks until a word that a rank of the host sets has reached least,
+	// as sequence numbers go. The rank is that within the host.
+	Await(rank int, word *atomic.Uint64, least uint64) error
+	// Wake rouses the host's other ranks that sleep in Await, after a store.
+	Wake()
+	// Mismatch is the error of a call that a rank of the host, by its number
+	// there, made as another one or with other arguments.
+	Mismatch(rank int) error
+	// Miscount is the error of a rank of the host that has written have bytes
+	// where this one wants others.
+	Miscount(rank, have, want int) error
+}
+
+// Host is a rank's view of the ranks that share memory with it, as the calls of
+// one communicator use it. It is used by one call at a time.
+type Host struct {
+	Shape
+	Rank int // this one's among those of its host
+	Size int // of them
+
+	peers    []peer // by rank within the host
+	bay      int    // bytes
+	unit     int    // the largest element that goes through the bays of all hosts
+	reps     []int  // scratch: by host, who speaks for it
+	speakers speakers
+
+	call  uint64 // number of the call under way or of the last one
+	known uint64 // all ranks of the host are known to have arrived at this call
+	sig   uint16 // of the call under way
+	link  HostLink
+	tmp   []byte // of the call under way; nil: not asked for
+}
+
+// peer is the arena of a rank of the host.
+type peer struct {
+	*control
+	bays []byte
+}
+
+// ringLines is the number of arrival lines: calls by which a rank that waits for
+// nobody may be ahead of the others.
+const ringLines = 8
+
+// pieces is how many pieces of a vector a bay holds.
+const pieces = 4
+
+// The parts of put and got.
+const (
+	stepBits = 24
+	maxSteps = 1<<stepBits - 1
+)
+
+// flatRanks is up to how many ranks everybody looks at everybody's line.
+const flatRanks = 16
+
+// BayBytes is the size of a bay where size ranks share memory and each is to
+// have about total bytes of arena: there is room for a line per pair and piece.
+func BayBytes(total, size int) int {
+	const unit = 64 * pieces
+	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
+}
+
+// ArenaBytes is the size of the arena of each of size ranks.
+func ArenaBytes(total, size int) int { return controlBytes + 2*BayBytes(total, size) }
+
+// NewHost makes the view of a rank whose number in the communicator is rank.
+// arenas are those of its host's ranks, in the order of their ranks, zeroed,
+// aligned to a line, and ArenaBytes(total, their number) long.
+func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
+	h := &Host{
+		Shape: shape, Rank: -1, Size: len(arenas), bay: BayBytes(total, len(arenas)),
+		unit: BayBytes(total, shape.largest) / 2 / shape.largest, reps: make([]int, shape.Hosts()),
+	}
+	own := shape.of[rank]
+	n := 0
+	for r, of := range shape.of {
+		if of == own {
+			if r == rank {
+				h.Rank = n
+			}
+			n++
+		}
+	}
+	if n != len(arenas) {
+		return nil, fmt.Errorf("%d arenas for %d ranks of a host", len(arenas), n)
+	}
+	for _, a := range arenas {
+		if len(a) < ArenaBytes(total, n) {
+			return nil, fmt.Errorf("an arena of %d bytes, not %d", len(a), ArenaBytes(total, n))
+		}
+		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.bay]})
+	}
+	return h, nil
+}
+
+// enter begins a call within the host.
+func enter(l Link) *Host {
+	hl := l.(HostLink)
+	h, _ := hl.Host()
+	h.link, h.sig, h.tmp = hl, hl.Sig(), nil
+	h.next()
+	return h
+}
+
+// next begins the next step of a call that takes several: to the host each is a
+// call of its own.
+func (h *Host) next() {
+	h.call++
+	if h.call&(1<<32-1) == 0 {
+		// Calls that need no put or got leave them behind; in 2^39 calls they
+		// would come to lie ahead.
+		h.own().put.word.Store(h.call << stepBits)
+		h.own().got.word.Store(h.call << stepBits)
+	}
+}
+
+func (h *Host) own() *peer { return &h.peers[h.Rank] }
+
+// after is the i-th rank after this one, which begins with its neighbour so
+// that not all look at the same.
+func (h *Host) after(i int) int {
+	if r := h.Rank + i; r < h.Size {
+		return r
+	}
+	return h.Rank + i - h.Size
+}
+
+// await waits for a word of a rank of the host.
+//
+// Hot path: no allocation, no lock and no system call where it is there.
+func (h *Host) await(rank int, word *atomic.Uint64, least uint64) error {
+	if int64(word.Load()-least) >= 0 {
+		return nil
+	}
+	return h.link.Await(rank, word, least)
+}
+
+// settle waits until all have arrived at a call before this one.
+func (h *Host) settle(call uint64) error {
+	for i := 1; i < h.Size; i++ {
+		r := h.after(i)
+		word := &h.peers[r].lines[call%ringLines].word
+		if err := h.await(r, word, call<<16); err != nil {
+			return err
+		}
+		if v := word.Load(); v>>16 == call && v != h.own().lines[call%ringLines].word.Load() {
+			return h.link.Mismatch(r)
+		}
+	}
+	h.known = call
+	return nil
+}
+
+// line is this rank's arrival line, to write data to.
+func (h *Host) line() (*line, error) {
+	if int64(h.known-(h.call-ringLines+1)) < 0 {
+		// Further than need be, so that the next calls need not look.
+		if err := h.settle(h.call - ringLines/2); err != nil {
+			return nil, err
+		}
+	}
+	return &h.own().lines[h.call%ringLines], nil
+}
+
+// arrive says that this rank has come to the call, and that what of it stands
+// in its line and its bay may be read.
+func (h *Host) arrive() error {
+	l, err := h.line()
+	if err != nil {
+		return err
+	}
+	h.say(&l.word, h.call<<16|uint64(h.sig))
+	return nil
+}
+
+// say stores a word that others may wait for.
+func (h *Host) say(word *atomic.Uint64, v uint64) {
+	word.Store(v)
+	h.link.Wake()
+}
+
+// step is what put and got are n steps into the call.
+func (h *Host) step(n int) uint64 { return h.call<<stepBits | uint64(n) }
+
+// meet waits until a rank has arrived, and sees to it that it made the same call.
+func (h *Host) meet(rank int) error {
+	word, want := &h.peers[rank].lines[h.call%ringLines].word, h.call<<16|uint64(h.sig)
+	if word.Load() == want {
+		return nil
+	}
+	if err := h.await(rank, word, h.call<<16); err != nil {
+		return err
+	}
+	if word.Load() != want {
+		return h.link.Mismatch(rank)
+	}
+	return nil
+}
+
+// meetAll waits for all.
+func (h *Host) meetAll() error {
+	for i := 1; i < h.Size; i++ {
+		if err := h.meet(h.after(i)); err != nil {
+			return err
+		}
+	}
+	h.known = h.call
+	return nil
+}
+
+// Differs tells a rank of the host that made other calls than this one and was
+// not noticed, since nobody had to wait for it; ok: there is one. All ranks have
+// made all their calls, and do not go on until all have asked.
+func (h *Host) Differs() (rank int, ok bool) {
+	for r := range h.peers {
+		for i := range h.own().lines {
+			if h.peers[r].lines[i].word.Load() != h.own().lines[i].word.Load() {
+				return r, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// ownBay is this rank's bay of the call, to write to.
+func (h *Host) ownBay() ([]byte, error) {
+	if int64(h.known-(h.call-1)) < 0 {
+		if err := h.settle(h.call - 1); err != nil {
+			return nil, err
+		}
+	}
+	return h.bayOf(h.Rank), nil
+}
+
+// bayOf is a rank's bay of the call.
+func (h *Host) bayOf(rank int) []byte {
+	at := int(h.call%2) * h.bay
+	return h.peers[rank].bays[at : at+h.bay : at+h.bay]
+}
+
+// offer puts what is not longer than a bay where all can read it, and arrives.
+// Readers find it by offered.
+func (h *Host) offer(data []byte) error {
+	l, err := h.line()
+	if err != nil {
+		return err
+	}
+	if len(data) <= inlineBytes {
+		copy(l.data[:], data)
+	} else {
+		bay, err := h.ownBay()
+		if err != nil {
+			return err
+		}
+		copy(bay, data)
+	}
+	h.say(&l.word, h.call<<16|uint64(h.sig))
+	return nil
+}
+
+// offered is the n bytes that a rank, which has been met, has offered.
+func (h *Host) offered(rank, n int) []byte {
+	if n <= inlineBytes {
+		return h.peers[rank].lines[h.call%ringLines].data[:n]
+	}
+	return h.bayOf(rank)[:n]
+}
+
+// piece is how many bytes of whole elements go through the bay at a time.
+func (h *Host) piece(elem int) int { return h.bay / pieces / elem * elem }
+
+// pieceAt is where the i-th piece lies in a bay.
+func (h *Host) pieceAt(bay []byte, i, n int) []byte {
+	at := i % pieces * (h.bay / pieces)
+	return bay[at : at+n]
+}
+
+// count is the number of pieces of n bytes.
+func count(n, piece int) int { return (n + piece - 1) / piece }
+
+// cutOut is piece i of buf.
+func cutOut(buf []byte, i, piece int) []byte { return buf[i*piece : min((i+1)*piece, len(buf))] }
+
+// room waits until a reader, or everybody, has done with the piece whose place
+// piece i takes.
+func (h *Host) room(i, reader int) error {
+	switch {
+	case i < pieces:
+		return nil
+	case reader != everybody:
+		return h.await(reader, &h.peers[reader].got.word, h.step(i-pieces+1))
+	}
+	for x := 1; x < h.Size; x++ {
+		if err := h.room(i, h.after(x)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everybody stands for all ranks of the host.
+const everybody = -1
+
+// done says that this rank has done with piece i of n, where anybody waits for it.
+func (h *Host) done(i, n int) {
+	if i+pieces < n {
+		h.say(&h.own().got.word, h.step(i+1))
+	}
+}
+
+// scratch is memory for n bytes until the call ends.
+func (h *Host) scratch(n int) []byte {
+	if len(h.tmp) < n {
+		h.tmp = h.link.Scratch(n)
+	}
+	return h.tmp[:n]
+}
