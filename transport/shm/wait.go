@@ -240,14 +240,14 @@ func (w *watch) open(d *domain) (int, bool) {
 		w.ringLocked()
 	}
 	w.kick, w.done = make(chan struct{}, 1), make(chan struct{})
-	go w.run(d) // until close, which waits for it
+	go w.run(d, w.kick) // until close, which waits for it
 	w.kick <- struct{}{}
 	return fd, true
 }
 
-func (w *watch) run(d *domain) {
+func (w *watch) run(d *domain, kick <-chan struct{}) {
 	defer close(w.done)
-	for range w.kick {
+	for range kick {
 		for !d.down.Load() && d.nap(slice) {
 		}
 		w.ring()
