@@ -242,6 +242,13 @@ type SharedMemoryDomain interface {
 	Notify(peer Addr)
 }
 
+// Keeper is what a region of SharedMemoryDomain.Alloc may be besides.
+type Keeper interface {
+	// Keep lets the memory stay past the domain's Close, until the region's,
+	// although no peer reaches it any more then.
+	Keep()
+}
+
 // Endpoint sends messages (fi_endpoint(3) of type RDM, fi_msg(3)).
 // Connections, where the fabric has them, are made on first use.
 type Endpoint interface {

@@ -444,8 +444,9 @@ func (d *domain) transferError(p *peer, write bool, err error) error {
 // Hot path: no allocation; two loads where there is nothing to do.
 func (d *domain) advance() (busy bool) {
 	t := &d.transfers
+	busy = d.advanceAtomics()
 	if t.first == nil && t.helps.n == 0 && t.streams.idle() {
-		return false
+		return busy
 	}
 	budget := copyBudget
 	for at := &t.first; *at != nil && budget > 0; {
@@ -466,7 +467,7 @@ func (d *domain) advance() (busy bool) {
 		d.helpOn()
 	}
 	d.stream()
-	return t.first != nil || t.helps.n > 0 || !t.streams.idle()
+	return busy || t.first != nil || t.helps.n > 0 || !t.streams.idle()
 }
 
 // control acts on a control message from a peer; an error is a breach of the
@@ -483,6 +484,8 @@ func (d *domain) control(p *peer, kind uint8, b []byte) error {
 		return d.onWrite(p, b)
 	case kindAck:
 		return d.onAck(p, b)
+	case kindAtomic, kindAtomicDone:
+		return d.controlAtomic(p, kind, b)
 	}
 	return breach(errKind)
 }
@@ -503,4 +506,5 @@ func (d *domain) dropTransfers(p *peer, err error) {
 		}
 	}
 	d.dropStream(p, err)
+	d.dropAtomics(p, err)
 }

@@ -175,7 +175,7 @@ func (w *world) closeAll() {
 func cases() []testCase {
 	all := []testCase{}
 	for _, part := range [][]testCase{
-		basicCases, messageCases, rmaCases, waitCases, endCases, allocationCases,
+		basicCases, messageCases, rmaCases, sharedCases, atomicCases, waitCases, endCases, allocationCases,
 	} {
 		all = append(all, part...)
 	}

@@ -1,0 +1,144 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// Atomics
+//
+//	                       what the key names
+//	   ┌───────────────────────┬──────────────────────────┐
+//	 of the shared heap      of this rank itself        private memory of a peer
+//	   └──────────┬────────────┘                          │
+//	 the processor's, at once               kindAtomic ──►│ the processor's, in the
+//	 by who asks                 kindAtomicDone ◄─────────┘ owner's progress (serve.go)
+//
+// All of them are the same instructions on the same memory, so those by
+// different ways, and a program's own by sync/atomic, are one step to each other.
+
+// atomicMax is how many bytes of elements one atomic may be about. A request
+// with two operands of that size fits into every ring.
+const atomicMax = 1 << 10
+
+var errUnaligned = errors.New("the elements are not aligned to their size")
+
+// AtomicValid says what can be done in one step: all operations on integers,
+// all but bits on floats, sum, product, reads, writes and swaps of complex64;
+// nothing on complex128.
+func (e *endpoint) AtomicValid(op *transport.Op) (count int, ok bool) {
+	if op.Datatype >= transport.Datatypes || op.Datatype == transport.Complex128 || op.Atomic >= transport.AtomicOps {
+		return 0, false
+	}
+	swaps := op.Atomic == transport.AtomicCswap
+	switch {
+	case swaps != (op.Compare != nil), swaps && op.Fetch == nil:
+		return 0, false
+	case op.Atomic == transport.AtomicRead:
+		ok = op.Fetch != nil
+	case op.Atomic == transport.AtomicWrite, swaps:
+		ok = op.Data != nil
+	default:
+		ok = op.Data != nil && mergers[op.Datatype][op.Atomic] != nil
+	}
+	if !ok {
+		return 0, false
+	}
+	return atomicMax / op.Datatype.Size(), true
+}
+
+// Atomic changes elements of the shared heap and of this rank itself at once;
+// for private memory of a peer it asks the peer, of whom up to maxCalls
+// atomics of this rank wait at a time: else ErrAgain.
+//
+// Hot path: no allocation, no lock, no system call unless a peer that is asked
+// sleeps.
+func (e *endpoint) Atomic(op *transport.Op) error {
+	d := e.d
+	p, err := d.target(op.Peer)
+	if err != nil {
+		return err
+	}
+	n, err := e.extentOf(op)
+	if err != nil {
+		return err
+	}
+	if op.RemoteKey&heapKey != heapKey && p.local != d.self {
+		return d.ask(p, op, n)
+	}
+	d.completed(op, d.atomicError(p, d.changeHere(p, op, n)))
+	return nil
+}
+
+// extentOf checks an atomic and says how many bytes it is about.
+func (e *endpoint) extentOf(op *transport.Op) (int, error) {
+	count, ok := e.AtomicValid(op)
+	if !ok {
+		return 0, fmt.Errorf("shm: atomic %d on elements of type %d: %w", op.Atomic, op.Datatype, transport.ErrNotSupported)
+	}
+	size, n := op.Datatype.Size(), len(op.Data)
+	if op.Atomic == transport.AtomicRead {
+		n = len(op.Fetch)
+	}
+	switch {
+	case n > count*size:
+		return 0, transport.ErrTooLarge
+	case n%size != 0, op.Fetch != nil && len(op.Fetch) != n, op.Compare != nil && len(op.Compare) != n:
+		return 0, fmt.Errorf("shm: atomic: operands of %d, %d and %d bytes: %w", len(op.Data), len(op.Compare), len(op.Fetch), transport.ErrBounds)
+	}
+	return n, nil
+}
+
+// changeHere applies an atomic to memory that this process maps.
+func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
+	if p.local != d.self {
+		// The key lies on the desk meanwhile: invariant 2 of mr.go.
+		at := &d.seg.claims(d.self).desk.key
+		at.Swap(op.RemoteKey)
+		defer at.Store(0)
+	}
+	mem, err := d.elements(p, op, n)
+	if err != nil {
+		return err
+	}
+	data := op.Data
+	if op.Atomic == transport.AtomicRead {
+		data = nil
+	}
+	apply(op.Atomic, op.Datatype, mem, data, op.Compare, op.Fetch)
+	return nil
+}
+
+// elements finds what an atomic is about, in the heap of p or in a private
+// region of this rank itself.
+func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err error) {
+	if op.RemoteKey&heapKey == heapKey {
+		mem, err = d.inShared(p, op.RemoteKey, op.RemoteAddr, n)
+	} else {
+		mem, err = d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), rightsOf(op.Atomic, op.Fetch != nil))
+	}
+	if err == nil && n > 0 && !aligned(mem, op.Datatype.Size()) {
+		err = fmt.Errorf("%w: %w", transport.ErrBounds, errUnaligned)
+	}
+	return mem, err
+}
+
+// rightsOf is what an atomic must be permitted to do.
+func rightsOf(op transport.AtomicOp, fetch bool) (a transport.Access) {
+	if op != transport.AtomicRead {
+		a = transport.RemoteWrite
+	}
+	if fetch {
+		a |= transport.RemoteRead
+	}
+	return a
+}
+
+func (d *domain) atomicError(p *peer, err error) error {
+	if err == nil {
+		return nil
+	}
+	return d.peerError("atomic", p.rank, err)
+}
