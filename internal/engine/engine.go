@@ -12,8 +12,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
@@ -57,6 +57,7 @@ type rail struct {
 	atomic transport.AtomicEndpoint     // nil: no atomics
 	shared transport.SharedMemoryDomain // nil: nobody maps memory of others
 	attr   transport.Attr
+	eager  int // largest data that goes without asking
 	index  int // in Engine.rails
 }
 
@@ -76,15 +77,17 @@ type Engine struct {
 	rank, size int
 	rails      []rail
 	waitset    waitset
-	pollTime   time.Duration // 0: ranks outnumber cores
-	glances    int           // of an Await at its word before it takes the lock
-	blind      bool          // a transport cannot end a sleep when something comes
-	eagerLimit int
+	policy     policy
+	blind      bool // a transport cannot end a sleep when something comes
+	eagerLimit int // the least of the rails', and of messages to this rank itself
 	window     int // credits per peer, bytes
 	notice     func(error)
+	onClose    []func()
+	news       atomic.Uint32 // see News
 
 	mu mutex // guards everything below
 
+	open         bool // counted in engines
 	peers        []peer
 	stalled      []int32 // peers with something queued
 	stalledSpare []int32 // what retry works through while stalled fills anew
@@ -97,7 +100,10 @@ type Engine struct {
 
 	slots   []*request
 	free    *request
+	spare   *request // a slot that is taken and not in use, for sendNow; may be nil
 	active  int // background requests that are not done
+	large   int // those of them that are rendezvous, as far as one can tell
+	tasks   int // functions under way on goroutines of their own
 	exposed int // regions that peers reach by RMA which our progress serves
 	moving  int // requests whose data is on its way, perhaps by our progress alone
 
@@ -130,6 +136,7 @@ type Engine struct {
 type peer struct {
 	rail     *rail
 	err      error  // why nothing more can be sent to it
+	eager    int    // largest data that goes without asking; -1: to itself, or nothing can be sent any more
 	sendSeq  uint32 // of the last message sent
 	recvSeq  uint32 // of the last message received
 	credit   int    // bytes of its unexpected-message memory that we may fill
@@ -208,9 +215,10 @@ func New(cfg Config) (*Engine, error) {
 		ports:   make(map[uint64]*Port),
 		notice:  cfg.Notice,
 	}
-	e.quiet = sync.NewCond(&e.mu.Mutex)
+	e.mu.init()
+	e.quiet = sync.NewCond(&e.mu)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
-	e.eagerLimit = windowMax
+	e.eagerLimit = e.window/4 - messageCost // a message must leave room for others within the window
 	e.rails = make([]rail, len(cfg.Rails))
 	for i, r := range cfg.Rails {
 		a := r.Domain.Attr()
@@ -236,10 +244,9 @@ func New(cfg Config) (*Engine, error) {
 		if l := p.Int("engine.eager_limit"); l > 0 {
 			limit = l
 		}
-		e.eagerLimit = min(e.eagerLimit, limit, a.MaxMsgSize-transport.HeaderSize)
+		e.rails[i].eager = max(0, min(e.window/4-messageCost, limit, a.MaxMsgSize-transport.HeaderSize))
+		e.eagerLimit = min(e.eagerLimit, e.rails[i].eager)
 	}
-	// A message must leave room for others within the window.
-	e.eagerLimit = max(0, min(e.eagerLimit, e.window/4-messageCost))
 	for r := range e.peers {
 		i := 0
 		if cfg.Route != nil {
@@ -250,25 +257,23 @@ func New(cfg Config) (*Engine, error) {
 				return nil, fmt.Errorf("engine: no transport leads to rank %d", r)
 			}
 			e.peers[r].rail = &e.rails[i]
+			e.peers[r].eager = e.rails[i].eager
+		} else {
+			e.peers[r].eager = -1
 		}
 		e.peers[r].credit = e.window
-	}
-	if cfg.Cores == 0 {
-		cfg.Cores = runtime.NumCPU()
 	}
 	for i := range e.rails {
 		// Several queues are slept on by their descriptors; see waitset.
 		a := &e.rails[i].attr
 		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
-	e.glances = glancesCrowded
-	if cfg.LocalRanks <= cfg.Cores {
-		e.pollTime = p.Duration("engine.poll")
-		e.glances = glancesAlone
-	}
+	e.policy = newPolicy(p, cfg.LocalRanks, cfg.Cores)
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
+	e.open = true
+	engines.Add(1)
 	if p.Bool("engine.async_progress") && cfg.Size > 1 {
 		e.kick = make(chan struct{}, 1)
 		e.goroutines.Add(1)
@@ -302,6 +307,10 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		return nil
 	}
 	e.closed = true
+	e.news.Add(1)
+	for i := range e.peers {
+		e.peers[i].eager = -1
+	}
 	if e.kick != nil {
 		select {
 		case e.kick <- struct{}{}:
@@ -317,8 +326,15 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		e.signal()
 		e.quiet.Wait()
 	}
+	if e.open {
+		engines.Add(-1)
+		e.open = false
+	}
 	e.mu.unlock()
 	e.goroutines.Wait()
+	for _, f := range e.onClose {
+		f()
+	}
 
 	var err error
 	for i := range e.rails {

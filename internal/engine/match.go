@@ -54,6 +54,12 @@ func (k matchKey) of(c int) matchKey {
 	return k
 }
 
+// accepts says whether a receive with the key k takes a message with the exact
+// key m.
+func (k *matchKey) accepts(m matchKey) bool {
+	return k.context == m.context && (k.source == m.source || k.source == wild) && (k.tag == m.tag || k.tag == wild)
+}
+
 func (k matchKey) hash() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio
 	h := k.context*odd ^ (uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)))
@@ -149,14 +155,29 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the receives that wait for a message.
+// postedQueue holds the receives that wait for a message. One that is posted
+// while there is no other stays out of the table until a second one comes, for
+// that is how blocking receives are.
 type postedQueue struct {
 	table
-	byClass [classes]int // how many of each, so that unused wildcards cost nothing
-	seq     uint64
+	sole    *request     // the only one, or nil; then the table is empty
+	byClass [classes]int // how many of each in the table, so that unused wildcards cost nothing
+	seq     uint64       // of the last that went into the table
 }
 
 func (q *postedQueue) post(r *request) {
+	if q.n == 0 {
+		if q.sole == nil {
+			q.sole = r
+			return
+		}
+		q.enter(q.sole)
+		q.sole = nil
+	}
+	q.enter(r)
+}
+
+func (q *postedQueue) enter(r *request) {
 	q.seq++
 	r.node.seq = q.seq
 	q.byClass[r.node.key.class()]++
@@ -164,6 +185,10 @@ func (q *postedQueue) post(r *request) {
 }
 
 func (q *postedQueue) withdraw(r *request) {
+	if r == q.sole {
+		q.sole = nil
+		return
+	}
 	q.byClass[r.node.key.class()]--
 	q.remove(&r.node)
 }
@@ -172,6 +197,13 @@ func (q *postedQueue) withdraw(r *request) {
 //
 // Hot path: no allocation, no system call.
 func (q *postedQueue) match(k matchKey) *request {
+	if r := q.sole; r != nil {
+		if !r.node.key.accepts(k) {
+			return nil
+		}
+		q.sole = nil
+		return r
+	}
 	if q.n == 0 {
 		return nil
 	}

@@ -68,11 +68,12 @@ func (e *Engine) fail(broken *rail, err error) {
 		return
 	}
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
+	e.news.Add(1)
 	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
 	e.failAll(func(r *request) bool { return !r.inflight || e.railOf(r) == broken }, e.fatal)
 	for i := range e.peers {
 		if i != e.rank && e.peers[i].err == nil {
-			e.peers[i].err = e.fatal
+			e.peers[i].err, e.peers[i].eager = e.fatal, -1
 		}
 	}
 	e.endPorts(func(*Port) bool { return true }, e.fatal)
@@ -280,6 +281,7 @@ func (e *Engine) peerDown(peer int32, err error, left bool) {
 		return
 	}
 	p.err = fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err)
+	p.eager = -1
 	p.left = left
 	if !left {
 		e.failures++

@@ -162,10 +162,12 @@ func (e *Engine) complete(r *request, err error) {
 		e.release(r)
 		return
 	}
-	if r.waiter != nil {
-		e.tell(r.waiter)
+	if w := r.waiter; w != nil {
+		e.tell(w)
 	}
-	e.tellWatchers()
+	if len(e.watchers) > 0 {
+		e.tellWatchers()
+	}
 }
 
 // collect hands a completed request's outcome over and frees its slot.
@@ -190,7 +192,10 @@ func (e *Engine) entrust(r *request) {
 	}
 	r.background = true
 	e.active++
-	e.wantProgress(len(r.buf) > e.eagerLimit || r.kind == kindControl)
+	if r.large() {
+		e.large++
+	}
+	e.wantProgress(r.large() || r.kind == kindControl)
 }
 
 // redeem takes a request back from asynchronous progress.
@@ -198,8 +203,14 @@ func (e *Engine) redeem(r *request) {
 	if r.background {
 		r.background = false
 		e.active--
+		if r.large() {
+			e.large--
+		}
 	}
 }
+
+// large says that a request takes part in a rendezvous, as far as one can tell.
+func (r *request) large() bool { return len(r.buf) > r.e.eagerLimit }
 
 // move notes that a request's data is on its way.
 func (e *Engine) move(r *request) {
@@ -248,8 +259,9 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 	}
 	e := q.r.e
 	e.mu.lock()
-	defer e.mu.unlock()
-	return e.waitFor(ctx, q)
+	st, err := e.waitFor(ctx, q)
+	e.mu.unlock()
+	return st, err
 }
 
 func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {

@@ -41,17 +41,25 @@ const messageCost = 448
 func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 	e := c.e
 	e.mu.lock()
-	r := c.startSend(buf, env)
-	_, err := e.blockOn(ctx, r)
+	var err error
+	if r := c.startSend(buf, env); r != nil {
+		_, err = e.blockOn(ctx, r)
+	}
 	e.mu.unlock()
 	return err
 }
 
 // Isend starts a send; buf belongs to the engine until the request is complete.
+// Where it is complete at once the request is zero.
+//
+// Hot path: no allocation, no system call but the endpoint's.
 func (c *Context) Isend(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.lock()
-	q := e.public(c.startSend(buf, env), env.Attended)
+	var q Request
+	if r := c.startSend(buf, env); r != nil {
+		q = e.public(r, env.Attended)
+	}
 	e.mu.unlock()
 	return q
 }
@@ -79,12 +87,18 @@ func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 	return e.collect(r)
 }
 
+// startSend begins a send. nil: it is complete, as most small ones are.
 func (c *Context) startSend(buf []byte, env Env) *request {
 	e := c.e
+	to := c.world(env.Peer)
+	p := &e.peers[to]
+	if len(buf) <= p.eager && p.credit >= messageCost+len(buf) && p.data.head == nil &&
+		env.Mode == Standard && len(e.revoked) == 0 {
+		return e.sendNow(c, p, to, buf, env)
+	}
 	r := e.take(kindSend)
-	r.ctx, r.buf = c, buf
-	r.peer, r.tag, r.sig, r.mode = c.world(env.Peer), int32(env.Tag), env.Sig, env.Mode
-	switch p := &e.peers[r.peer]; {
+	r.address(c, to, buf, env)
+	switch {
 	case e.closed:
 		e.complete(r, ErrClosed)
 	case e.fatal != nil:
@@ -96,9 +110,58 @@ func (c *Context) startSend(buf []byte, env Env) *request {
 	case p.err != nil:
 		e.complete(r, p.err)
 	case p.data.head != nil || !e.transmitData(r):
-		r.phase = phaseQueued
-		p.data.push(r)
-		e.stall(r.peer)
+		e.queueData(p, r)
+	}
+	return r
+}
+
+func (r *request) address(c *Context, to int32, buf []byte, env Env) {
+	r.ctx, r.buf = c, buf
+	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
+}
+
+func (e *Engine) queueData(p *peer, r *request) {
+	r.phase = phaseQueued
+	p.data.push(r)
+	e.stall(r.peer)
+}
+
+// sendNow sends an eager message for which there is credit. It lends the
+// endpoint the op of a spare slot, which becomes a request only where the
+// endpoint keeps it or has no room: nil says that the message has left.
+//
+// Hot path: no allocation, no system call but the endpoint's.
+func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env Env) *request {
+	r := e.spare
+	if r == nil {
+		r = e.take(kindFree)
+		e.spare = r
+	}
+	op := &r.op
+	op.Peer, op.Data = transport.Addr(to), buf
+	op.HeaderLen = wire.PutEager(op.Header[:], env.Sig, uint32(p.owed), c.id, int32(env.Tag), p.sendSeq+1, len(buf))
+	done, err := p.rail.Endpoint.Send(op)
+	if err == nil {
+		p.sendSeq++
+		p.owed = 0
+		p.credit -= messageCost + len(buf)
+		if done {
+			op.Data = nil
+			return nil
+		}
+	}
+	e.spare = nil
+	r.kind, r.header.Kind = kindSend, wire.MsgEager
+	r.address(c, to, buf, env)
+	switch {
+	case err == nil:
+		r.phase = phaseSent
+		e.posting(r)
+	case errors.Is(err, transport.ErrAgain):
+		p.again = true
+		e.queueData(p, r)
+	default:
+		e.complete(r, e.peerError(to, err))
 	}
 	return r
 }
@@ -110,7 +173,7 @@ func (e *Engine) transmitData(r *request) bool {
 	cost := messageCost + len(r.buf)
 	m := &r.header
 	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
-	if len(r.buf) <= e.eagerLimit && p.credit >= cost {
+	if len(r.buf) <= p.eager && p.credit >= cost {
 		r.op.Data = r.buf
 		if r.mode == Synchronous {
 			m.Kind, m.Handle = wire.MsgEagerSync, r.handle()

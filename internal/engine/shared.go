@@ -143,7 +143,7 @@ func (c *Context) Wake(rank int) {
 // Hot path: no allocation, no lock and no system call while it glances.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
-	for range e.glances {
+	for range e.policy.glances {
 		if reached(word, least) {
 			return nil
 		}
@@ -153,14 +153,6 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 	e.mu.unlock()
 	return err
 }
-
-// How often a word is looked at before its waiter goes among the others, where
-// cores are free and where ranks outnumber them: for about a microsecond, or
-// what a store takes to get from a core to another.
-const (
-	glancesAlone   = 1000
-	glancesCrowded = 20
-)
 
 // reached says whether a word is not before least, as sequence numbers go.
 func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
@@ -195,15 +187,15 @@ func (e *Engine) awaitWord(ctx context.Context, c *Context, peer int32, word *at
 	return err
 }
 
-// lookAtWords tells those whose word has got there; any says that there were some.
-func (e *Engine) lookAtWords() (any bool) {
+// lookAtWords tells those whose word has got there, and says whether there are some.
+func (e *Engine) lookAtWords() (some bool) {
 	for _, w := range e.words {
 		if w.ready || reached(w.word, w.least) {
-			any = true
+			some = true
 			e.tell(w)
 		}
 	}
-	return any
+	return some
 }
 
 // tellWords has those who wait for a word look whether it can still come.

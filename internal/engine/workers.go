@@ -29,6 +29,7 @@ func (e *Engine) Go(f func() error) Request {
 	}
 	r := e.take(kindTask)
 	q := Request{r, r.gen}
+	e.tasks++
 	e.mu.unlock()
 	t := task{f, r}
 
@@ -36,9 +37,7 @@ func (e *Engine) Go(f func() error) Request {
 	w.mu.Lock()
 	if w.shut { // since we looked
 		w.mu.Unlock()
-		e.mu.lock()
-		e.complete(r, ErrClosed)
-		e.mu.unlock()
+		e.endTask(r, ErrClosed)
 		return q
 	}
 	if n := len(w.idle); n > 0 {
@@ -60,9 +59,7 @@ func (e *Engine) work(t task) {
 	ch := make(chan task, 1)
 	for {
 		err := t.f()
-		e.mu.lock()
-		e.complete(t.r, err)
-		e.mu.unlock()
+		e.endTask(t.r, err)
 		w.mu.Lock()
 		if w.shut || len(w.idle) >= maxIdleWorkers {
 			w.mu.Unlock()
@@ -75,6 +72,13 @@ func (e *Engine) work(t task) {
 			return
 		}
 	}
+}
+
+func (e *Engine) endTask(r *request, err error) {
+	e.mu.lock()
+	e.tasks--
+	e.complete(r, err)
+	e.mu.unlock()
 }
 
 // close ends the workers. Their tasks have been failed by the engine, so that

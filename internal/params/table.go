@@ -2,7 +2,7 @@ package params
 
 // Table lists every tunable. gorun -info prints it.
 var Table = []Param{
-	{Key: "transport.use", Kind: List, Default: "tcp", Choices: []string{"shm", "tcp", "libfabric"},
+	{Key: "transport.use", Kind: List, Default: "shm,tcp", Choices: []string{"shm", "tcp", "libfabric"},
 		Help: "transports in order of preference; each pair of ranks takes the first that reaches"},
 	{Key: "transport.shm.single_copy", Kind: String, Default: "auto", Choices: []string{"auto", "off"},
 		Help: "whether ranks of one host copy straight between their memories (process_vm_readv), where the kernel lets them, or through shared rings"},

@@ -72,14 +72,7 @@ func (k MessageKind) HeaderLen() int {
 // Hot path: no allocation, no lock, no system call.
 func (m *Message) Put(b []byte) int {
 	_ = b[MessageLong-1]
-	b[0] = byte(m.Kind)
-	b[1] = 0
-	binary.LittleEndian.PutUint16(b[2:], m.Sig)
-	binary.LittleEndian.PutUint32(b[4:], m.Credit)
-	binary.LittleEndian.PutUint64(b[8:], m.Context)
-	binary.LittleEndian.PutUint32(b[16:], uint32(m.Tag))
-	binary.LittleEndian.PutUint32(b[20:], m.Seq)
-	binary.LittleEndian.PutUint64(b[24:], uint64(m.Length))
+	putShort(b, m.Kind, m.Sig, m.Credit, m.Context, m.Tag, m.Seq, m.Length)
 	n := m.Kind.HeaderLen()
 	if n == MessageLong {
 		binary.LittleEndian.PutUint64(b[32:], m.Handle)
@@ -87,6 +80,23 @@ func (m *Message) Put(b []byte) int {
 		binary.LittleEndian.PutUint64(b[48:], m.Addr)
 	}
 	return n
+}
+
+// PutEager encodes the header of a MsgEager as Put does, from what it consists
+// of, and returns its length.
+//
+// Hot path: no allocation, no lock, no system call.
+func PutEager(b []byte, sig uint16, credit uint32, context uint64, tag int32, seq uint32, length int) int {
+	putShort(b, MsgEager, sig, credit, context, tag, seq, length)
+	return MessageShort
+}
+
+func putShort(b []byte, kind MessageKind, sig uint16, credit uint32, context uint64, tag int32, seq uint32, length int) {
+	_ = b[MessageShort-1]
+	binary.LittleEndian.PutUint64(b, uint64(kind)|uint64(sig)<<16|uint64(credit)<<32)
+	binary.LittleEndian.PutUint64(b[8:], context)
+	binary.LittleEndian.PutUint64(b[16:], uint64(uint32(tag))|uint64(seq)<<32)
+	binary.LittleEndian.PutUint64(b[24:], uint64(length))
 }
 
 // Errors of Message.Parse.
@@ -105,18 +115,22 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 	if len(b) < MessageShort {
 		return nil, errMsgShort
 	}
-	m.Kind = MessageKind(b[0])
-	if m.Kind == 0 || m.Kind >= msgKindEnd || b[1] != 0 {
+	w := binary.LittleEndian.Uint64(b)
+	m.Kind = MessageKind(w)
+	if m.Kind == 0 || m.Kind >= msgKindEnd || byte(w>>8) != 0 {
 		return nil, errMsgKind
 	}
-	m.Sig = binary.LittleEndian.Uint16(b[2:])
-	m.Credit = binary.LittleEndian.Uint32(b[4:])
+	m.Sig, m.Credit = uint16(w>>16), uint32(w>>32)
 	m.Context = binary.LittleEndian.Uint64(b[8:])
-	m.Tag = int32(binary.LittleEndian.Uint32(b[16:]))
-	m.Seq = binary.LittleEndian.Uint32(b[20:])
+	w = binary.LittleEndian.Uint64(b[16:])
+	m.Tag, m.Seq = int32(uint32(w)), uint32(w>>32)
 	length := binary.LittleEndian.Uint64(b[24:])
-	n := m.Kind.HeaderLen()
 	m.Handle, m.Key, m.Addr = 0, 0, 0
+	if m.Kind == MsgEager && length == uint64(len(b)-MessageShort) { // most are
+		m.Length = int(length)
+		return b[MessageShort:], nil
+	}
+	n := m.Kind.HeaderLen()
 	if n == MessageLong {
 		if len(b) < MessageLong {
 			return nil, errMsgShort

@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// How who waits does it
+//
+//	   poll ───────────────────► yield ──────────────► sleep
+//	for engine.poll          sched_yield between    in CompletionQueue.Wait
+//	where cores are free,    polls, for             until something comes
+//	else a few times         engine.yield
+//
+// Whatever comes starts it anew. Polling is for what comes within the time that
+// a sleep and a wake-up would take; it helps where nobody else could use the
+// core. Where ranks outnumber cores, whom one waits for may need this very core:
+// then a few polls are enough to see a message that is on its way already, and
+// the rank next in the kernel's queue runs a microsecond later, which polling
+// would have made it do after a time slice. Sleeping instead of yielding would
+// cost both sides system calls for each message, and the kernel a wake-up.
+// Who waits in the background, beside a goroutine that computes, counts cores
+// as if there were twice as many ranks.
+
+// policy is how long an engine's goroutines do what.
+type policy struct {
+	poll    time.Duration // polling of who waits; 0: a few times
+	spare   time.Duration // the same where a goroutine of this rank may be computing
+	yield   time.Duration
+	glances int  // of an Await at its word before it takes the lock
+	alone   bool // a yield to other threads is one to all goroutines that matter
+}
+
+// engines counts those of this process. There is one but in tests and in
+// programs that run their ranks as goroutines.
+var engines atomic.Int32
+
+const (
+	// polls are the polls before the first look at the clock, and between two
+	// looks: reading it may cost as much as a poll.
+	polls = 32
+	// fewPolls are the polls before the first yield where ranks outnumber cores.
+	fewPolls = 20
+	// fewYields are there at least before a sleep, however long they take.
+	fewYields = 10
+
+	// An Await looks at its word for about a microsecond where cores are free,
+	// else for what a store takes from core to core.
+	glancesAlone   = 1000
+	glancesCrowded = 20
+)
+
+func newPolicy(p *params.Set, ranks, cores int) policy {
+	if cores == 0 {
+		cores = runtime.NumCPU()
+	}
+	w := policy{
+		poll:    p.Duration("engine.poll"),
+		yield:   p.Duration("engine.yield"),
+		glances: glancesAlone,
+		alone:   runtime.GOMAXPROCS(0) > 1,
+	}
+	w.spare = w.poll
+	switch p.String("engine.spin") {
+	case "always":
+	case "never":
+		w.poll, w.spare = 0, 0
+	default:
+		if ranks > cores {
+			w.poll = 0
+		}
+		if 2*ranks > cores || runtime.NumCPU() < 2 {
+			w.spare = 0
+		}
+	}
+	if w.poll == 0 {
+		w.glances = glancesCrowded
+	}
+	return w
+}
+
+// foreground is how long a leader polls. Where functions run on goroutines of
+// their own and nobody follows the leader, the program's goroutine is thought to
+// compute.
+func (e *Engine) foreground() time.Duration {
+	if e.tasks > 0 && len(e.followers) == 0 {
+		return e.policy.spare
+	}
+	return e.policy.poll
+}
+
+type step int
+
+const (
+	stepPoll step = iota
+	stepYield
+	stepSleep
+)
+
+// patience is where somebody who waits stands.
+type patience struct {
+	polls    int       // that found nothing
+	look     int       // at which of them to decide anew
+	yields   int       // so far
+	insisted uint      // polls after that
+	since    time.Time // of the first decision
+}
+
+// renew starts anew, since something has come.
+func (p *patience) renew(e *Engine) {
+	*p = patience{look: polls}
+	if e.policy.poll == 0 {
+		p.look = fewPolls
+	}
+}
+
+// next decides what to do after p.look polls that found nothing.
+func (e *Engine) next(p *patience, poll time.Duration) step {
+	now := time.Now()
+	if p.since.IsZero() {
+		p.since = now
+	}
+	waited := now.Sub(p.since)
+	if waited < poll {
+		p.look = p.polls + polls
+		return stepPoll
+	}
+	p.look = p.polls + 1
+	if p.yields < fewYields || waited < poll+e.policy.yield {
+		p.yields++
+		return stepYield
+	}
+	return e.insist(p, waited-poll)
+}
+
+// Where a transport cannot end a sleep, a sleep is a nap, and what comes
+// meanwhile waits for its end. So before it naps a leader goes on polling and
+// yielding, and while data moves, which may be by its polls alone
+// (ProgressManual), for as long as a long message takes.
+//
+// What peers do to exposed memory may take our polls too, and shows nowhere. A
+// leader does not sleep on it unless ranks outnumber cores.
+const (
+	blindPoll  = time.Millisecond
+	blindMoves = time.Second
+	blindNap   = 20 * time.Microsecond
+)
+
+// insist is what a leader whose patience is over does instead of sleeping, if it
+// may not: polls, and between some of them a yield.
+func (e *Engine) insist(p *patience, over time.Duration) step {
+	if !e.mustPoll(over) {
+		return stepSleep
+	}
+	p.look = p.polls + 16
+	return stepYield
+}
+
+// mustPoll says that a leader whose patience has been over for a time may not
+// sleep yet.
+func (e *Engine) mustPoll(over time.Duration) bool {
+	switch {
+	case e.exposed > 0 && e.policy.poll > 0:
+		return true
+	case e.blind && e.moving > 0:
+		return over < blindMoves
+	case e.policy.poll == 0 || !e.blind && e.moving == 0:
+		return false
+	}
+	return over < blindPoll
+}
+
+// yield offers the core to other ranks. Other goroutines of this one have
+// further processors; only where they may not a yield is one of the goroutine
+// too, for that rouses a thread to take the processor over if one is idle, which
+// costs more than the yield. showUp sees to the rest.
+func (e *Engine) yield() {
+	e.mu.unlock()
+	if !e.policy.alone || engines.Load() > 1 {
+		runtime.Gosched()
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	e.mu.lock()
+}
+
+// showUpTime is well below the 10 ms after which the runtime takes a goroutine
+// for one that hogs its processor.
+const showUpTime = 4 * time.Millisecond
+
+// showUp goes through the scheduler now and then. A goroutine that polls by
+// short system calls or calls to C, and never does, is found in one of them by
+// the runtime's monitor once its 10 ms are over, and has its processor taken
+// away. It gets another whose time counts as over too, and so on: the monitor
+// stays awake and costs a tenth of a core.
+func (e *Engine) showUp() {
+	now := time.Now()
+	if now.Sub(e.shownUp) < showUpTime {
+		return
+	}
+	e.shownUp = now
+	e.mu.unlock()
+	runtime.Gosched()
+	e.mu.lock()
+}
