@@ -14,6 +14,7 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/rma"
 )
 
 // Option changes how Init starts.
@@ -34,6 +35,8 @@ type job struct {
 	final  *state // the world for Finalize alone: nobody revokes it
 	first  *state // the world, whose buffered sends Finalize waits for
 	watch  watch
+
+	remains rma.Remains // of windows
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.

@@ -76,53 +76,74 @@ const (
 // NewWin makes a window in which this rank has n elements, zeroed
 // (MPI_Win_allocate, MPI 4.1 §12.2.2). n may differ from rank to rank and be 0.
 // T is any type without pointers, the same on all ranks. It is collective over
-// c and blocks. The memory is Go's and stays when the window is freed.
+// c and blocks. Free gives the memory back: slices of it, those of Local and
+// Shared too, must not be used after it, nor after Finalize.
 //
-// While a window is open, a rank that waits in a call polls instead of sleeping
-// where its transport needs that to serve the others, unless ranks outnumber
-// cores.
+// Ranks that share memory have each other's parts mapped; see Shared. Put and
+// Get are then a copy by the caller, over when the call returns. Where all ranks
+// of the window do, so are accumulates, by the processor's atomics for elements
+// of 4 and 8 bytes and under a short lock in memory for others, and locks that
+// nobody has are got without a message.
+//
+// While a window of other ranks is open, a rank that waits in a call polls
+// instead of sleeping where its transport needs that to serve the others, unless
+// ranks outnumber cores.
 //
 // Errors: ErrCount for a negative n, or more than this host has memory; ErrType;
 // ErrMismatch on all ranks where their types differ, and then c goes on; as all
 // collectives (see Barrier).
 func NewWin[T any](c *Comm, n int) (*Win[T], error) {
-	return makeWin(c, "NewWin", func() ([]T, error) {
+	return makeWin(c, "NewWin", func() (winMemory[T], error) {
 		bytes, err := memoryFor[T](n)
-		if err != nil {
-			return nil, err
+		m := winMemory[T]{n: n, alloc: bytes}
+		if err == nil && bytes == 0 {
+			m.elems = make([]T, n)
 		}
-		if bytes == 0 {
-			return make([]T, n), nil
-		}
-		return elemsView[T](alignedBytes(bytes)), nil
+		return m, err
 	})
 }
 
 // WinOf is NewWin of memory that is there: this rank's part is buf, which the
 // window uses until it is freed (MPI_Win_create, MPI 4.1 §12.2.1). Memory of
-// Alloc is not registered again. Parts of windows must not overlap.
+// Alloc is not registered again, and mapped by ranks that share memory; other
+// memory is reached as if there were none. Parts of windows must not overlap.
+//
+// Where a window is revoked or has lost a rank, one that has not heard of it may
+// write to memory of Alloc for a while after Free.
 func WinOf[T any](c *Comm, buf []T) (*Win[T], error) {
-	return makeWin(c, "WinOf", func() ([]T, error) { return buf, infoOf[T]().err })
+	return makeWin(c, "WinOf", func() (winMemory[T], error) {
+		return winMemory[T]{n: len(buf), elems: buf}, infoOf[T]().err
+	})
 }
 
-func makeWin[T any](c *Comm, name string, memory func() ([]T, error)) (*Win[T], error) {
+// winMemory is what this rank's part of a window is made of.
+type winMemory[T any] struct {
+	n     int
+	elems []T
+	alloc int // bytes to be allocated in place of elems
+}
+
+func makeWin[T any](c *Comm, name string, memory func() (winMemory[T], error)) (*Win[T], error) {
 	l, err := c.begin(name)
 	if err != nil {
 		return nil, err
 	}
-	local, err := memory()
+	m, err := memory()
 	if err != nil {
 		return nil, l.end(err)
 	}
-	x, err := l.openWindow(typeHash[T](), len(local), sizeOf[T]())
+	x, err := l.openWindow(typeHash[T](), m.n, sizeOf[T]())
 	if err != nil {
 		return nil, err
 	}
-	if err := x.connect(name, bytesView(local), infoOf[T]()); err != nil {
+	if err := x.connect(name, bytesView(m.elems), m.alloc, infoOf[T]()); err != nil {
 		_ = x.close() // err says more
 		return nil, err
 	}
-	return &Win[T]{x: x, local: local}, nil
+	if m.alloc > 0 {
+		m.elems = elemsView[T](x.win.Local())
+	}
+	return &Win[T]{x: x, local: m.elems}, nil
 }
 
 // typeHash identifies an element type among the ranks.
@@ -161,14 +182,17 @@ func (l *link) openWindow(hash int64, n, size int) (*window, error) {
 	return x, nil
 }
 
-// connect registers the memory and tells all ranks how to reach it. When it
-// returns the window may be used; an error on one rank is one on all.
-func (x *window) connect(name string, local []byte, info *typeInfo) error {
+// connect makes or registers the memory and tells all ranks how to reach it.
+// When it returns the window may be used; an error on one rank is one on all.
+func (x *window) connect(name string, local []byte, alloc int, info *typeInfo) error {
 	l, err := x.c.begin(name)
 	if err != nil {
 		return err
 	}
-	cfg := rma.Config{Ctx: x.c.s.p2p, Local: local, Elem: x.size, Align: info.align, Combine: info.accumulator}
+	cfg := rma.Config{
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.align, Combine: info.accumulator,
+		Remains: &x.c.s.job.remains,
+	}
 	cfg.Datatype, cfg.HasType = info.datatype()
 	var own rma.Part
 	if x.win, own, err = rma.New(cfg); err != nil {
@@ -188,13 +212,33 @@ func (x *window) connect(name string, local []byte, info *typeInfo) error {
 			return l.end(err)
 		}
 	}
-	if err := x.win.Connect(parts); err != nil {
+	reach, err := x.win.Connect(parts)
+	if err != nil {
 		return l.end(err)
 	}
 	if err := l.end(nil); err != nil {
 		return err
 	}
-	return run(barrier(x.c, name, kindWinReady))
+	return x.settle(name, reach)
+}
+
+// settle has the ranks agree on how they reach each other.
+func (x *window) settle(name string, own rma.Reach) error {
+	l, err := x.c.begin(name)
+	if err != nil {
+		return err
+	}
+	all := l.Scratch(l.Size())
+	all[l.Rank()] = byte(own)
+	l.what, l.send, l.recv = coll.KindAllgather, all[l.Rank():l.Rank()+1], all
+	l.sign(kindWinReady, 0, 0)
+	if err := l.perform(); err != nil {
+		return l.end(err)
+	}
+	for _, reach := range all {
+		own &= rma.Reach(reach)
+	}
+	return l.end(x.win.Settle(own))
 }
 
 // Local is this rank's part; nil for a nil window. It is local.

@@ -44,6 +44,9 @@ func (x *window) together(name string, sign coll.Kind, last bool) error {
 	if err := x.win.Fence(l.ctx, last); err != nil {
 		return l.end(err)
 	}
+	if last {
+		x.win.Leave()
+	}
 	return l.run()
 }
 

@@ -16,7 +16,8 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for fabric, p := range map[string]transport.Provider{
-		"rma":      inproc.NewFabric(),
+		"shared":   inproc.NewFabric(),
+		"rma":      inproc.NewFabric(inproc.WithoutSharedMemory()),
 		"messages": inproc.NewFabric(inproc.WithoutRMA()),
 		"native":   &atomicFabric{Fabric: inproc.NewFabric()},
 		"strict":   inproc.NewFabric(inproc.WithMRMode(transport.MRLocal | transport.MRVirtAddr)),

@@ -3,9 +3,6 @@ package rma
 import (
 	"context"
 	"fmt"
-
-	"github.com/weft-hpc/weft/internal/engine"
-	"github.com/weft-hpc/weft/internal/wire"
 )
 
 // Epochs of an origin (MPI 4.1, 12.5), of which one is open at a time:
@@ -17,15 +14,6 @@ import (
 //
 // A fence epoch in which nothing was done does not keep the others from
 // opening. The side of the target is comm's: barriers and messages.
-
-// lockState says how a rank stands to the lock of a part.
-type lockState uint8
-
-const (
-	lockNone lockState = iota
-	lockAsked
-	lockHeld
-)
 
 // enter permits an operation with a target, and under LockAll gets the lock
 // first.
@@ -46,13 +34,21 @@ func (w *Window) enter(ctx context.Context, t *target) error {
 
 // opening says whether another epoch may open.
 func (w *Window) opening() error {
-	switch {
-	case w.err != nil:
-		return w.err
-	case w.all || w.begun > 0:
+	if err := w.unfit(); err != nil {
+		return err
+	}
+	if w.all || w.begun > 0 {
 		return fmt.Errorf("%w: another one is open", ErrEpoch)
 	}
 	return nil
+}
+
+// endFence closes a fence epoch in which nothing was done.
+func (w *Window) endFence() {
+	if w.fence {
+		w.fence = false
+		w.lookAll()
+	}
 }
 
 // Lock opens an epoch with one target (MPI_Win_lock): it blocks until this rank
@@ -72,7 +68,7 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	if t.locked || t.locking || t.lock != lockNone && !t.abandoned {
 		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
 	}
-	w.fence = false
+	w.endFence()
 	t.locking = true // from here on the epoch keeps others from opening
 	w.locked++
 	err := w.acquire(ctx, t, exclusive)
@@ -83,62 +79,6 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	}
 	t.locked = true
 	return nil
-}
-
-// acquire gets the lock of a part.
-func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
-	t.lockWaiters++
-	defer func() { t.lockWaiters-- }()
-	for {
-		if err := t.unfit(); err != nil {
-			return err
-		}
-		switch {
-		case t.lock == lockNone:
-			t.lock, t.exclusive, t.abandoned = lockAsked, exclusive, false
-			if t.rank == w.rank {
-				if err := w.enqueue(t, exclusive); err != nil {
-					return err
-				}
-			} else {
-				t.say(wire.Window{Kind: wire.WinLock, Flag: exclusive})
-			}
-			continue
-		case t.exclusive == exclusive && t.abandoned:
-			t.abandoned = false // the question still stands
-			continue
-		case t.lock == lockHeld && !t.abandoned:
-			return nil
-		}
-		if err := w.port.Await(ctx); err != nil {
-			if t.lockWaiters == 1 && t.lock == lockAsked {
-				t.abandoned = true
-			}
-			return err
-		}
-	}
-}
-
-// granted takes the lock of a part.
-func (t *target) granted() {
-	t.lock = lockHeld
-	if t.abandoned {
-		t.giveBack()
-	}
-	t.w.port.Tell()
-}
-
-// giveBack gives the lock of a part back.
-func (t *target) giveBack() {
-	if t.lock != lockHeld {
-		return
-	}
-	t.lock, t.abandoned = lockNone, false
-	if t.rank == t.w.rank {
-		t.w.release(t)
-	} else {
-		t.say(wire.Window{Kind: wire.WinUnlock})
-	}
 }
 
 // Unlock closes the epoch of Lock: it blocks until all operations with the
@@ -182,7 +122,8 @@ func (w *Window) LockAll(context.Context) error {
 	if w.locked > 0 {
 		return fmt.Errorf("%w: a part is locked", ErrEpoch)
 	}
-	w.fence, w.all = false, true
+	w.endFence()
+	w.all = true
 	return nil
 }
 
@@ -206,7 +147,12 @@ func (w *Window) Fence(ctx context.Context, last bool) error {
 	if w.err == nil && (w.all || w.begun > 0 || w.locked > 0) {
 		return fmt.Errorf("%w: another one is open", ErrEpoch)
 	}
-	return w.finishEpoch(ctx, func() { w.fence = !last })
+	return w.finishEpoch(ctx, func() {
+		if w.fence == last {
+			w.fence = !last
+			w.lookAll()
+		}
+	})
 }
 
 // Start opens an epoch with some targets (MPI_Win_start). The caller has heard
@@ -225,9 +171,10 @@ func (w *Window) Start(targets []int) error {
 			return fmt.Errorf("%w: rank %d of %d", ErrRange, i, len(w.targets))
 		}
 	}
-	w.fence = false
+	w.endFence()
 	for _, i := range targets {
 		w.targets[i].begun = true
+		w.targets[i].look()
 	}
 	w.begun = max(1, len(targets))
 	return nil
@@ -245,6 +192,7 @@ func (w *Window) Complete(ctx context.Context) error {
 		w.begun = 0
 		for i := range w.targets {
 			w.targets[i].begun = false
+			w.targets[i].look()
 		}
 	})
 }
@@ -277,7 +225,10 @@ func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 // outcome is the first error of the epoch with a target, which is over.
 func (t *target) outcome() error {
 	err := t.err
-	t.err = nil
+	if t.err != nil {
+		t.err = nil
+		t.look()
+	}
 	if err == nil {
 		err = t.w.err
 	}
@@ -287,6 +238,8 @@ func (t *target) outcome() error {
 // Flush blocks until all operations of this rank with the target are complete
 // there (MPI_Win_flush). The error is the first of them since the epoch began;
 // the end of the epoch has it again.
+//
+// Hot path: no allocation, and to a part that is mapped no lock.
 func (w *Window) Flush(ctx context.Context, target int) error {
 	return w.flush(ctx, target, false)
 }
@@ -298,6 +251,9 @@ func (w *Window) FlushLocal(ctx context.Context, target int) error {
 }
 
 func (w *Window) flush(ctx context.Context, target int, local bool) error {
+	if uint(target) < uint(len(w.targets)) && w.targets[target].calm.Load() {
+		return nil
+	}
 	w.port.Lock()
 	defer w.port.Unlock()
 	if target < 0 || target >= len(w.targets) {
@@ -307,8 +263,11 @@ func (w *Window) flush(ctx context.Context, target int, local bool) error {
 	if err := w.drain(ctx, t, local); err != nil {
 		return err
 	}
-	if t.err != nil {
+	switch {
+	case t.err != nil:
 		return t.err
+	case t.near && t.down != nil: // of stores that nobody will see
+		return t.down
 	}
 	return w.err
 }
@@ -320,6 +279,9 @@ func (w *Window) FlushAll(ctx context.Context) error { return w.flushAll(ctx, fa
 func (w *Window) FlushLocalAll(ctx context.Context) error { return w.flushAll(ctx, true) }
 
 func (w *Window) flushAll(ctx context.Context, local bool) error {
+	if w.whole && w.allCalm() {
+		return nil
+	}
 	w.port.Lock()
 	defer w.port.Unlock()
 	if err := w.drainAll(ctx, local); err != nil {
@@ -331,6 +293,16 @@ func (w *Window) flushAll(ctx context.Context, local bool) error {
 		}
 	}
 	return w.err
+}
+
+// allCalm says whether nothing is under way with any target.
+func (w *Window) allCalm() bool {
+	for i := range w.targets {
+		if !w.targets[i].calm.Load() {
+			return false
+		}
+	}
+	return true
 }
 
 // Sync moves the engine on and orders this rank's memory with what peers have
@@ -387,76 +359,3 @@ func (w *Window) drainAll(ctx context.Context, local bool) error {
 	w.port.Poll()
 	return nil
 }
-
-// The lock of this rank's part
-//
-//	                 shared asked, nobody waits
-//	       free ───────────────────────────────► shared × n
-//	        ▲ │ exclusive asked                      │ exclusive asked: waits,
-//	        │ ▼                                      ▼ and all who ask after it
-//	       owned ◄───────────────────────────── the last gives it back
-
-// lockRequest is a rank that waits for the lock of this rank's part.
-type lockRequest struct {
-	rank      int
-	exclusive bool
-}
-
-// enqueue takes a rank's question for the lock.
-func (w *Window) enqueue(t *target, exclusive bool) error {
-	if t.holds != lockNone {
-		return errLocking
-	}
-	if t.notes >= maxAnswers {
-		return errFlood
-	}
-	t.holds = lockAsked
-	w.queue = append(w.queue, lockRequest{t.rank, exclusive})
-	w.grant()
-	return nil
-}
-
-// grant gives the lock to who is first, as long as it can be had.
-func (w *Window) grant() {
-	for len(w.queue) > 0 {
-		q := w.queue[0]
-		if w.owned || q.exclusive && w.shared > 0 {
-			return
-		}
-		w.queue = append(w.queue[:0], w.queue[1:]...) // before it is granted, which may give it back
-		w.shared++
-		w.owned = q.exclusive
-		t := &w.targets[q.rank]
-		t.holds = lockHeld
-		if q.rank == w.rank {
-			t.granted()
-		} else {
-			x := t.note()
-			x.answer = true
-			t.notes++
-			x.send(wire.Window{Kind: wire.WinGrant})
-		}
-	}
-}
-
-// release takes the lock back from a rank, or its question for it.
-func (w *Window) release(t *target) {
-	switch t.holds {
-	case lockHeld:
-		w.shared--
-		w.owned = false
-	case lockAsked:
-		for i := range w.queue {
-			if w.queue[i].rank == t.rank {
-				w.queue = append(w.queue[:i], w.queue[i+1:]...)
-				break
-			}
-		}
-	default:
-		return
-	}
-	t.holds = lockNone
-	w.grant()
-}
-
-var _ engine.Service = (*service)(nil)

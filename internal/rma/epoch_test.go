@@ -63,7 +63,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	for _, f := range []transport.Provider{inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA()), &atomicFabric{Fabric: inproc.NewFabric()}} {
+	for _, f := range []transport.Provider{inproc.NewFabric(), inproc.NewFabric(inproc.WithoutSharedMemory()), inproc.NewFabric(inproc.WithoutRMA()), &atomicFabric{Fabric: inproc.NewFabric()}} {
 		engines := openEngines(t, 2, f, nil)
 		ms := openWindows(t, engines, 64, ofInt64())
 		w, b, x := ms[0], make([]byte, 8), background
@@ -95,23 +95,22 @@ func TestRanges(t *testing.T) {
 
 // Parts of other sizes and none at all, of elements without arithmetic.
 func TestUnevenParts(t *testing.T) {
-	for _, opts := range [][]inproc.Option{nil, {inproc.WithoutRMA()}, {inproc.WithMRMode(transport.MRLocal)}} {
+	for _, opts := range [][]inproc.Option{nil, {inproc.WithoutSharedMemory()}, {inproc.WithoutRMA()}, {inproc.WithMRMode(transport.MRLocal)}} {
 		engines := openEngines(t, 3, inproc.NewFabric(opts...), nil)
 		world := []int{2, 0, 1} // ranks of the group are not those of the world
 		ms := make([]*member, 3)
 		parts := make([]Part, 3)
 		for i, e := range world {
-			m := &member{rank: i, size: 3, e: engines[e], local: make([]byte, 12*i)}
+			m := &member{rank: i, size: 3, e: engines[e]}
 			m.world, m.ctx = m.e.OpenContext(0, world), m.e.OpenContext(2, world)
 			var err error
-			m.Window, parts[i], err = New(Config{Ctx: m.ctx, Local: m.local, Elem: 12})
+			m.Window, parts[i], err = New(Config{Ctx: m.ctx, Alloc: 12 * i, Elem: 12})
 			require.NoError(t, err)
+			m.local = m.Local()
 			ms[i] = m
-		}
-		for _, m := range ms {
-			require.NoError(t, m.Connect(parts))
 			defer m.Close()
 		}
+		connect(t, ms, parts)
 		each(t, ms, func(m *member) error {
 			if err := m.fence(); err != nil {
 				return err
@@ -144,8 +143,10 @@ func TestPartsThatDisagree(t *testing.T) {
 	defer w.Close()
 	other := part
 	other.Elem = 4
-	require.ErrorIs(t, w.Connect([]Part{part, other}), ErrParts)
-	require.ErrorIs(t, w.Connect([]Part{part}), ErrParts)
+	for _, parts := range [][]Part{{part, other}, {part}} {
+		_, err := w.Connect(parts)
+		require.ErrorIs(t, err, ErrParts)
+	}
 	_, _, err = New(Config{Ctx: engines[0].OpenContext(4, []int{0, 1}), Elem: 8})
 	require.Error(t, err, "the context has a window")
 }
@@ -339,6 +340,9 @@ func TestAllocated(t *testing.T) {
 	require.Equal(t, byte(2), ms[1].local[0])
 }
 
+// value is the error of a call that has a value, too.
+func value[T any](_ T, err error) error { return err }
+
 // A closed window refuses everything.
 func TestClosed(t *testing.T) {
 	ms := openWindows(t, openEngines(t, 2, inproc.NewFabric(), nil), 64, ofInt64())
@@ -347,7 +351,7 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, w.Close())
 	for _, err := range []error{
 		w.Put(background, 1, 0, nil), w.Lock(background, 1, true), w.LockAll(background), w.Fence(background, false),
-		w.Start(nil), w.Flush(background, 1), w.FlushAll(background), w.Sync(), w.Connect(nil),
+		w.Start(nil), w.Flush(background, 1), w.FlushAll(background), w.Sync(), value(w.Connect(nil)), w.Settle(0),
 	} {
 		require.ErrorIs(t, err, engine.ErrClosed)
 	}

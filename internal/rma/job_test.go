@@ -138,7 +138,8 @@ func word(v int64) []byte {
 	return b
 }
 
-// openWindows opens a window of size bytes on every rank.
+// openWindows opens a window of size bytes on every rank, of memory that New
+// makes unless the configuration says otherwise.
 func openWindows(t testing.TB, engines []*engine.Engine, size int, cfg Config) []*member {
 	t.Helper()
 	n := len(engines)
@@ -149,23 +150,35 @@ func openWindows(t testing.TB, engines []*engine.Engine, size int, cfg Config) [
 	ms := make([]*member, n)
 	parts := make([]Part, n)
 	for i, e := range engines {
-		m := &member{rank: i, size: n, e: e, local: make([]byte, size)}
+		m := &member{rank: i, size: n, e: e}
 		m.world, m.ctx = e.OpenContext(0, world), e.OpenContext(2, world)
 		c := cfg
-		c.Ctx, c.Local = m.ctx, m.local
+		c.Ctx, c.Alloc = m.ctx, size
 		w, part, err := New(c)
 		require.NoError(t, err)
 		var b [PartSize]byte
 		part.Encode(b[:])
 		require.NoError(t, parts[i].Decode(b[:]))
-		m.Window = w
+		m.Window, m.local = w, w.Local()
 		ms[i] = m
-	}
-	for _, m := range ms {
-		require.NoError(t, m.Connect(parts))
 		t.Cleanup(func() { require.NoError(t, m.Close()) })
 	}
+	connect(t, ms, parts)
 	return ms
+}
+
+// connect has all ranks come to terms about a window.
+func connect(t testing.TB, ms []*member, parts []Part) {
+	t.Helper()
+	all := ^Reach(0)
+	for _, m := range ms {
+		r, err := m.Connect(parts)
+		require.NoError(t, err)
+		all &= r
+	}
+	for _, m := range ms {
+		require.NoError(t, m.Settle(all))
+	}
 }
 
 // barrier is one of all ranks, by messages.
@@ -218,7 +231,10 @@ func each(t testing.TB, ms []*member, f func(m *member) error) {
 // flavours are fabrics that make a window take each of its paths.
 func flavours() map[string]func() (transport.Provider, map[string]string) {
 	return map[string]func() (transport.Provider, map[string]string){
-		"default": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
+		"shared": func() (transport.Provider, map[string]string) { return inproc.NewFabric(), nil },
+		"rma": func() (transport.Provider, map[string]string) {
+			return inproc.NewFabric(inproc.WithoutSharedMemory()), nil
+		},
 		"messages": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA()), nil
 		},

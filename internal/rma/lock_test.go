@@ -172,10 +172,7 @@ func TestLocksAreFair(t *testing.T) {
 					if err := m.Sync(); err != nil {
 						return err
 					}
-					m.port.Lock()
-					waits := len(m.queue) > 0
-					m.port.Unlock()
-					if waits {
+					if len(m.waiting()) > 0 {
 						break
 					}
 				}
@@ -186,10 +183,7 @@ func TestLocksAreFair(t *testing.T) {
 					if err := m.Sync(); err != nil {
 						return err
 					}
-					m.port.Lock()
-					queue := append([]lockRequest{}, m.queue...)
-					m.port.Unlock()
-					if len(queue) == 2 {
+					if queue := m.waiting(); len(queue) == 2 {
 						if queue[0] != (lockRequest{1, true}) || queue[1] != (lockRequest{2, false}) {
 							return fmt.Errorf("queue %v", queue)
 						}

@@ -24,6 +24,7 @@ import (
 //	  Lock ──────── WinLock: exclusive? ────────────────► queued, first come first
 //	      ◄──────── WinGrant ───────────────────────────── when it is its turn
 //	  Unlock ────── WinUnlock ──────────────────────────► after the flush
+//	      ◄──────── WinGrant ───────────────────────────── by boards: from any rank that gave the lock back
 //
 //	      ◄──────── WinGone ────────────────────────────── the window is closed there
 //
@@ -223,7 +224,7 @@ func (w *Window) combine(op Op, part, data []byte) {
 	default:
 		if !aligned(data, w.cfg.Align) {
 			if cap(w.scratch) < len(data) {
-				w.scratch = make([]byte, max(len(data), maxChunk)) // of that size Go aligns to a page
+				w.scratch = alignedBytes(max(len(data), maxChunk))
 			}
 			data = w.scratch[:copy(w.scratch[:len(data)], data)]
 		}
@@ -243,32 +244,42 @@ func (w *Window) serveSelf(c *call, n int) error {
 				return w.err
 			}
 		}
-		end := min(n, at+step)
-		part := w.local[c.disp+at : c.disp+end]
-		if c.result != nil {
-			copy(c.result[at:end], part)
-		}
-		switch c.kind {
-		case wire.WinPut:
-			copy(part, c.src[at:end])
-		case wire.WinAcc, wire.WinFetch:
-			if c.op != NoOp {
-				w.combine(c.op, part, c.src[at:end])
-			}
-		case wire.WinSwap:
-			if bytes.Equal(part, c.compare) {
-				copy(part, c.src)
-			}
-		default: // WinGet
-		}
+		w.serve(c, w.local[c.disp+at:c.disp+min(n, at+step)], at)
 	}
 	return nil
+}
+
+// serve does what is asked for with a piece of a part, from byte at of the
+// operation on. The caller sees to it that nobody else changes elements of that
+// part meanwhile.
+func (w *Window) serve(c *call, part []byte, at int) {
+	end := at + len(part)
+	if c.result != nil {
+		copy(c.result[at:end], part)
+	}
+	switch c.kind {
+	case wire.WinPut:
+		copy(part, c.src[at:end])
+	case wire.WinAcc, wire.WinFetch:
+		if c.op != NoOp {
+			w.combine(c.op, part, c.src[at:end])
+		}
+	case wire.WinSwap:
+		if bytes.Equal(part, c.compare) {
+			copy(part, c.src)
+		}
+	default: // WinGet
+	}
 }
 
 // answered takes what a target says to our questions.
 func (t *target) answered(m wire.Window, data []byte) error {
 	switch m.Kind {
 	case wire.WinGrant:
+		if t.w.locks { // a board says whose it is, and this one only that it has changed
+			t.w.port.Tell()
+			return nil
+		}
 		if t.lock != lockAsked {
 			if t.down != nil {
 				return nil

@@ -78,6 +78,7 @@ type call struct {
 	src, result  []byte
 	compare      []byte
 	ask          bool            // for a request
+	done         int             // bytes that are done under a latch
 	holds        [2]*engine.Span // that src and result lie in
 }
 
@@ -103,6 +104,9 @@ func (w *Window) Rput(ctx context.Context, target, disp int, buf []byte) (engine
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Get(ctx context.Context, target, disp int, buf []byte) error {
+	if w.get(target, disp, buf) {
+		return nil
+	}
 	_, err := w.start(ctx, call{kind: wire.WinGet, target: target, disp: disp, result: buf})
 	return err
 }
@@ -158,38 +162,60 @@ func (w *Window) RCompareSwap(ctx context.Context, target, disp int, replace, co
 	return w.start(ctx, call{kind: wire.WinSwap, target: target, disp: disp, src: replace, compare: compare, result: result, ask: true})
 }
 
-// start begins an operation.
+// start does an operation, where it needs nobody for it, or begins it.
 func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
+	for {
+		done, busy := w.near(&c)
+		switch {
+		case done:
+			return engine.Request{}, nil
+		case busy:
+			w.relieve(&w.targets[c.target])
+			continue
+		}
+		if q, again, err := w.begin(ctx, &c); !again {
+			return q, err
+		}
+	}
+}
+
+// begin begins an operation, or finds that it can be done by loads and stores
+// now that what it had to wait for has come: again.
+func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bool, err error) {
 	w.port.Lock()
 	// The memory stays also while the call waits, or opens the lock in between.
 	c.holds[0], c.holds[1] = w.port.Hold(c.src), w.port.Hold(c.result)
 	defer func() {
 		w.port.Drop(c.holds[0])
 		w.port.Drop(c.holds[1])
+		c.holds = [2]*engine.Span{}
 		w.port.Unlock()
 	}()
-	if w.err != nil {
-		return engine.Request{}, w.err
+	if err := w.unfit(); err != nil {
+		return engine.Request{}, false, err
 	}
 	if c.target < 0 || c.target >= len(w.targets) {
-		return engine.Request{}, fmt.Errorf("%w: rank %d of %d", ErrRange, c.target, len(w.targets))
+		return engine.Request{}, false, fmt.Errorf("%w: rank %d of %d", ErrRange, c.target, len(w.targets))
 	}
 	t := &w.targets[c.target]
-	n, err := w.check(t, &c)
+	n, err := w.check(t, c)
 	if err == nil {
 		err = w.enter(ctx, t)
 	}
 	if err != nil || n == 0 || c.kind == wire.WinAcc && c.op == NoOp {
-		return engine.Request{}, err
+		return engine.Request{}, false, err
 	}
 	atomic := c.kind == wire.WinAcc || c.kind == wire.WinFetch || c.kind == wire.WinSwap
-	if t.rail < 0 && (!atomic || !w.native) {
-		return engine.Request{}, w.serveSelf(&c, n)
+	switch {
+	case t.near && (!atomic || w.whole):
+		return engine.Request{}, true, nil
+	case t.rail < 0 && (!atomic || !w.native):
+		return engine.Request{}, false, w.serveSelf(c, n)
 	}
 	byMessage := atomic && !w.native || !atomic && !t.direct
 	if byMessage {
 		if need := max(1, w.unit(c.kind)); need > t.chunk || c.kind == wire.WinSwap && 2*need > t.chunk {
-			return engine.Request{}, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
+			return engine.Request{}, false, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
 		}
 	}
 	if t.pending >= maxPending || len(t.line) > 0 {
@@ -198,15 +224,15 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 			err = w.enter(ctx, t) // the epoch may be over
 		}
 		if err != nil {
-			return engine.Request{}, err
+			return engine.Request{}, false, err
 		}
 	}
 	if err := t.unfit(); err != nil {
-		return engine.Request{}, err
+		return engine.Request{}, false, err
 	}
 	op := w.take()
-	op.fill(t, &c, n)
-	q := op.ticket
+	op.fill(t, c, n)
+	q = op.ticket
 	if byMessage {
 		t.queued.push(op)
 		t.pump()
@@ -214,7 +240,7 @@ func (w *Window) start(ctx context.Context, c call) (engine.Request, error) {
 		t.waiting.push(op)
 		t.fly()
 	}
-	return q, nil
+	return q, false, nil
 }
 
 // queueUp waits until fewer operations are under way. Who comes first goes
@@ -240,10 +266,18 @@ func (t *target) queueUp(ctx context.Context) error {
 	return err
 }
 
+// unfit says why nothing can be started any more.
+func (w *Window) unfit() error {
+	if w.err == nil && w.left {
+		return errLeft
+	}
+	return w.err
+}
+
 // unfit says why nothing can be started with a target.
 func (t *target) unfit() error {
-	if t.w.err != nil {
-		return t.w.err
+	if err := t.w.unfit(); err != nil {
+		return err
 	}
 	return t.down
 }
@@ -284,7 +318,11 @@ func (w *Window) check(t *target, c *call) (int, error) {
 	if c.disp < 0 || c.disp > t.part.Size || n > t.part.Size-c.disp {
 		return 0, fmt.Errorf("%w: %d bytes at %d of %d at rank %d", ErrRange, n, c.disp, t.part.Size, t.rank)
 	}
-	if c.kind != wire.WinPut && c.kind != wire.WinGet && w.cfg.Align > 1 && c.disp%w.cfg.Align != 0 {
+	align := w.cfg.Align
+	if w.words {
+		align = elem
+	}
+	if c.kind != wire.WinPut && c.kind != wire.WinGet && align > 1 && c.disp%align != 0 {
 		return 0, fmt.Errorf("%w: elements at byte %d", ErrRange, c.disp)
 	}
 	return n, nil
@@ -325,6 +363,7 @@ func (op *operation) fill(t *target, c *call, n int) {
 	}
 	t.newest = op
 	t.pending++
+	t.look()
 	if c.ask {
 		op.ticket, op.asked = w.port.Begin(), true
 	}
@@ -394,6 +433,7 @@ func (op *operation) finish(err error) {
 	if t.pending--; t.pending == maxPending-1 {
 		w.port.Tell()
 	}
+	t.look()
 }
 
 // done goes on when the engine has done with the transfer.

@@ -145,7 +145,7 @@ func TestIllegalFaults(t *testing.T) {
 		"duplicate": {Duplicate: 0.01, Ranks: []int{0}},
 		"kill":      {KillAt: 100, Ranks: []int{1}},
 	} {
-		for _, flavour := range []string{"default", "messages", "small messages", "native"} {
+		for _, flavour := range []string{"rma", "messages", "small messages", "native"} {
 			for seed := range uint64(4) {
 				plan.Seed = seed
 				t.Run(fmt.Sprintf("%s/%s/%v", name, flavour, plan), func(t *testing.T) {

@@ -12,36 +12,52 @@ import (
 const maxRails = 4
 
 // PartSize is the encoded size of a Part.
-const PartSize = 24 + 16*maxRails
+const PartSize = 48 + 16*maxRails
 
 // Part is what a rank tells the others about its part of a window.
 type Part struct {
-	Size    int // bytes
-	Elem    int // bytes of an element
-	Chunk   int // most data of one message to this rank
-	Native  int // 1 + the rail by whose atomics the rank can reach all others and itself; 0: none
-	Direct  int // bits: rails that know the memory
+	Size    int    // bytes
+	Elem    int    // bytes of an element
+	Chunk   int    // most data of one message to this rank
+	Native  int    // 1 + the rail by whose atomics the rank can reach all others and itself; 0: none
+	Direct  int    // bits: rails that know the memory
+	Flags   int    // what ranks that share memory with this one can map
+	Board   uint64 // the key of the board
+	Key     uint64 // of what the part lies in
+	Offset  int    // at which it begins there, in bytes
 	Regions [maxRails]struct{ Key, Base uint64 }
 }
+
+// The bits of Part.Flags.
+const (
+	partBoard  = 1 << iota // Board is a key
+	partMemory             // Key and Offset are the part's; or it is empty
+
+	partFlags // the first that is none: 1 << 2
+)
 
 var errPart = errors.New("a rank's description of its part of the window makes no sense")
 
 // Encode writes p into b, which has at least PartSize bytes, little endian:
 //
-//	 0        8        12        16        20        24
-//	┌────────┬────────┬─────────┬─────────┬─────────┬──────────────────────────┐
-//	│  size  │  elem  │  chunk  │ native  │ direct  │ maxRails × (key, base)   │
-//	└────────┴────────┴─────────┴─────────┴─────────┴──────────────────────────┘
+//	 0      8      12      16       20       22      24      32    40       48
+//	┌──────┬──────┬───────┬────────┬────────┬───────┬───────┬─────┬────────┬──────────────────────────┐
+//	│ size │ elem │ chunk │ native │ direct │ flags │ board │ key │ offset │ maxRails × (key, base)   │
+//	└──────┴──────┴───────┴────────┴────────┴───────┴───────┴─────┴────────┴──────────────────────────┘
 func (p *Part) Encode(b []byte) {
 	_ = b[PartSize-1]
 	binary.LittleEndian.PutUint64(b, uint64(p.Size))
 	binary.LittleEndian.PutUint32(b[8:], uint32(p.Elem))
 	binary.LittleEndian.PutUint32(b[12:], uint32(p.Chunk))
 	binary.LittleEndian.PutUint32(b[16:], uint32(p.Native))
-	binary.LittleEndian.PutUint32(b[20:], uint32(p.Direct))
+	binary.LittleEndian.PutUint16(b[20:], uint16(p.Direct))
+	binary.LittleEndian.PutUint16(b[22:], uint16(p.Flags))
+	binary.LittleEndian.PutUint64(b[24:], p.Board)
+	binary.LittleEndian.PutUint64(b[32:], p.Key)
+	binary.LittleEndian.PutUint64(b[40:], uint64(p.Offset))
 	for i, r := range p.Regions {
-		binary.LittleEndian.PutUint64(b[24+16*i:], r.Key)
-		binary.LittleEndian.PutUint64(b[32+16*i:], r.Base)
+		binary.LittleEndian.PutUint64(b[48+16*i:], r.Key)
+		binary.LittleEndian.PutUint64(b[56+16*i:], r.Base)
 	}
 }
 
@@ -50,16 +66,20 @@ func (p *Part) Decode(b []byte) error {
 	if len(b) < PartSize {
 		return fmt.Errorf("%w: %d bytes", errPart, len(b))
 	}
-	size := binary.LittleEndian.Uint64(b)
-	elem, chunk := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
-	native, direct := binary.LittleEndian.Uint32(b[16:]), binary.LittleEndian.Uint32(b[20:])
-	if size > math.MaxInt || elem > math.MaxInt32 || chunk > math.MaxInt32 || native > math.MaxUint8 || direct >= 1<<maxRails {
+	size, offset := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[40:])
+	elem, chunk, native := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint32(b[16:])
+	direct, flags := binary.LittleEndian.Uint16(b[20:]), binary.LittleEndian.Uint16(b[22:])
+	if size > math.MaxInt || offset > math.MaxInt || elem > math.MaxInt32 || chunk > math.MaxInt32 ||
+		native > math.MaxUint8 || direct >= 1<<maxRails || flags >= partFlags {
 		return errPart
 	}
-	*p = Part{Size: int(size), Elem: int(elem), Chunk: int(chunk), Native: int(native), Direct: int(direct)}
+	*p = Part{
+		Size: int(size), Elem: int(elem), Chunk: int(chunk), Native: int(native), Direct: int(direct), Flags: int(flags),
+		Board: binary.LittleEndian.Uint64(b[24:]), Key: binary.LittleEndian.Uint64(b[32:]), Offset: int(offset),
+	}
 	for i := range p.Regions {
-		p.Regions[i].Key = binary.LittleEndian.Uint64(b[24+16*i:])
-		p.Regions[i].Base = binary.LittleEndian.Uint64(b[32+16*i:])
+		p.Regions[i].Key = binary.LittleEndian.Uint64(b[48+16*i:])
+		p.Regions[i].Base = binary.LittleEndian.Uint64(b[56+16*i:])
 	}
 	return nil
 }

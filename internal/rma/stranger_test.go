@@ -57,7 +57,7 @@ func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []b
 	var part Part
 	m.Window, part, err = New(cfg)
 	require.NoError(t, err)
-	require.NoError(t, m.Connect([]Part{part, part}))
+	require.NoError(t, value(m.Connect([]Part{part, part})))
 	return m, memory, &stranger{ep: rails[1].Endpoint, cq: rails[1].CQ}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
@@ -24,8 +25,13 @@ type Config struct {
 	// are the window's, and Revoke ends it.
 	Ctx   *engine.Context
 	Local []byte // this rank's part; may be empty
+	Alloc int    // bytes of a part that New is to make, and Close to give back, in place of Local
 	Elem  int    // bytes of an element, the same on all ranks
 	Align int    // alignment in bytes that Combine's kernels need; Local has it. 0: none
+
+	// Remains is where memory goes that the window has done with while other
+	// ranks may not have; one for all windows of an engine.
+	Remains *Remains
 
 	// Datatype is the element type as fabrics know it, if HasType.
 	Datatype transport.Datatype
@@ -71,13 +77,21 @@ type Window struct {
 	cfg  Config
 	port *engine.Port
 	rank int
+	gate atomic.Uint64 // see shared.go
+
+	// Set by New, Connect and Settle for good.
+	targets  []target
+	kernels  [Ops]func(inout, in []byte)
+	mergers  [Ops]merger // of elements that the processor changes in one step
+	integral bool        // sums of those are sums of words
+	locks    bool        // of parts are those of boards, else messages
+	whole    bool        // every rank has mapped every part, so that accumulates are loads and stores
+	words    bool        // by the processor's atomics, else under latches
 
 	// Guarded by the engine's lock, as all below.
 	local   []byte
-	hold    *engine.Span // that local lies in, if it does in one
+	own     shared // what of it others may have mapped
 	memory  [maxRails]engine.Memory
-	targets []target
-	kernels [Ops]func(inout, in []byte)
 	scratch []byte // aligned, for data that is not; of maxChunk, made on first use
 
 	native     bool // accumulates by the fabric's atomics
@@ -92,9 +106,13 @@ type Window struct {
 	begun  int    // targets of Start
 	epochs uint64 // with all targets, that have been closed
 
-	queue  []lockRequest // for this rank's part, first come first
+	queue  []lockRequest // for this rank's part by messages, first come first
 	shared int           // holders of the lock of this rank's part
 	owned  bool          // exclusively
+
+	left    bool  // Leave was called
+	losses  int   // ranks that have ended
+	granted []int // scratch of target.grant
 
 	freeOps   *operation
 	freeNotes *note
@@ -102,9 +120,18 @@ type Window struct {
 
 // target is what a window knows of one rank.
 type target struct {
-	w      *Window
-	rank   int
-	part   Part
+	w    *Window
+	rank int
+	part Part
+
+	// What is mapped of it, which Connect sets for good; until the window is closed.
+	near   bool   // its part is mapped here, and its board
+	mapped []byte // the part
+	board  board
+	maps   [2][]byte   // what is to be unmapped
+	ready  atomic.Bool // near, and an operation may start: nothing is to be waited for or told
+	calm   atomic.Bool // near, and there is nothing to flush, and no error
+
 	rail   int  // -1: this rank itself
 	direct bool // Put and Get are RMA
 	chunk  int  // data of a message to it
@@ -136,6 +163,7 @@ type target struct {
 	lock        lockState
 	locked      bool // by Lock
 	locking     bool // Lock waits
+	mourned     int  // Window.losses when its board was last rid of the dead
 	exclusive   bool // what is asked for or held
 	abandoned   bool // who asked for the lock does not wait for it any more
 	lockWaiters int
@@ -156,9 +184,9 @@ type flushers struct {
 	goal uint64 // the least number of operations that one of them waits for
 }
 
-// New registers this rank's part. The Part is for all members; see Connect.
-// New does not communicate. The caller closes the window, also where Connect
-// fails.
+// New makes or registers this rank's part. The Part is for all members; see
+// Connect. New does not communicate. The caller closes the window, also where
+// Connect fails.
 func New(cfg Config) (*Window, Part, error) {
 	w := &Window{cfg: cfg, local: cfg.Local}
 	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
@@ -169,17 +197,20 @@ func New(cfg Config) (*Window, Part, error) {
 			w.kernels[op] = cfg.Combine(op)
 		}
 	}
+	if cfg.HasType {
+		w.mergers, w.integral = mergers(cfg.Datatype), integral(cfg.Datatype)
+	}
 	port, err := cfg.Ctx.OpenPort((*service)(w))
 	if err != nil {
 		return nil, Part{}, err
 	}
 	w.port = port
+	w.allocate()
 	port.Lock()
 	defer port.Unlock()
-	w.hold = port.Hold(cfg.Local)
 	w.rank = port.Rank()
 	w.targets = make([]target, port.Size())
-	part := Part{Size: len(cfg.Local), Elem: cfg.Elem, Chunk: math.MaxInt32}
+	part := Part{Size: len(w.local), Elem: cfg.Elem, Chunk: math.MaxInt32}
 	for i := range w.targets {
 		t := &w.targets[i]
 		t.w, t.rank, t.rail = w, i, port.Rail(i)
@@ -189,14 +220,22 @@ func New(cfg Config) (*Window, Part, error) {
 			part.Chunk = min(part.Chunk, t.reach)
 		}
 	}
-	if len(w.targets) == 1 {
-		return w, part, nil
+	w.offer(&part)
+	if len(w.targets) > 1 {
+		w.register(&part)
 	}
+	return w, part, nil
+}
+
+// register makes this rank's part known to the rails that lead to ranks which
+// will not map it.
+func (w *Window) register(part *Part) {
+	port := w.port
 	for rail := range min(port.Rails(), maxRails) {
-		if !port.Attr(rail).Caps.Has(transport.CapRead|transport.CapWrite) || len(cfg.Local) == 0 {
+		if !port.Attr(rail).Caps.Has(transport.CapRead|transport.CapWrite) || len(w.local) == 0 || w.own.region != nil && w.allNear(rail) {
 			continue
 		}
-		m, err := port.Register(rail, cfg.Local, transport.RemoteRead|transport.RemoteWrite)
+		m, err := port.Register(rail, w.local, transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
 			continue // by messages, then
 		}
@@ -205,13 +244,22 @@ func New(cfg Config) (*Window, Part, error) {
 		part.Regions[rail].Key, part.Regions[rail].Base = m.Key, m.Base
 	}
 	part.Native = w.nativeBy(part.Direct)
-	return w, part, nil
 }
 
 // Connect takes the parts of all ranks of the group, in their order, as Encode
-// and Decode have carried them. From the barrier on that the caller makes of it
-// afterwards, the window may be used. All ranks come to the same answer.
-func (w *Window) Connect(parts []Part) error {
+// and Decode have carried them, and maps those that it can. What it returns is
+// for all members; see Settle. All ranks come to the same error.
+func (w *Window) Connect(parts []Part) (Reach, error) {
+	if err := w.connect(parts); err != nil {
+		if errors.Is(err, ErrParts) { // so do all say
+			w.own.alone = true
+		}
+		return 0, err
+	}
+	return w.mapParts(), nil
+}
+
+func (w *Window) connect(parts []Part) error {
 	w.port.Lock()
 	defer w.port.Unlock()
 	if w.err != nil {
@@ -241,33 +289,62 @@ func (w *Window) Connect(parts []Part) error {
 	return nil
 }
 
-// Close ends this rank's part. The caller has made sure by a barrier that no
-// rank uses it any more; operations that are under way nevertheless fail with
-// ErrClosed, here and at peers. No byte of Local is touched after it returns,
-// but by RMA of who breaks that rule where Local is memory of the engine's
-// Alloc, whose regions stay, or while the engine is being closed. Buffers of
-// operations of this rank that are in flight are in use until they have ended;
-// FlushAll waits for that, also where a window is revoked. Close does not block
-// and may be called again.
-func (w *Window) Close() error {
+// Settle takes what the Connect of every rank returned, all of it combined by
+// and. When every rank has got that far, the window may be used; to exchange
+// what is combined is barrier enough.
+func (w *Window) Settle(all Reach) error {
 	w.port.Lock()
 	defer w.port.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	w.locks = all&reachBoards != 0
+	w.whole = w.locks && all&reachParts != 0
+	w.words = w.whole && all&reachWords != 0
+	if !w.whole {
+		return nil
+	}
+	w.native = false
+	w.port.Rest() // nothing is served
+	return w.deregister()
+}
+
+// deregister takes this rank's part back from the rails.
+func (w *Window) deregister() error {
+	var err error
+	for i := range w.memory {
+		err = errors.Join(err, w.port.Deregister(w.memory[i]))
+		w.memory[i] = engine.Memory{}
+	}
+	return err
+}
+
+// Close ends this rank's part. The caller has made sure by a barrier, after
+// Leave, that no rank uses it any more; operations that are under way
+// nevertheless fail with ErrClosed, here and at peers. No byte of Local is
+// touched after it returns, but by who breaks that rule where Local is memory of
+// the engine's Alloc, whose regions stay, or while the engine is being closed.
+// What New allocated must not be used any more.
+//
+// Buffers of operations of this rank that are in flight are in use until they
+// have ended; FlushAll waits for that, also where a window is revoked. Close
+// does not block, and may be called again.
+func (w *Window) Close() error {
+	w.Leave()
+	w.port.Lock()
 	if w.closed {
+		w.port.Unlock()
 		return nil
 	}
 	w.closed = true
 	if w.err == nil {
 		w.end(fmt.Errorf("%w: the window is freed", engine.ErrClosed))
 	}
-	var err error
-	for i := range w.memory {
-		err = errors.Join(err, w.port.Deregister(w.memory[i]))
-		w.memory[i] = engine.Memory{}
-	}
-	w.port.Drop(w.hold)
-	w.local, w.hold = nil, nil
+	err := w.deregister()
+	w.local = nil
 	w.port.Close()
-	return err
+	w.port.Unlock()
+	return errors.Join(err, w.unmap())
 }
 
 // Native says whether accumulates go by the fabric's atomics.
@@ -277,9 +354,12 @@ func (w *Window) Native() bool {
 	return w.native
 }
 
-// end fails all that is under way and to come.
+// end fails all that is under way and to come. What is in mapped memory at that
+// moment it waits for: whoever unmaps it comes next.
 func (w *Window) end(err error) {
 	w.err = err
+	w.lookAll()
+	w.shut()
 	for i := range w.targets {
 		w.targets[i].fail(err)
 	}
@@ -294,6 +374,7 @@ func (t *target) fail(err error) {
 	}
 	t.down = err
 	t.lock = lockNone
+	t.look()
 	for _, q := range [...]*fifo{&t.queued, &t.awaited, &t.waiting} {
 		for q.head != nil {
 			op := q.pop()
@@ -313,6 +394,7 @@ type service Window
 func (s *service) Down(rank int, err error) {
 	w := (*Window)(s)
 	t := &w.targets[rank]
+	w.losses++
 	t.fail(err)
 	w.release(t)
 }
@@ -333,3 +415,5 @@ func (s *service) Done(t *engine.Transfer, err error) {
 		x.done()
 	}
 }
+
+var _ engine.Service = (*service)(nil)

@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a port of a group that shares memory needs besides.
+
+// Region is what ranks that share memory with this one map to reach buf, which
+// lies in s, and where in it buf begins; ok is false where s is nil or no rail
+// is of shared memory. Whether it can be mapped they find out. The caller holds
+// the lock.
+func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
+	r := p.e.sharedRail()
+	if r == nil || s == nil || s.regions[r.index] == nil {
+		return 0, 0, false
+	}
+	return s.regions[r.index].Key(), int(address(buf) - s.start), true
+}
+
+// Rest says that peers need nothing of this rank's progress for the port any
+// more: asynchronous progress does not look after it. The caller holds the lock.
+func (p *Port) Rest() {
+	if p.counted {
+		p.counted = false
+		p.e.active--
+	}
+}
+
+// Ended says that the engine is closed or of no further use, and with it memory
+// that was mapped. The caller holds the lock.
+func (p *Port) Ended() bool { return p.e.closed || p.e.fatal != nil }
+
+// Pause moves the transports on once, unless another goroutine has the lock, and
+// offers the processor to others: to be called now and then by who asks shared
+// memory again and again and never waits in the engine. The caller does not hold
+// the lock.
+func (p *Port) Pause() {
+	e := p.e
+	if e.mu.TryLock() {
+		e.poll()
+		e.mu.unlock()
+	}
+	runtime.Gosched()
+	if e.policy.poll == 0 { // ranks outnumber cores
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+}
+
+// Gone says whether a rank of the group has ended, as far as this rank knows. The
+// caller holds the lock.
+func (p *Port) Gone(rank int) bool { return p.e.peers[p.c.world(rank)].err != nil }
