@@ -136,7 +136,7 @@ func BenchmarkEngine(b *testing.B) {
 		mu.init()
 		for b.Loop() {
 			mu.lock()
-			mu.unlock() //nolint:staticcheck // what it costs
+			mu.unlock()
 		}
 	})
 }

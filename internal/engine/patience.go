@@ -104,11 +104,10 @@ const (
 
 // patience is where somebody who waits stands.
 type patience struct {
-	polls    int       // that found nothing
-	look     int       // at which of them to decide anew
-	yields   int       // so far
-	insisted uint      // polls after that
-	since    time.Time // of the first decision
+	polls  int       // that found nothing
+	look   int       // at which of them to decide anew
+	yields int       // so far
+	since  time.Time // of the first decision
 }
 
 // renew starts anew, since something has come.
