@@ -78,7 +78,8 @@ type Domain interface {
 	Attr() Attr
 	// OpenCQ opens the domain's completion queue.
 	OpenCQ() (CompletionQueue, error)
-	// OpenAV opens an address vector of table type.
+	// OpenAV opens an address vector of table type: an empty one, or one with
+	// the addresses of all the job, where the provider knows them.
 	OpenAV() (AddressVector, error)
 	// RegisterMemory lets peers with the region's key access buf, which must
 	// stay as it is until the region is closed (fi_mr_reg). It does not

@@ -1,13 +1,49 @@
 package shm
 
 import (
+	"fmt"
+	"os"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// TestConformance has ranks that find each other by their addresses.
-func TestConformance(t *testing.T) {
-	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }))
+// given opens jobs whose ranks have a memory file of the launcher's.
+func given(p transport.Provider) transporttest.Opener {
+	jobs := 0
+	return func(t testing.TB, n int) *transporttest.Job {
+		t.Helper()
+		jobs++
+		memory, err := newMemory()
+		require.NoError(t, err)
+		defer memory.Close()
+		job := &transporttest.Job{}
+		for i := range n {
+			cfg := config(i, n)
+			cfg.JobID = fmt.Sprintf("given-%d-%d", os.Getpid(), jobs)
+			cfg.Memory, cfg.Locals = memory, ranks(n)
+			d, err := p.Open(cfg)
+			require.NoError(t, err)
+			job.Domains = append(job.Domains, d)
+		}
+		return job
+	}
+}
+
+// TestConformance has ranks with a memory file of the launcher's.
+func TestConformance(t *testing.T) { transporttest.Run(t, given(New())) }
+
+// TestConformanceFound has ranks that find each other by their addresses.
+func TestConformanceFound(t *testing.T) {
+	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }),
+		transporttest.WithRanks(1, 2, 5))
+}
+
+// TestConformanceWrap has rings whose positions soon pass what the word's
+// sequence number can count.
+func TestConformanceWrap(t *testing.T) {
+	transporttest.Run(t, given(provider{start: 1<<32 - 100}), transporttest.WithRanks(2, 3))
 }

@@ -56,8 +56,12 @@ func testAddressVector(w *world) {
 	for _, r := range w.ranks {
 		av, err := r.dom.OpenAV()
 		require.NoError(t, err)
-		require.Zero(t, av.Len())
-		for round := range 2 {
+		rounds := 0
+		if av.Len() > 0 { // the provider knows them
+			require.Equal(t, n, av.Len())
+			rounds++
+		}
+		for round := rounds; round < 2; round++ {
 			first, err := av.Insert(addrs)
 			require.NoError(t, err)
 			require.EqualValues(t, round*n, first)

@@ -1,0 +1,371 @@
+package shm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+const childVariable = "WEFT_SHM_TEST_CHILD"
+
+// process is another rank, in a process of its own.
+type process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// start starts a rank that does what its name says, with the file if there is one.
+func start(t *testing.T, what string, rank, size int, memory *os.File) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d %t", childVariable, what, rank, size, memory != nil))
+	p.cmd.Stderr = os.Stderr
+	if memory != nil {
+		p.cmd.ExtraFiles = []*os.File{memory}
+	}
+	var err error
+	p.in, err = p.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.out = bufio.NewReader(out)
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+	})
+	return p
+}
+
+// job starts size-1 processes and is rank 0 itself. Given: with a file from the
+// start; else they find each other.
+func job(t *testing.T, what string, size int, isGiven bool) (*node, []*process) {
+	t.Helper()
+	cfg := config(0, size)
+	if isGiven {
+		memory, err := newMemory()
+		require.NoError(t, err)
+		defer memory.Close()
+		cfg.Memory, cfg.Locals = memory, ranks(size)
+	}
+	n, err := newNode(New(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	procs := make([]*process, size)
+	addrs := []string{string(n.ep.Address())}
+	for i := 1; i < size; i++ {
+		procs[i] = start(t, what, i, size, cfg.Memory)
+	}
+	if isGiven {
+		return n, procs
+	}
+	for _, p := range procs[1:] {
+		a, err := p.out.ReadString('\n')
+		require.NoError(t, err)
+		addrs = append(addrs, strings.TrimSpace(a))
+	}
+	for _, p := range procs[1:] {
+		_, err := fmt.Fprintln(p.in, strings.Join(addrs, " "))
+		require.NoError(t, err)
+	}
+	require.NoError(t, insert(n, addrs))
+	return n, procs
+}
+
+func insert(n *node, addrs []string) error {
+	l := make([]transport.Address, len(addrs))
+	for i, a := range addrs {
+		l[i] = transport.Address(a)
+	}
+	_, err := n.av.Insert(l)
+	return err
+}
+
+// child is the other process.
+func child(spec string) error {
+	var what string
+	var rank, size int
+	var isGiven bool
+	if _, err := fmt.Sscan(spec, &what, &rank, &size, &isGiven); err != nil {
+		return err
+	}
+	cfg := config(rank, size)
+	if isGiven {
+		cfg.Memory, cfg.Locals = os.NewFile(3, "memory"), ranks(size)
+	}
+	n, err := newNode(New(), cfg)
+	if err != nil {
+		return err
+	}
+	if !isGiven {
+		fmt.Println(n.ep.Address())
+		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if err := insert(n, strings.Fields(line)); err != nil {
+			return err
+		}
+	}
+	switch what {
+	case "echo":
+		err = n.echo()
+	case "chatter":
+		err = newChatter(n).run(func(c *chatter) bool { return c.down > 0 || c.left > 0 })
+	default:
+		err = errors.New("told to " + what)
+	}
+	if err != nil {
+		return fmt.Errorf("rank %d: %w", rank, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return errors.Join(n.ep.Shutdown(ctx), n.Close())
+}
+
+// echo returns every message until rank 0 has ended.
+func (n *node) echo() error {
+	for {
+		k, err := n.cq.Read(n.comp)
+		if err != nil {
+			return err
+		}
+		for _, c := range n.comp[:k] {
+			switch {
+			case c.Kind == transport.RecvDone:
+				op := &transport.Op{Peer: c.Peer, Data: c.Msg}
+				for {
+					done, err := n.ep.Send(op) // a view of one ring may go into another
+					if done {
+						break
+					}
+					if !errors.Is(err, transport.ErrAgain) {
+						return err
+					}
+					runtime.Gosched()
+				}
+			case c.Peer == 0:
+				return nil
+			}
+		}
+		if k == 0 && n.cq.Arm() {
+			if err := n.cq.Wait(-1); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// TestProcesses has processes exchange messages of all sizes.
+func TestProcesses(t *testing.T) {
+	for _, isGiven := range []bool{true, false} {
+		t.Run(fmt.Sprintf("given=%t", isGiven), func(t *testing.T) {
+			n, procs := job(t, "echo", 3, isGiven)
+			rng := rand.New(rand.NewPCG(1, 2))
+			var waiting [3][][]byte
+			const each = 3000
+			count := 0
+			for to := 1; count < 2*each || len(waiting[1])+len(waiting[2]) > 0; to = 3 - to {
+				if count < 2*each {
+					data := make([]byte, rng.IntN(1<<rng.IntN(17))%(n.maxMsg+1))
+					for i := range data {
+						data[i] = byte(rng.Uint32())
+					}
+					done, err := n.ep.Send(&transport.Op{Peer: transport.Addr(to), Data: data})
+					if done {
+						waiting[to] = append(waiting[to], data)
+						count++
+					} else {
+						require.ErrorIs(t, err, transport.ErrAgain)
+					}
+				}
+				for _, c := range n.read(t) {
+					require.Equal(t, transport.RecvDone, c.Kind)
+					l := waiting[c.Peer]
+					require.NotEmpty(t, l)
+					require.True(t, bytes.Equal(l[0], c.Msg), "message of %d bytes", len(l[0]))
+					waiting[c.Peer] = l[1:]
+				}
+			}
+			for a := range 3 {
+				require.True(t, n.av.(transport.Reacher).Reaches(transport.Addr(a)))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			require.NoError(t, n.ep.Shutdown(ctx))
+			for _, p := range procs[1:] {
+				require.NoError(t, p.cmd.Wait())
+			}
+		})
+	}
+}
+
+// chatter sends to all others without end, and checks what comes.
+type chatter struct {
+	*node
+	next       []uint64 // to send, by rank
+	got        []uint64
+	over       []bool
+	op         transport.Op
+	buf        []byte
+	down, left int
+}
+
+func newChatter(n *node) *chatter {
+	c := &chatter{node: n, next: make([]uint64, n.size), got: make([]uint64, n.size), over: make([]bool, n.size), buf: make([]byte, 1<<16)}
+	c.over[n.rank] = true
+	return c
+}
+
+// length is the size of a message.
+func length(seq uint64) int { return 8 + int(seq*2654435761%(1<<(seq%15))) }
+
+func (c *chatter) run(end func(*chatter) bool) error {
+	for !end(c) {
+		k, err := c.cq.Read(c.comp)
+		if err != nil {
+			return err
+		}
+		for _, e := range c.comp[:k] {
+			switch e.Kind {
+			case transport.RecvDone:
+				seq := c.got[e.Peer]
+				c.got[e.Peer]++
+				if c.over[e.Peer] || len(e.Msg) != length(seq) || binary.LittleEndian.Uint64(e.Msg) != seq {
+					return fmt.Errorf("message %d of rank %d has %d bytes", seq, e.Peer, len(e.Msg))
+				}
+				for i, b := range e.Msg[8:] {
+					if b != byte(seq+uint64(i)) {
+						return fmt.Errorf("message %d of rank %d: byte %d", seq, e.Peer, i)
+					}
+				}
+			case transport.PeerDown:
+				c.down++
+				c.over[e.Peer] = true
+			case transport.PeerLeft:
+				c.left++
+				c.over[e.Peer] = true
+			}
+		}
+		if err := c.speak(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *chatter) speak() error {
+	for to := range c.over {
+		if c.over[to] {
+			continue
+		}
+		seq := c.next[to]
+		c.op.Peer, c.op.Data = transport.Addr(to), c.buf[:length(seq)]
+		binary.LittleEndian.PutUint64(c.op.Data, seq)
+		for i := range c.op.Data[8:] {
+			c.op.Data[8+i] = byte(seq + uint64(i))
+		}
+		done, err := c.ep.Send(&c.op)
+		switch {
+		case done:
+			c.next[to]++
+		case errors.Is(err, transport.ErrAgain):
+			runtime.Gosched()
+		case !errors.Is(err, transport.ErrPeerDown) && !errors.Is(err, transport.ErrPeerLeft):
+			return err
+		}
+	}
+	return nil
+}
+
+// TestKilled kills one of three processes at any moment. The others hear of it,
+// and what came before is whole.
+func TestKilled(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	before := names(t, "/dev/shm")
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
+		n, procs := job(t, "chatter", 3, rng.IntN(2) == 0)
+		c := newChatter(n)
+		require.NoError(t, c.run(func(c *chatter) bool { return c.got[1] > 0 && c.got[2] > 0 }))
+		at := time.Now().Add(time.Duration(rng.IntN(20_000)) * time.Microsecond)
+		require.NoError(t, c.run(func(*chatter) bool { return time.Now().After(at) }))
+		require.NoError(t, procs[1].cmd.Process.Kill())
+		killed := time.Now()
+		require.NoError(t, c.run(func(c *chatter) bool { return c.down > 0 || time.Since(killed) > patience }))
+		require.Less(t, time.Since(killed), 2*time.Second)
+		require.Equal(t, 1, c.down)
+		require.True(t, c.over[1])
+		require.Error(t, procs[1].cmd.Wait())
+		require.NoError(t, procs[2].cmd.Wait()) // it heard of it too, and left
+		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
+		require.NoError(t, n.Close())
+	}
+	require.ElementsMatch(t, before, names(t, "/dev/shm"))
+	require.Empty(t, names(t, os.TempDir()))
+}
+
+// TestKilledWhileAsleep has nobody poll when a process is killed.
+func TestKilledWhileAsleep(t *testing.T) {
+	n, procs := job(t, "echo", 2, true)
+	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
+	n.await(t, transport.RecvDone)
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	require.NoError(t, procs[1].cmd.Process.Kill())
+	killed := time.Now()
+	require.NoError(t, n.cq.Wait(patience))
+	require.Less(t, time.Since(killed), 2*time.Second)
+	c := n.await(t, transport.PeerDown)
+	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+	require.Less(t, time.Since(killed), 2*time.Second)
+}
+
+// retry sends as soon as there is room.
+func (n *node) retry(t *testing.T, op *transport.Op) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		done, err := n.ep.Send(op)
+		if err != nil {
+			require.ErrorIs(t, err, transport.ErrAgain)
+		}
+		return done
+	}, patience, 100*time.Microsecond)
+}
+
+// names lists what may be ours in a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	l, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var s []string
+	for _, e := range l {
+		if dir != "/dev/shm" || strings.Contains(e.Name(), "weft") {
+			s = append(s, e.Name())
+		}
+	}
+	return s
+}
