@@ -1,0 +1,421 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// The tests here have rank 1 in another process: the same test of the same
+// binary, which finds by this variable that it is the child, and how.
+const sideVariable = "WEFT_SHM_TEST_SIDE"
+
+// asChild runs f as rank 1 where this process is the child of the test.
+func asChild(t *testing.T, f func(s *side, how string) error) bool {
+	t.Helper()
+	how, ok := os.LookupEnv(sideVariable)
+	if !ok {
+		return false
+	}
+	single, _, _ := strings.Cut(how, ",")
+	s, err := openSide(1, 2, os.NewFile(3, "memory"), single)
+	require.NoError(t, err)
+	require.NoError(t, f(s, how))
+	require.NoError(t, s.Close())
+	return true
+}
+
+// withChild opens rank 0 and starts the child. Its end is awaited by the test's
+// end, if not before.
+func withChild(t *testing.T, how string) (*side, *exec.Cmd) {
+	t.Helper()
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+name+"$", "-test.timeout=50s")
+	cmd.Env = append(os.Environ(), sideVariable+"="+how)
+	cmd.ExtraFiles = []*os.File{memory}
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Wait() }) // again, mostly
+	single, _, _ := strings.Cut(how, ",")
+	s, err := openSide(0, 2, memory, single)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s, cmd
+}
+
+// tell sends words to the other rank.
+func (s *side) tell(words ...uint64) error {
+	op := &transport.Op{Peer: 1 - s.rank}
+	for _, w := range words {
+		op.Data = binary.NativeEndian.AppendUint64(op.Data, w)
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		done, err := s.e.Send(op)
+		if done || err != nil && !errors.Is(err, transport.ErrAgain) {
+			return err
+		}
+		if err := s.poll(); err != nil {
+			return err
+		}
+	}
+	return errors.New("nobody takes a message")
+}
+
+// hear waits for a word from the other rank.
+func (s *side) hear() (uint64, error) {
+	for end := time.Now().Add(patience); len(s.news) == 0; {
+		if err := s.poll(); err != nil {
+			return 0, err
+		}
+		if len(s.ends) > 0 {
+			return 0, s.ends[0].Err
+		}
+		if time.Now().After(end) {
+			return 0, errors.New("nobody says anything")
+		}
+	}
+	w := s.news[0]
+	s.news = s.news[1:]
+	return w, nil
+}
+
+// finish polls until an operation is over.
+func (s *side) finish(o *outcome) error {
+	for end := time.Now().Add(patience); !o.over; {
+		if err := s.poll(); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("an operation does not end")
+		}
+	}
+	return o.err
+}
+
+const half = 2 << 20
+
+// random does random transfers, several at a time: reads of the first half of
+// the other's memory, which stays as it is, and writes to the second, which
+// nobody else writes, and which is read back. middle is called half-way.
+func (s *side) random(rounds int, middle func()) error {
+	mine := append(noise(uint64(s.rank), half), make([]byte, half)...)
+	mr, err := s.RegisterMemory(mine, transport.RemoteRead|transport.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	if err := s.tell(mr.Key()); err != nil {
+		return err
+	}
+	key, err := s.hear()
+	if err != nil {
+		return err
+	}
+	want := append(noise(uint64(1-s.rank), half), make([]byte, half)...)
+	rnd := rand.New(rand.NewPCG(uint64(s.rank), 99))
+	span := func(from, to int) (int, int) {
+		n := min(to-from, 1<<rnd.IntN(20)+rnd.IntN(1000))
+		return from + rnd.IntN(to-from-n+1), n
+	}
+	buf := make([]byte, 6*half)
+	for i := range rounds {
+		if i == rounds/2 {
+			middle()
+		}
+		var ops [6]outcome
+		for k := range ops {
+			o := &ops[k]
+			var n int
+			at := 0
+			if k%2 == 0 { // of the second half, each has a third for itself
+				at, n = span(half+k/2*half/3, half+(k/2+1)*half/3)
+			} else {
+				at, n = span(0, half)
+			}
+			o.Op = transport.Op{Peer: 1 - s.rank, RemoteKey: key, RemoteAddr: uint64(at), Data: buf[k*half:][:n]}
+			if k%2 == 0 {
+				for j := range o.Data {
+					o.Data[j] = byte(j*7 + i*13 + k)
+				}
+				copy(want[at:], o.Data)
+			}
+			if err := s.post(o, k%2 == 0); err != nil {
+				return err
+			}
+		}
+		for k := range ops {
+			o := &ops[k]
+			if err := s.finish(o); err != nil {
+				return fmt.Errorf("round %d, operation %d: %w", i, k, err)
+			}
+			if k%2 == 0 { // read it back
+				clear(o.Data)
+				if err := s.post(o, false); err != nil {
+					return err
+				}
+				if err := s.finish(o); err != nil {
+					return fmt.Errorf("round %d, operation %d: %w", i, k, err)
+				}
+			}
+			if !bytes.Equal(o.Data, want[o.RemoteAddr:][:len(o.Data)]) {
+				return fmt.Errorf("round %d, operation %d: %d bytes at %d are wrong", i, k, len(o.Data), o.RemoteAddr)
+			}
+		}
+	}
+	if err := s.tell(0); err != nil {
+		return err
+	}
+	if _, err := s.hear(); err != nil {
+		return err
+	}
+	return mr.Close()
+}
+
+func TestRandomTransfers(t *testing.T) {
+	nothing := func() {}
+	if asChild(t, func(s *side, _ string) error { return s.random(60, nothing) }) {
+		return
+	}
+	for _, how := range bothWays {
+		t.Run(how, func(t *testing.T) {
+			s, cmd := withChild(t, how)
+			require.NoError(t, s.random(60, nothing))
+			require.NoError(t, cmd.Wait())
+			require.Equal(t, how == "auto", s.direct(s.locals[1]))
+		})
+	}
+}
+
+// refuse makes this process one that does not get at the other's memory, or,
+// without the privileges for that, one whose own memory nobody gets at.
+func refuse() error {
+	if os.Geteuid() == 0 {
+		return syscall.Setuid(65534)
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+// TestRealRefusal has the kernel refuse copies, from the beginning or half-way.
+func TestRealRefusal(t *testing.T) {
+	if asChild(t, func(s *side, how string) error {
+		middle := func() {}
+		if how == "auto,later" {
+			middle = func() {
+				if err := refuse(); err != nil {
+					panic(err)
+				}
+			}
+		} else if err := refuse(); err != nil {
+			return err
+		}
+		if err := s.random(40, middle); err != nil {
+			return err
+		}
+		if os.Getuid() == 65534 && s.direct(s.locals[0]) {
+			return errors.New("another user's memory is open to all")
+		}
+		return nil
+	}) {
+		return
+	}
+	for _, how := range []string{"auto,first", "auto,later"} {
+		t.Run(how, func(t *testing.T) {
+			s, cmd := withChild(t, how)
+			require.NoError(t, s.random(40, func() {}))
+			require.NoError(t, cmd.Wait())
+			require.Equal(t, os.Geteuid() == 0, s.direct(s.locals[1]), "only the child is refused, but if it has no privileges to give away")
+		})
+	}
+}
+
+// TestKilledInTransfer has both sides read and write at once, and kills the
+// child in the middle. What was under way ends, and nothing is touched later.
+func TestKilledInTransfer(t *testing.T) {
+	const n = 8 << 20
+	begin := func(s *side, ops []outcome) error {
+		mr, err := s.RegisterMemory(make([]byte, n), transport.RemoteRead|transport.RemoteWrite)
+		if err != nil {
+			return err
+		}
+		if err := s.tell(mr.Key()); err != nil {
+			return err
+		}
+		key, err := s.hear()
+		if err != nil {
+			return err
+		}
+		for i := range ops {
+			ops[i].Op = transport.Op{Peer: 1 - s.rank, RemoteKey: key, Data: make([]byte, n)}
+			if err := s.post(&ops[i], i%2 == 1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if asChild(t, func(s *side, _ string) error {
+		ops := make([]outcome, 4)
+		for err := begin(s, ops); ; err = s.poll() { // until it is killed
+			if err != nil {
+				return err
+			}
+			for i := range ops {
+				if ops[i].over {
+					if err := s.post(&ops[i], i%2 == 1); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}) {
+		return
+	}
+	for i := range 8 {
+		how := bothWays[i%2]
+		t.Run(fmt.Sprintf("%s after %d", how, i*i*20), func(t *testing.T) {
+			s, cmd := withChild(t, how)
+			ops := make([]outcome, 6)
+			require.NoError(t, begin(s, ops))
+			for range i * i * 20 {
+				require.NoError(t, s.poll())
+			}
+			require.NoError(t, cmd.Process.Kill())
+			for k := range ops {
+				if err := s.finish(&ops[k]); err != nil {
+					require.ErrorIs(t, err, transport.ErrPeerDown)
+				}
+				for j := range ops[k].Data {
+					ops[k].Data[j] = 0xEE
+				}
+			}
+			for end := time.Now().Add(patience); len(s.ends) == 0 && time.Now().Before(end); {
+				require.NoError(t, s.poll())
+			}
+			require.Len(t, s.ends, 1)
+			_ = cmd.Wait() // it was killed
+			r := s.transfers.regions.slots[0]
+			mem := r.buf
+			require.NoError(t, r.Close())
+			copy(mem, noise(1, n))
+			was := bytes.Clone(mem)
+			for range 1000 {
+				require.NoError(t, s.poll())
+			}
+			require.True(t, bytes.Equal(was, mem))
+			for k := range ops {
+				require.Equal(t, n, bytes.Count(ops[k].Data, []byte{0xEE}), "touched after its end")
+			}
+		})
+	}
+}
+
+// TestCloseUnderProcess closes regions that the child is writing to and reading
+// from. No byte of them changes after Close.
+func TestCloseUnderProcess(t *testing.T) {
+	const n = 1 << 20
+	if asChild(t, func(s *side, _ string) error {
+		src, dst := bytes.Repeat([]byte{0xAA}, n), make([]byte, n)
+		for key := uint64(0); ; {
+			if len(s.news) > 0 {
+				if key = s.news[len(s.news)-1]; key == 1 {
+					return nil
+				}
+				s.news = nil
+			}
+			w := &outcome{Op: transport.Op{RemoteKey: key, Data: src}}
+			r := &outcome{Op: transport.Op{RemoteKey: key, Data: dst}}
+			if err := s.post(w, true); err != nil {
+				return err
+			}
+			if err := s.post(r, false); err != nil {
+				return err
+			}
+			for _, o := range []*outcome{w, r} {
+				if err := s.finish(o); err != nil && !errors.Is(err, transport.ErrKey) {
+					return err
+				}
+			}
+			// What was read is of the time before Close, whole.
+			if i := bytes.IndexByte(dst, 0xEE); r.err == nil && i >= 0 {
+				return fmt.Errorf("byte %d was read after Close", i)
+			}
+		}
+	}) {
+		return
+	}
+	for _, how := range bothWays {
+		t.Run(how, func(t *testing.T) {
+			s, cmd := withChild(t, how)
+			mem := make([]byte, n)
+			canary := bytes.Repeat([]byte{0xEE}, n)
+			used := 0
+			for i := range 150 {
+				clear(mem)
+				mr, err := s.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+				require.NoError(t, err)
+				require.NoError(t, s.tell(mr.Key()))
+				for end := time.Now().Add(patience); mem[0] == 0 && mem[n-1] == 0 && time.Now().Before(end); {
+					require.NoError(t, s.poll())
+				}
+				for range i * 3 % 100 {
+					require.NoError(t, s.poll())
+				}
+				require.NoError(t, mr.Close())
+				used += bytes.Count(mem, []byte{0xAA})
+				copy(mem, canary)
+				for range 50 {
+					require.NoError(t, s.poll())
+				}
+				require.True(t, bytes.Equal(canary, mem), "touched after Close")
+			}
+			require.NotZero(t, used)
+			require.NoError(t, s.tell(1))
+			for len(s.ends) == 0 {
+				require.NoError(t, s.poll())
+			}
+			require.NoError(t, cmd.Wait())
+		})
+	}
+}
+
+// TestProbe has badges that say what is not so.
+func TestProbe(t *testing.T) {
+	all := sides(t, 2, "auto")
+	d, p := all[0], all[0].locals[1]
+	require.NoError(t, d.meet(p))
+	b := &d.seg.claims(1).badge
+	require.True(t, d.probe(p))
+	addr, nonce := b.addr.Load(), b.nonce[1].Load()
+	for _, bad := range []uint64{0, 4096, 1<<64 - 8, addr + 4} {
+		b.addr.Store(bad)
+		require.False(t, d.probe(p), "address %#x", bad)
+	}
+	b.addr.Store(addr)
+	b.nonce[1].Store(nonce + 1)
+	require.False(t, d.probe(p))
+	b.nonce[1].Store(nonce)
+	require.True(t, d.probe(p))
+	pid := p.pid
+	p.pid = os.Getppid() // another process, where something else lies there if anything
+	require.False(t, d.probe(p))
+	p.pid = pid
+	zero := make([]byte, nonceSize)
+	b.addr.Store(addressOf(zero))
+	b.nonce[0].Store(0)
+	b.nonce[1].Store(0)
+	require.False(t, d.probe(p), "fresh memory is no proof")
+}

@@ -1,0 +1,130 @@
+package shm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+func TestKeysAreNotUsedAgain(t *testing.T) {
+	d := sides(t, 1, "auto")[0]
+	seen := map[uint64]bool{}
+	for range 1000 {
+		mr, err := d.RegisterMemory(make([]byte, 8), transport.RemoteRead)
+		require.NoError(t, err)
+		require.False(t, seen[mr.Key()])
+		seen[mr.Key()] = true
+		require.Equal(t, uint64(keyValid), mr.Key()&(keyValid|keyShared))
+		require.NoError(t, mr.Close())
+	}
+	require.Len(t, d.transfers.regions.slots, 1)
+}
+
+// TestRegionsBeyondTheTable has more regions than the segment has entries for;
+// the rest is reached by messages.
+func TestRegionsBeyondTheTable(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, b := all[0], all[1]
+	entries := len(b.transfers.regions.entries)
+	mem := []byte("0123456789")
+	var last, first transport.MemoryRegion
+	for i := range entries + 2 {
+		mr, err := b.RegisterMemory(mem, transport.RemoteRead)
+		require.NoError(t, err)
+		if last = mr; i == 0 {
+			first = mr
+		}
+	}
+	read := func(key uint64) error {
+		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: 3, Data: make([]byte, 4)}}
+		require.NoError(t, a.post(o, false))
+		turns(t, o, a, b)
+		if o.err == nil {
+			require.Equal(t, "3456", string(o.Data))
+		}
+		return o.err
+	}
+	require.NoError(t, read(first.Key()))
+	require.NoError(t, read(last.Key()))
+	require.ErrorIs(t, read(last.Key()+1<<randomBits), transport.ErrKey)
+	require.ErrorIs(t, read(last.Key()+5), transport.ErrKey, "no such slot")
+	gone := last.Key()
+	require.NoError(t, last.Close())
+	require.ErrorIs(t, read(gone), transport.ErrKey)
+}
+
+// TestRegistrationBeforeThePeers registers memory before the domain knows who
+// is on its host.
+func TestRegistrationBeforeThePeers(t *testing.T) {
+	cfg := transport.Config{Size: 1, JobID: "alone"}
+	d, err := New().Open(cfg)
+	require.NoError(t, err)
+	defer d.Close()
+	mr, err := d.RegisterMemory([]byte("hello"), transport.RemoteRead)
+	require.NoError(t, err)
+	av, err := d.OpenAV()
+	require.NoError(t, err)
+	cq, err := d.OpenCQ()
+	require.NoError(t, err)
+	ep, err := d.OpenEndpoint(av, cq)
+	require.NoError(t, err)
+	_, err = av.Insert([]transport.Address{ep.Address()})
+	require.NoError(t, err)
+	x := d.(*domain)
+	e, addr, err := x.lookup(x.locals[0], mr.Key(), 1, 4, transport.RemoteRead)
+	require.NoError(t, err)
+	got := make([]byte, 4)
+	require.NoError(t, x.locals[0].pull(got, addr))
+	require.Equal(t, "ello", string(got))
+	require.Equal(t, mr.Key(), e.key.Load())
+}
+
+// TestCloseAwaitsWriters has a peer in the middle of a piece while its region
+// is closed.
+func TestCloseAwaitsWriters(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, b := all[0], all[1]
+	mr, err := b.RegisterMemory(make([]byte, 8), transport.RemoteWrite)
+	require.NoError(t, err)
+	desk := &a.seg.claims(0).desk.key
+	desk.Store(mr.Key())
+	closed := make(chan error)
+	key := mr.Key()
+	go func() { closed <- mr.Close() }() // received from below
+	entry := &b.transfers.regions.entries[key%maxRegions]
+	for entry.key.Load() == key { // withdrawn first
+	}
+	select {
+	case <-closed:
+		require.Fail(t, "closed while a peer writes")
+	default:
+	}
+	desk.Store(0)
+	require.NoError(t, <-closed)
+}
+
+// TestEntriesOfABadPeer has a table say what is not so.
+func TestEntriesOfABadPeer(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, b := all[0], all[1]
+	mem := make([]byte, 100)
+	mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+	require.NoError(t, err)
+	e := &b.transfers.regions.entries[mr.Key()%maxRegions]
+	for _, write := range []bool{false, true} {
+		for _, addr := range []uint64{0, 4096, 1<<64 - 50, 1 << 63} {
+			e.addr.Store(addr)
+			e.size.Store(1<<64 - 1)
+			dst, intact := fenced(100)
+			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
+			require.NoError(t, a.post(o, write))
+			turns(t, o, b, a)
+			require.Error(t, o.err)
+			require.True(t, intact())
+		}
+	}
+	require.Empty(t, a.ends)
+	require.EqualValues(t, 0, a.seg.claims(0).desk.key.Load())
+}

@@ -1,0 +1,318 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/transporttest"
+)
+
+// side is a rank in the hands of a test of transfers.
+type side struct {
+	*domain
+	q    transport.CompletionQueue
+	e    *endpoint
+	comp []transport.Completion
+	ends []transport.Completion // PeerDown, PeerLeft
+	news []uint64               // told and not yet heard
+}
+
+// copying gives the parameters with single copies or without.
+func copying(how string) *params.Set {
+	set := &params.Set{}
+	if err := set.Set("transport.shm.single_copy", how, params.FromFlag); err != nil {
+		panic(err)
+	}
+	return set
+}
+
+// openSide opens one of n ranks that were given the memory file.
+func openSide(self, n int, memory *os.File, how string) (*side, error) {
+	cfg := transport.Config{
+		Self: transport.Addr(self), Size: n, JobID: "transfers", Secret: [32]byte{7}, OneHost: true,
+		Params: copying(how), Memory: memory,
+	}
+	for i := range n {
+		cfg.Locals = append(cfg.Locals, transport.Addr(i))
+	}
+	dom, err := New().Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &side{domain: dom.(*domain), comp: make([]transport.Completion, 16)}
+	av, err := s.OpenAV()
+	if err != nil {
+		return nil, err
+	}
+	if s.q, err = s.OpenCQ(); err != nil {
+		return nil, err
+	}
+	ep, err := s.OpenEndpoint(av, s.q)
+	if err != nil {
+		return nil, err
+	}
+	s.e = ep.(*endpoint)
+	return s, nil
+}
+
+// sides opens n ranks in this process.
+func sides(t testing.TB, n int, how string) []*side {
+	t.Helper()
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	all := make([]*side, n)
+	for i := range all {
+		all[i], err = openSide(i, n, memory, how)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, all[i].Close()) })
+	}
+	return all
+}
+
+// outcome is how an operation ended.
+type outcome struct {
+	transport.Op
+	over bool
+	err  error
+}
+
+// poll reads the queue once.
+func (s *side) poll() error {
+	n, err := s.q.Read(s.comp)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		switch c := &s.comp[i]; c.Kind {
+		case transport.OpDone:
+			o := c.Op.User.(*outcome)
+			o.over, o.err = true, c.Err
+		case transport.PeerDown, transport.PeerLeft:
+			s.ends = append(s.ends, *c)
+		case transport.RecvDone:
+			for m := c.Msg; len(m) >= 8; m = m[8:] {
+				s.news = append(s.news, binary.NativeEndian.Uint64(m))
+			}
+		case transport.PeerNotice:
+		}
+	}
+	return nil
+}
+
+// post begins a Read, or a Write, of o; User, Data and where it goes are set.
+func (s *side) post(o *outcome, write bool) error {
+	o.over, o.err, o.User = false, nil, o
+	for {
+		var err error
+		if write {
+			err = s.e.Write(&o.Op)
+		} else {
+			err = s.e.Read(&o.Op)
+		}
+		if err != transport.ErrAgain { //nolint:errorlint // the very value
+			return err
+		}
+		if err := s.poll(); err != nil {
+			return err
+		}
+	}
+}
+
+// turns polls the sides in turn until o is over.
+func turns(t testing.TB, o *outcome, all ...*side) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !o.over; {
+		for _, s := range all {
+			if err := s.poll(); err != nil {
+				require.NoError(t, err)
+			}
+		}
+		if time.Now().After(end) {
+			require.Fail(t, "an operation does not end")
+		}
+	}
+}
+
+func noise(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	_, _ = rand.NewChaCha8(key).Read(b) // it never fails
+	return b
+}
+
+// fenced gives n bytes with others around them, and what tells whether those
+// are as they were.
+func fenced(n int) (b []byte, intact func() bool) {
+	const fence = 4096
+	all := bytes.Repeat([]byte{0xC5}, n+2*fence)
+	want := bytes.Repeat([]byte{0xC5}, fence)
+	return all[fence : fence+n : fence+n], func() bool {
+		return bytes.Equal(all[:fence], want) && bytes.Equal(all[fence+n:], want)
+	}
+}
+
+// tuned is the provider with parameters.
+type tuned struct {
+	transport.Provider
+	params *params.Set
+}
+
+func (p tuned) Open(cfg transport.Config) (transport.Domain, error) {
+	cfg.Params = p.params
+	return p.Provider.Open(cfg)
+}
+
+// TestConformanceByMessages has nobody copy from anybody's memory.
+func TestConformanceByMessages(t *testing.T) {
+	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) {
+		return tuned{New(), copying("off")}, nil
+	}))
+}
+
+var bothWays = []string{"auto", "off"}
+
+// TestTransferSizes goes over the sizes at which something changes.
+func TestTransferSizes(t *testing.T) {
+	for _, how := range bothWays {
+		all := sides(t, 2, how)
+		a, b := all[0], all[1]
+		const most = 3<<20 + 5
+		for i, n := range []int{0, 1, 4095, 16 << 10, splitMin - 1, splitMin, splitMin + 1, pieceMax, pieceMax + 1, 200_001, 1 << 20, most} {
+			mem, intact := fenced(n)
+			copy(mem, noise(uint64(i), n))
+			mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+			require.NoError(t, err)
+			dst, dstIntact := fenced(n)
+			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
+			require.NoError(t, a.post(o, false))
+			turns(t, o, b, a)
+			require.NoError(t, o.err)
+			require.True(t, bytes.Equal(mem, dst) && dstIntact(), "read of %d bytes, %s", n, how)
+
+			src := noise(uint64(i)+100, n)
+			o.Data = src
+			require.NoError(t, a.post(o, true))
+			turns(t, o, b, a)
+			require.NoError(t, o.err)
+			require.True(t, bytes.Equal(mem, src) && intact(), "write of %d bytes, %s", n, how)
+			require.NoError(t, mr.Close())
+		}
+	}
+}
+
+// TestRefusalIsNoEnd has a peer stop permitting copies while it is read from
+// and written to; what is under way goes on by messages.
+func TestRefusalIsNoEnd(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		all := sides(t, 2, "auto")
+		a, b := all[0], all[1]
+		mem, mine := noise(1, 1<<20), noise(2, 1<<20)
+		want := mem
+		if write {
+			want = mine
+		}
+		want = bytes.Clone(want)
+		mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+		require.NoError(t, err)
+		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: mine}}
+		require.NoError(t, a.post(o, write))
+		require.NoError(t, b.poll()) // helps
+		require.NotNil(t, a.transfers.first)
+		a.toSettle(a.transfers.first, syscall.EPERM) // as copyPiece has it
+		turns(t, o, a, b)
+		require.NoError(t, o.err)
+		require.True(t, bytes.Equal(want, mem) && bytes.Equal(want, mine))
+		require.False(t, a.direct(a.locals[1]), "it is not tried again")
+		require.NotNil(t, a.transfers.streams.by[1])
+	}
+}
+
+// TestTransferAllocations holds the hot paths to it.
+func TestTransferAllocations(t *testing.T) {
+	for _, how := range bothWays {
+		all := sides(t, 2, how)
+		a, b := all[0], all[1]
+		mem := make([]byte, 1<<20)
+		o := &outcome{}
+		for _, n := range []int{8, 4096, 64 << 10, 1 << 20} {
+			for _, write := range []bool{false, true} {
+				once := func() {
+					mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+					if err != nil {
+						require.NoError(t, err)
+					}
+					o.Op = transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: mem[:n]}
+					if err := a.post(o, write); err != nil {
+						require.NoError(t, err)
+					}
+					turns(t, o, b, a)
+					if o.err != nil {
+						require.NoError(t, o.err)
+					}
+					if err := mr.Close(); err != nil {
+						require.NoError(t, err)
+					}
+				}
+				for range 20 {
+					once()
+				}
+				require.Zero(t, testing.AllocsPerRun(50, once), "%d bytes, write %v, %s", n, write, how)
+			}
+		}
+	}
+}
+
+// TestCloseWithTransfers closes either side in the middle. The other gets an
+// error and both leave the memory alone.
+func TestCloseWithTransfers(t *testing.T) {
+	for _, how := range bothWays {
+		for _, write := range []bool{false, true} {
+			for _, who := range []int{0, 1} {
+				all := sides(t, 2, how)
+				a, b := all[0], all[1]
+				mem, mine := make([]byte, 4<<20), make([]byte, 4<<20)
+				mr, err := b.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
+				require.NoError(t, err)
+				o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: mine}}
+				require.NoError(t, a.post(o, write))
+				for range 5 {
+					require.NoError(t, b.poll())
+					require.NoError(t, a.poll())
+				}
+				require.False(t, o.over)
+				require.NoError(t, all[who].Close())
+				left := mine
+				if who == 1 {
+					left = mem
+				}
+				for i := range left {
+					left[i] = 0xEE
+				}
+				if who == 1 {
+					turns(t, o, a)
+					require.ErrorIs(t, o.err, transport.ErrPeerDown)
+				} else {
+					for range 1000 {
+						require.NoError(t, b.poll())
+					}
+				}
+				for i := range left {
+					if left[i] != 0xEE {
+						require.Fail(t, "touched after Close")
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// begun is a transfer of 1 MiB that rank 0 has begun and that is not over.
+type begun struct {
+	a, b     *side
+	mem, dst []byte // of b; of a
+	intact   func() bool
+	mr       transport.MemoryRegion
+	o        *outcome
+	want     []byte
+}
+
+func begin(t testing.TB, write bool) *begun {
+	t.Helper()
+	all := sides(t, 2, "auto")
+	x := &begun{a: all[0], b: all[1]}
+	require.NoError(t, x.b.meet(x.b.locals[0]))
+	const n = 1<<20 + 333
+	var here, there func() bool
+	x.mem, there = fenced(n)
+	x.dst, here = fenced(n)
+	x.intact = func() bool { return here() && there() }
+	copy(x.mem, noise(1, n))
+	copy(x.dst, noise(2, n))
+	x.want = bytes.Clone(x.mem)
+	if write {
+		x.want = bytes.Clone(x.dst)
+	}
+	var err error
+	x.mr, err = x.b.RegisterMemory(x.mem, transport.RemoteRead|transport.RemoteWrite)
+	require.NoError(t, err)
+	x.o = &outcome{Op: transport.Op{Peer: 1, RemoteKey: x.mr.Key(), Data: x.dst}}
+	require.NoError(t, x.a.post(x.o, write))
+	require.NotNil(t, x.a.transfers.first)
+	return x
+}
+
+func (x *begun) check(t testing.TB) {
+	t.Helper()
+	require.NoError(t, x.o.err)
+	require.True(t, bytes.Equal(x.want, x.mem), "memory of the target")
+	require.True(t, bytes.Equal(x.want, x.dst), "memory of who began")
+	require.True(t, x.intact(), "memory around it")
+}
+
+// line is the claim line in use, the last one.
+func (x *begun) line() *claim { return &x.a.seg.claims(0).lines[claimLines-1] }
+
+func TestBothSidesCopy(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		turns(t, x.o, x.b, x.a)
+		x.check(t)
+		done := x.line().done.Load()
+		require.Zero(t, done&failedBit)
+		pieces := pieceCount(len(x.dst), pieceSize(len(x.dst)))
+		require.InDelta(t, pieces/2, int(done&maxPieces), 1, "taking turns, each copies half of %d", pieces)
+	}
+}
+
+// TestHelpersAlone has who began stop after the first pieces; the helper does
+// all the rest.
+func TestHelpersAlone(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		for range 100 {
+			require.NoError(t, x.b.poll())
+		}
+		require.Zero(t, x.b.transfers.helps.n)
+		_, front, back := turnParts(x.line().turn.Load())
+		require.Equal(t, pieceCount(len(x.dst), pieceSize(len(x.dst))), front+back)
+		turns(t, x.o, x.a)
+		x.check(t)
+	}
+}
+
+// TestHelpComesLate has the request found when the transfer is over, and its
+// line in use for another one.
+func TestHelpComesLate(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		turns(t, x.o, x.a)
+		x.check(t)
+		copy(x.mem, noise(3, len(x.mem)))
+		copy(x.dst, noise(4, len(x.dst)))
+		x.want = bytes.Clone(x.mem)
+		require.NoError(t, x.a.post(x.o, false))
+		_, front, _ := turnParts(x.line().turn.Load())
+		require.NoError(t, x.b.poll())
+		_, _, back := turnParts(x.line().turn.Load())
+		require.Equal(t, []int{1, 1}, []int{front, back}, "only the second request has been followed")
+		turns(t, x.o, x.b, x.a)
+		x.check(t)
+	}
+}
+
+// request is what rank 0 sent for the transfer.
+func (x *begun) request(write bool) *help {
+	s := x.a.transfers.first.split
+	return &help{
+		slot: s.slot, write: write, gen: s.gen, n: len(x.dst), key: x.mr.Key(), buffer: addressOf(x.dst),
+	}
+}
+
+func (x *begun) tell(t testing.TB, h *help) {
+	t.Helper()
+	var b [helpSize]byte
+	h.put(&b)
+	require.NoError(t, x.b.control(x.b.locals[0], kindHelp, b[:]))
+}
+
+func TestHelpAskedTwice(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		h := x.request(write)
+		for range 80 { // more than are kept
+			x.tell(t, h)
+		}
+		for range 3 {
+			require.NoError(t, x.b.poll())
+		}
+		require.NoError(t, x.a.poll())
+		x.tell(t, h)
+		turns(t, x.o, x.b, x.a)
+		x.check(t)
+		x.tell(t, h)
+		require.NoError(t, x.b.poll())
+		require.NoError(t, x.b.poll())
+		x.check(t)
+	}
+}
+
+// TestHelpFails has the helper find no memory where the buffer should be.
+func TestHelpFails(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		h := x.request(write)
+		h.buffer = 4096 // where no process has memory
+		x.tell(t, h)
+		x.b.advance()
+		require.NotZero(t, x.line().done.Load()&failedBit)
+		turns(t, x.o, x.a)
+		x.check(t)
+		require.EqualValues(t, claimLines, x.a.transfers.lines.n)
+	}
+}
+
+// TestCloseUnderHelp closes the region in the middle.
+func TestCloseUnderHelp(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		require.NoError(t, x.b.poll())
+		require.NoError(t, x.mr.Close())
+		was := noise(9, len(x.mem))
+		copy(x.mem, was)
+		turns(t, x.o, x.b, x.a)
+		require.ErrorIs(t, x.o.err, transport.ErrKey)
+		require.True(t, bytes.Equal(was, x.mem), "touched after Close")
+		require.EqualValues(t, claimLines, x.a.transfers.lines.n)
+	}
+}
+
+// TestManySplit has more transfers than there are claim lines.
+func TestManySplit(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, b := all[0], all[1]
+	mem := noise(5, 100_000)
+	mr, err := b.RegisterMemory(mem, transport.RemoteRead)
+	require.NoError(t, err)
+	var l [2 * claimLines]outcome
+	for i := range l {
+		l[i].Op = transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: make([]byte, len(mem))}
+		require.NoError(t, a.post(&l[i], false))
+	}
+	require.Zero(t, a.transfers.lines.n)
+	for i := range l {
+		turns(t, &l[i], b, a)
+		require.NoError(t, l[i].err)
+		require.True(t, bytes.Equal(mem, l[i].Data), "read %d", i)
+	}
+	require.EqualValues(t, claimLines, a.transfers.lines.n)
+}
+
+// TestHelperDies has the helper's rank end between its claim and its done.
+func TestHelperDies(t *testing.T) {
+	x := begin(t, false)
+	line, s := x.line(), x.a.transfers.first.split
+	gen, front, back := turnParts(line.turn.Load())
+	desk := &x.b.seg.claims(1).desk.helping
+	desk.Store(helpName(0, s.slot, s.gen))
+	line.turn.Store(turnWord(gen, front, back+1))
+	for range 10_000 {
+		require.NoError(t, x.a.poll())
+	}
+	require.False(t, x.o.over, "the helper may still be copying")
+	require.False(t, x.a.q.Arm(), "nobody will wake us")
+	x.a.locals[1].page.alive.Or(ownerDied)
+	for range 10_000 {
+		require.NoError(t, x.a.poll())
+	}
+	require.Len(t, x.a.ends, 1)
+	require.False(t, x.o.over, "its process lives, so a thread of it may still be copying")
+	desk.Store(0)
+	turns(t, x.o, x.a)
+	require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
+	require.EqualValues(t, claimLines-1, x.a.transfers.lines.n, "the line is not used again")
+}
+
+// TestCorruptClaims writes what no correct peer writes at odd moments. The
+// transfer ends, well or with an error, and nothing around it is touched.
+func TestCorruptClaims(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	breaches := 0
+	for range 150 {
+		write := rnd.IntN(2) == 0
+		x := begin(t, write)
+		moves := rnd.IntN(40)
+		for range moves {
+			if x.o.over {
+				break
+			}
+			line := x.line()
+			if rnd.IntN(4) == 0 {
+				gen, front, back := turnParts(line.turn.Load())
+				words := []uint64{
+					rnd.Uint64(), 0, 1<<64 - 1, turnWord(gen, front, back+rnd.IntN(20)), turnWord(gen+1, front, back),
+					turnWord(gen, front+1, back), turnWord(gen, front, 0), turnWord(gen, 0xFFFF, 0xFFFF),
+					uint64(gen)<<32 | rnd.Uint64N(1<<17), uint64(gen)<<32 | failedBit,
+				}
+				if w := words[rnd.IntN(len(words))]; rnd.IntN(2) == 0 {
+					line.turn.Store(w)
+				} else {
+					line.done.Store(w)
+				}
+			}
+			side := x.a
+			if rnd.IntN(2) == 0 {
+				side = x.b
+			}
+			require.NoError(t, side.poll())
+		}
+		turns(t, x.o, x.b, x.a)
+		if x.o.err != nil {
+			require.True(t, errors.Is(x.o.err, transport.ErrProtocol) || errors.Is(x.o.err, transport.ErrPeerDown), "%v", x.o.err)
+			breaches++
+		}
+		require.True(t, x.intact())
+	}
+	require.NotZero(t, breaches)
+}
+
+func TestPieceSizes(t *testing.T) {
+	for n := splitMin; n <= maxRMASize; n += n/7 + 1 {
+		piece := pieceSize(n)
+		pieces := pieceCount(n, piece)
+		require.True(t, piece >= pieceMin && piece <= pieceMax && piece%pageSize == 0)
+		require.True(t, pieces > 1 && pieces <= maxPieces && (pieces-1)*piece < n && pieces*piece >= n)
+	}
+	require.LessOrEqual(t, pieceCount(maxRMASize, pieceSize(maxRMASize)), maxPieces)
+}
+
+func FuzzHelp(f *testing.F) {
+	h := help{slot: 3, write: true, gen: 77, n: 1 << 20, key: 1<<63 | 5, addr: 12, buffer: 1 << 40}
+	var b [helpSize]byte
+	h.put(&b)
+	f.Add(b[:])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var h help
+		if err := h.parse(in); err != nil {
+			require.ErrorIs(t, err, transport.ErrProtocol)
+			return
+		}
+		var b [helpSize]byte
+		h.put(&b)
+		require.Equal(t, in, b[:])
+	})
+}
