@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -97,10 +98,18 @@ func claimWorld(ctx context.Context) (*bootstrap.World, error) {
 			return nil, err
 		}
 		started.world = w
+		if w.Size > 1 && runtime.GOMAXPROCS(0) < minProcs && os.Getenv("GOMAXPROCS") == "" {
+			runtime.GOMAXPROCS(minProcs)
+		}
 	}
 	started.busy = true
 	return started.world, nil
 }
+
+// minProcs is what Init raises GOMAXPROCS to, unless the user has set it: on one
+// processor a goroutine that computes would keep transfers from moving on for
+// 10 ms at a time. Under gorun it is no less anyway.
+const minProcs = 2
 
 func yieldWorld() {
 	started.Lock()
@@ -134,6 +143,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 		closeRails(rails)
 		return nil, err
 	}
+	j.eng.OnClose(j.leaveArenas)
 	if s.Engine != nil {
 		s.Engine(j.eng)
 	}

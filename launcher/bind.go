@@ -116,6 +116,14 @@ func cpuQuota() int {
 	return runtime.GOMAXPROCS(0)
 }
 
+// usableCores is how many hardware threads the ranks can keep busy at once.
+func usableCores() int {
+	if q := cpuQuota(); q > 0 {
+		return min(q, runtime.NumCPU())
+	}
+	return runtime.NumCPU()
+}
+
 // allowedCPUs are the hardware threads that this process may use.
 func allowedCPUs() []int {
 	var set unix.CPUSet

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -272,7 +271,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	card := &bootstrap.Card{
 		JobID: r.id, Secret: secret[:], Size: np, KVSName: kvs, Control: childControl,
 		Nodes: []bootstrap.Run{{Value: 0, Count: np}}, AppNums: bootstrap.Runs(appnum),
-		Cores:  runtime.NumCPU(),
+		Cores:  usableCores(),
 		Params: bootstrap.CardParams(r.job.Params),
 	}
 	if p.lay.base != 0 {

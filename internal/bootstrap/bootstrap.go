@@ -16,7 +16,7 @@ type World struct {
 	Rank, Size int
 	AppNum     int      // which part of an MPMD job this rank belongs to
 	Nodes      []int    // Nodes[r] is the number of the host that rank r runs on, dense from 0
-	Cores      int      // hardware threads of this host that the job's ranks share; 0: the launcher does not say
+	Cores      int      // hardware threads of this host that the job's ranks share; 0: nobody knows
 	JobID      string   // the same in every rank, different between jobs
 	Secret     [32]byte // the same in every rank, known to nobody else
 	Launcher   string   // "gorun", "pmi", or "none"

@@ -182,7 +182,7 @@ func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 		p.conn.close()
 		return nil, fmt.Errorf("rank %d of %d", rank, size)
 	}
-	w := &World{Rank: rank, Size: size, Launcher: "pmi", KVS: p}
+	w := &World{Rank: rank, Size: size, Launcher: "pmi", Cores: coresOfHost(getenv), KVS: p}
 	if err := w.meet(ctx, p); err != nil {
 		return nil, err
 	}

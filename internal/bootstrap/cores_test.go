@@ -1,0 +1,71 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// coresEnv makes the test binary print coresOfHost.
+const coresEnv = "WEFT_BOOTSTRAP_CORES"
+
+// A process that was bound by who started it shares that one's cores with the
+// others of the job; one that was not has what it may use.
+func TestCoresOfHost(t *testing.T) {
+	if os.Getenv(coresEnv) != "" {
+		fmt.Printf("cores=%d\n", coresOfHost(os.Getenv))
+		return
+	}
+	cores := func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestCoresOfHost$", "-test.v")
+		cmd.Env = append(os.Environ(), coresEnv+"=1", "GOMAXPROCS=1")
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		_, text, _ := strings.Cut(string(out), "cores=")
+		text, _, _ = strings.Cut(text, "\n")
+		return text
+	}
+	want := fmt.Sprint(runtime.NumCPU())
+	require.Equal(t, want, cores())
+	besideMain(func() { // a child has the set of the thread that forks it
+		var all, one unix.CPUSet
+		require.NoError(t, unix.SchedGetaffinity(0, &all))
+		defer func() { require.NoError(t, unix.SchedSetaffinity(0, &all)) }()
+		cpu := 0
+		for !all.IsSet(cpu) {
+			cpu++
+		}
+		one.Set(cpu)
+		require.NoError(t, unix.SchedSetaffinity(0, &one))
+		require.Equal(t, want, cores())
+	})
+}
+
+// besideMain runs f locked to a thread that is not the process's first, whose
+// set of processors is what others take for the process's.
+func besideMain(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() { // ends with f, before this returns
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		f()
+	}()
+	<-done
+}
