@@ -3,6 +3,7 @@ package comm
 import (
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -10,6 +11,7 @@ import (
 // transport.use knows. Which of them it uses, and in what order, is said there
 // and never here.
 var providers = map[string]func() transport.Provider{
+	"shm":       func() transport.Provider { return shm.New() },
 	"tcp":       func() transport.Provider { return tcp.New() },
 	"libfabric": libfabric.New,
 }
