@@ -55,11 +55,14 @@ type Win[T any] struct {
 
 // window is what does not depend on the element type.
 type window struct {
-	win   *rma.Window
-	c     *Comm // the window's own
-	of    *Comm // what it was made of
-	size  int   // bytes of an element
-	lens  []int // elements, by rank
+	win  *rma.Window
+	c    *Comm // the window's own
+	of   *Comm // what it was made of
+	size int   // bytes of an element
+	lens []int // elements, by rank
+
+	comparable bool // CompareSwap is defined for the elements
+
 	freed atomic.Bool
 	pscw  exposure
 }
@@ -194,6 +197,7 @@ func (x *window) connect(name string, local []byte, alloc int, info *typeInfo) e
 		Remains: &x.c.s.job.remains,
 	}
 	cfg.Datatype, cfg.HasType = info.datatype()
+	x.comparable = info.comparable()
 	var own rma.Part
 	if x.win, own, err = rma.New(cfg); err != nil {
 		return l.end(err)

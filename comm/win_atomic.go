@@ -78,6 +78,26 @@ func (t *typeInfo) comparable() bool {
 	return ok && d < transport.Float32
 }
 
+// builtIn is what windows call op, if that is built in, whether or not it is
+// defined for T.
+//
+// Hot path: no allocation.
+func builtIn[T any](op OpFor[T]) (rma.Op, bool) {
+	if op == nil {
+		return 0, false
+	}
+	switch o := op(); {
+	case o.combine != nil || o.name == "":
+		return 0, false
+	case o.kind == opReplace:
+		return rma.Replace, true
+	case o.kind == opNoOp:
+		return rma.NoOp, true
+	default:
+		return accOps[o.kind], true
+	}
+}
+
 // accumulate turns op into what windows use.
 //
 // Hot path: no allocation.
@@ -211,6 +231,13 @@ func (w *Win[T]) reachFetch(buf, result []T, target, disp int, op OpFor[T]) (*wi
 //
 // Hot path: no allocation in steady state.
 func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
+	if x, at, err := w.reach(1, target, disp); err == nil && x.win.Words() {
+		if o, ok := builtIn(op); ok {
+			if old, ok := x.win.FetchWord(target, at, o, wordOf(value)); ok {
+				return ofWord[T](old), nil
+			}
+		}
+	}
 	var zero T
 	if _, err := w.live(); err != nil {
 		return zero, w.fail("FetchOp", target, err)
@@ -239,6 +266,11 @@ func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Reque
 //
 // Hot path: no allocation in steady state.
 func (w *Win[T]) CompareSwap(compare, value T, target, disp int) (T, error) {
+	if x, at, err := w.reach(1, target, disp); err == nil && x.win.Words() && x.comparable {
+		if old, ok := x.win.SwapWord(target, at, wordOf(compare), wordOf(value)); ok {
+			return ofWord[T](old), nil
+		}
+	}
 	var zero T
 	if _, err := w.live(); err != nil {
 		return zero, w.fail("CompareSwap", target, err)
@@ -267,7 +299,7 @@ func (w *Win[T]) RCompareSwap(compare, value T, result *T, target, disp int) Req
 
 func (w *Win[T]) swap(name callName, z *cell[T], result *T, target, disp int) Request {
 	x, at, err := w.reach(1, target, disp)
-	if err == nil && !infoOf[T]().comparable() {
+	if err == nil && !x.comparable {
 		err = fmt.Errorf("%w: CompareSwap is for integers and bools, and %T is neither", ErrType, *new(T))
 	}
 	if err != nil {

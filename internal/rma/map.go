@@ -46,7 +46,7 @@ func (w *Window) allocate() {
 	if w.cfg.Remains == nil {
 		w.cfg.Remains = new(Remains)
 	}
-	w.cfg.Remains.Sweep()
+	_ = w.cfg.Remains.Sweep() // of other windows, whose end is not this one's
 	w.own.alone = true
 	for i := range n {
 		if i != w.port.Rank() && ctx.SharesMemory(i) {

@@ -89,6 +89,9 @@ type call struct {
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Put(ctx context.Context, target, disp int, buf []byte) error {
+	if w.put(target, disp, buf) {
+		return nil
+	}
 	_, err := w.start(ctx, call{kind: wire.WinPut, target: target, disp: disp, src: buf})
 	return err
 }
@@ -123,6 +126,11 @@ func (w *Window) Rget(ctx context.Context, target, disp int, buf []byte) (engine
 //
 // Hot path: no allocation in steady state.
 func (w *Window) Accumulate(ctx context.Context, target, disp int, src []byte, op Op) error {
+	if w.words && len(src) == w.cfg.Elem {
+		if _, ok := w.FetchWord(target, disp, op, load(src)); ok {
+			return nil
+		}
+	}
 	_, err := w.start(ctx, call{kind: wire.WinAcc, op: op, target: target, disp: disp, src: src})
 	return err
 }

@@ -142,13 +142,16 @@ func (w *Window) get(target, disp int, buf []byte) bool {
 	return true
 }
 
+// Words says whether FetchWord and SwapWord may be of use.
+func (w *Window) Words() bool { return w.words }
+
 // FetchWord is GetAccumulate of one element, of which the operand and what is
 // returned are the bits. Where it cannot be done at once it does nothing and ok
 // is false: GetAccumulate says why, or waits.
 //
 // Hot path: no allocation, no lock.
 func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64, ok bool) {
-	if !w.words || op >= Ops || op > NoOp && w.kernels[op] == nil {
+	if !w.words || disp&(w.cfg.Elem-1) != 0 || op >= Ops || op > NoOp && w.kernels[op] == nil {
 		return 0, false
 	}
 	part := w.open(target, disp, w.cfg.Elem)
@@ -168,7 +171,7 @@ func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64,
 //
 // Hot path: no allocation, no lock.
 func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64, ok bool) {
-	if !w.words {
+	if !w.words || disp&(w.cfg.Elem-1) != 0 {
 		return 0, false
 	}
 	part := w.open(target, disp, w.cfg.Elem)
@@ -182,6 +185,14 @@ func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64
 	}
 	w.out()
 	return old, true
+}
+
+// load is an element of 4 or 8 bytes.
+func load(b []byte) uint64 {
+	if len(b) == 8 {
+		return binary.NativeEndian.Uint64(b)
+	}
+	return uint64(binary.NativeEndian.Uint32(b))
 }
 
 // near does what a user asked for where that can be done by loads and stores
@@ -220,33 +231,28 @@ func (w *Window) near(c *call) (done, busy bool) {
 
 // changeWords changes elements one by one, each in one step of the processor.
 func (w *Window) changeWords(c *call, part []byte) {
-	read, write := binary.NativeEndian.Uint64, binary.NativeEndian.PutUint64
-	if c.kind == wire.WinSwap {
-		if len(part) == 8 {
-			write(c.result, swap64(word64(part), read(c.compare), read(c.src)))
-		} else {
-			old := swap32(word32(part), binary.NativeEndian.Uint32(c.compare), binary.NativeEndian.Uint32(c.src))
-			binary.NativeEndian.PutUint32(c.result, old)
-		}
-		return
-	}
-	for at := 0; at < len(part); at += w.cfg.Elem {
-		if w.cfg.Elem == 8 {
-			var in uint64
-			if c.op != NoOp {
-				in = read(c.src[at:])
-			}
-			if old := w.update64(word64(part[at:]), c.op, in); c.result != nil {
-				write(c.result[at:], old)
-			}
-			continue
-		}
-		var in uint32
+	elem := w.cfg.Elem
+	for at := 0; at < len(part); at += elem {
+		var in, old uint64
 		if c.op != NoOp {
-			in = binary.NativeEndian.Uint32(c.src[at:])
+			in = load(c.src[at : at+elem])
 		}
-		if old := w.update32(word32(part[at:]), c.op, in); c.result != nil {
-			binary.NativeEndian.PutUint32(c.result[at:], old)
+		switch {
+		case c.kind == wire.WinSwap && elem == 8:
+			old = swap64(word64(part), load(c.compare), in)
+		case c.kind == wire.WinSwap:
+			old = uint64(swap32(word32(part), uint32(load(c.compare)), uint32(in)))
+		case elem == 8:
+			old = w.update64(word64(part[at:]), c.op, in)
+		default:
+			old = uint64(w.update32(word32(part[at:]), c.op, uint32(in)))
+		}
+		switch {
+		case c.result == nil:
+		case elem == 8:
+			binary.NativeEndian.PutUint64(c.result[at:], old)
+		default:
+			binary.NativeEndian.PutUint32(c.result[at:], uint32(old))
 		}
 	}
 }
