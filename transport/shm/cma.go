@@ -4,6 +4,7 @@ import (
 	"bytes"
 	crand "crypto/rand"
 	"encoding/binary"
+	"errors"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -149,7 +150,7 @@ func (p *peer) vanished() bool {
 	}
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {
-		return err == syscall.ESRCH
+		return errors.Is(err, syscall.ESRCH)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}

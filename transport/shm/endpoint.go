@@ -92,19 +92,25 @@ func (d *domain) noRoom(p *peer, err error) error {
 // again at the next advance.
 //
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
-func (d *domain) post(p *peer, kind uint8, b []byte) bool {
+func (d *domain) post(p *peer, kind uint8, b []byte) bool { return d.postParts(p, kind, b, nil) }
+
+// postParts is post for a message that lies in two parts.
+func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	if p.err != nil || p.out.lines == nil && d.connect(p) != nil {
 		return false
 	}
 	r := &p.out
-	k := linesOf(len(b))
+	n := len(head) + len(data)
+	k := linesOf(n)
 	i, err := r.reserve(k)
 	if err != nil {
 		_ = d.noRoom(p, err) // it reports what there is to report
 		return false
 	}
-	copy(r.bytes[i*lineSize+wordSize:], b)
-	r.publish(i, k, len(b), kind)
+	b := r.bytes[i*lineSize+wordSize:]
+	copy(b, head)
+	copy(b[len(head):], data)
+	r.publish(i, k, n, kind)
 	if p.sleep.Load() == asleep {
 		d.wake(p)
 	}

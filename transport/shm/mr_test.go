@@ -97,8 +97,8 @@ func TestCloseAwaitsWriters(t *testing.T) {
 	for entry.key.Load() == key { // withdrawn first
 	}
 	select {
-	case <-closed:
-		require.Fail(t, "closed while a peer writes")
+	case err := <-closed:
+		require.Fail(t, "closed while a peer writes", "%v", err)
 	default:
 	}
 	desk.Store(0)

@@ -205,13 +205,8 @@ func (d *domain) plan(x *transfer) error {
 	switch {
 	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
 		x.way = viaHeap
-		if _, ok := d.findShared(x.p, op.RemoteKey, op.RemoteAddr, n); ok {
-			return nil
-		}
-		if _, ok := d.findShared(x.p, op.RemoteKey, 0, 0); ok {
-			return transport.ErrBounds
-		}
-		return transport.ErrKey
+		_, err := d.inShared(x.p, op.RemoteKey, op.RemoteAddr, n)
+		return err
 	case x.p.local == d.self:
 		x.way = viaSelf
 		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
@@ -283,7 +278,7 @@ func (d *domain) settled(x *transfer) bool {
 	if x.err == nil && !x.write {
 		x.err = d.stillThere(x)
 	}
-	if x.err == error(syscall.EPERM) && x.p.err == nil {
+	if errors.Is(x.err, syscall.EPERM) && x.p.err == nil {
 		d.transfers.reach[x.p.local] = reachRefused
 		d.byMessages(x)
 		return true
@@ -316,9 +311,8 @@ func (d *domain) unhelped(x *transfer) bool {
 func (d *domain) stillThere(x *transfer) error {
 	switch x.way {
 	case viaHeap:
-		if _, ok := d.findShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data)); !ok {
-			return transport.ErrKey
-		}
+		_, err := d.inShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
+		return err
 	case viaKernel:
 		return d.present(x)
 	case viaSelf, viaMessages:
@@ -345,9 +339,9 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		}
 		return nil
 	case !x.write && x.way == viaHeap:
-		mem, ok := d.findShared(x.p, key, addr, n)
-		if !ok {
-			return transport.ErrKey
+		mem, err := d.inShared(x.p, key, addr, n)
+		if err != nil {
+			return err
 		}
 		copy(local, mem)
 		return nil
@@ -362,9 +356,9 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 	at.Swap(key)
 	defer at.Store(0)
 	if x.way == viaHeap {
-		mem, ok := d.findShared(x.p, key, addr, n)
-		if !ok {
-			return transport.ErrKey
+		mem, err := d.inShared(x.p, key, addr, n)
+		if err != nil {
+			return err
 		}
 		copy(mem, local)
 		return nil

@@ -152,7 +152,7 @@ type streams struct {
 	by     []*stream // by local rank, made for the first transfer
 	active []*stream // with something to send
 	chunk  int       // bytes
-	buf    []byte    // of a message
+	head   [writeHeader]byte
 }
 
 func (t *streams) init(n, ring int) {
@@ -180,14 +180,6 @@ func (t *streams) list(s *stream) {
 		s.listed = true
 		t.active = append(t.active, s)
 	}
-}
-
-// message gives room for a message of a header and n bytes.
-func (t *streams) message(header, n int) []byte {
-	if t.buf == nil {
-		t.buf = make([]byte, writeHeader+t.chunk)
-	}
-	return t.buf[:header+n]
 }
 
 // byMessages has a transfer go by messages.
@@ -269,7 +261,7 @@ func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
 	c := &s.calls[slot]
 	op, t := c.op, &d.transfers.streams
 	if !c.write {
-		b := t.message(readSize, 0)
+		b := t.head[:readSize]
 		binary.LittleEndian.PutUint32(b[0:], c.id(slot))
 		binary.LittleEndian.PutUint32(b[4:], uint32(len(op.Data)))
 		binary.LittleEndian.PutUint64(b[8:], op.RemoteKey)
@@ -277,15 +269,14 @@ func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
 		return d.post(s.p, kindRead, b), true
 	}
 	n := min(len(op.Data)-c.done, t.chunk)
-	b := t.message(writeHeader, n)
+	b := t.head[:writeHeader]
 	binary.LittleEndian.PutUint32(b[0:], c.id(slot))
 	binary.LittleEndian.PutUint32(b[4:], uint32(len(op.Data)))
 	binary.LittleEndian.PutUint32(b[8:], uint32(c.done))
 	binary.LittleEndian.PutUint32(b[12:], 0)
 	binary.LittleEndian.PutUint64(b[16:], op.RemoteKey)
 	binary.LittleEndian.PutUint64(b[24:], op.RemoteAddr)
-	copy(b[writeHeader:], op.Data[c.done:c.done+n])
-	if !d.post(s.p, kindWrite, b) {
+	if !d.postParts(s.p, kindWrite, b, op.Data[c.done:c.done+n]) {
 		return false, false
 	}
 	c.done += n
@@ -296,22 +287,20 @@ func (d *domain) sendCall(s *stream, slot uint8) (sent, last bool) {
 func (d *domain) sendData(s *stream, v *serve) (sent, last bool) {
 	t := &d.transfers
 	mem, err := t.regions.find(v.key, v.addr, uint64(v.size), transport.RemoteRead)
-	n := 0
 	if err == nil {
-		n = min(v.size-v.done, t.streams.chunk)
+		mem = mem[v.done:min(v.done+t.streams.chunk, v.size)]
 	}
-	b := t.streams.message(dataHeader, n)
+	b := t.streams.head[:dataHeader]
 	putAnswer(b, v.id, statusOf(err))
-	copy(b[dataHeader:], mem[min(v.done, len(mem)):])
-	if !d.post(s.p, kindData, b) {
+	if !d.postParts(s.p, kindData, b, mem) {
 		return false, false
 	}
-	v.done += n
+	v.done += len(mem)
 	return true, err != nil || v.done == v.size
 }
 
 func (d *domain) sendAck(s *stream, a *ack) bool {
-	b := d.transfers.streams.message(ackSize, 0)
+	b := d.transfers.streams.head[:ackSize]
 	putAnswer(b, a.id, a.status)
 	return d.post(s.p, kindAck, b)
 }
