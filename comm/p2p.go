@@ -208,7 +208,7 @@ func (c *Comm) sendrecv(op callName, sb []byte, dest, sendtag int, rb []byte, si
 	}
 	var r engine.Request
 	if source != ProcNull {
-		r = s.p2p.Irecv(rb, engine.Env{Peer: source, Tag: recvtag})
+		r = s.p2p.Irecv(rb, engine.Env{Peer: source, Tag: recvtag, Attended: true})
 	}
 	if dest != ProcNull {
 		if err := s.p2p.Send(c.ctx, sb, engine.Env{Peer: dest, Tag: sendtag}); err != nil {

@@ -61,7 +61,10 @@ type early struct {
 	err error
 }
 
-var fromNobody = &early{st: nobody}
+var (
+	fromNobody = &early{st: nobody}
+	hasLeft    = &early{} // a send that was complete at once
+)
 
 // refused is a request whose arguments were wrong.
 func refused(err error) Request { return Request{early: &early{err: err}} }
@@ -118,6 +121,9 @@ func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Req
 		return Request{}
 	}
 	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Mode: mode})
+	if r == (engine.Request{}) {
+		return Request{early: hasLeft}
+	}
 	return Request{r: r, c: c, peer: int32(dest), tag: int32(tag), op: op}
 }
 

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,22 @@ type rail struct {
 	attr   transport.Attr
 	eager  int // largest data that goes without asking
 	index  int // in Engine.rails
+	pace   int // how many calls of progress leave its queue out when it was empty
+	skip   int // how many more do; guarded by Engine.mu
+}
+
+// paceMax bounds rail.pace.
+const paceMax = 64
+
+// setPaces makes rails that are slow by nature be polled more seldom.
+func setPaces(rails []rail) {
+	fastest := math.MaxInt
+	for i := range rails {
+		fastest = min(fastest, max(1, rails[i].attr.LatencyNs))
+	}
+	for i := range rails {
+		rails[i].pace = min(max(0, rails[i].attr.LatencyNs/fastest-1), paceMax)
+	}
 }
 
 // Config is what an engine is made of.
@@ -79,8 +96,8 @@ type Engine struct {
 	waitset    waitset
 	policy     policy
 	blind      bool // a transport cannot end a sleep when something comes
-	eagerLimit int // the least of the rails', and of messages to this rank itself
-	window     int // credits per peer, bytes
+	eagerLimit int  // the least of the rails', and of messages to this rank itself
+	window     int  // credits per peer, bytes
 	notice     func(error)
 	onClose    []func()
 	news       atomic.Uint32 // see News
@@ -101,11 +118,11 @@ type Engine struct {
 	slots   []*request
 	free    *request
 	spare   *request // a slot that is taken and not in use, for sendNow; may be nil
-	active  int // background requests that are not done
-	large   int // those of them that are rendezvous, as far as one can tell
-	tasks   int // functions under way on goroutines of their own
-	exposed int // regions that peers reach by RMA which our progress serves
-	moving  int // requests whose data is on its way, perhaps by our progress alone
+	active  int      // background requests that are not done
+	large   int      // those of them that are rendezvous, as far as one can tell
+	tasks   int      // functions under way on goroutines of their own
+	exposed int      // regions that peers reach by RMA which our progress serves
+	moving  int      // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
 	polls       int       // of leaders, ever
@@ -263,6 +280,7 @@ func New(cfg Config) (*Engine, error) {
 		}
 		e.peers[r].credit = e.window
 	}
+	setPaces(e.rails)
 	for i := range e.rails {
 		// Several queues are slept on by their descriptors; see waitset.
 		a := &e.rails[i].attr

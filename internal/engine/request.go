@@ -289,6 +289,9 @@ func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 		}
 		e.freeWaiter(w)
 		if err != nil && !q.doneLocked() {
+			if r.kind == kindSend || r.kind == kindRecv {
+				e.entrust(r) // nobody attends to it any more
+			}
 			return Status{}, err
 		}
 	}

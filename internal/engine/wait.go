@@ -249,7 +249,11 @@ func (e *Engine) sleep(ctx context.Context) bool {
 }
 
 // arm prepares every transport for a sleep; false: one of them has something.
+// Either way the next call of progress reads all of them.
 func (e *Engine) arm() bool {
+	for i := range e.rails {
+		e.rails[i].skip = 0
+	}
 	for i := range e.rails {
 		if !e.rails[i].CQ.Arm() {
 			return false
