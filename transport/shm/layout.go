@@ -123,7 +123,8 @@ type card struct {
 	news atomic.Uint32
 	_    [lineSize - 4]byte
 
-	joined [joinedWords]atomic.Uint64 // a bit for each rank that has ever sent to this one
+	joined  [joinedWords]atomic.Uint64 // a bit for each rank that has ever sent to this one
+	refused [joinedWords]atomic.Uint64 // a bit for each rank that this one has given up
 }
 
 var _ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it

@@ -68,7 +68,7 @@ func newNode(p transport.Provider, cfg transport.Config) (*node, error) {
 }
 
 // nodes opens n ranks of a job that share a file.
-func nodes(t testing.TB, n int, p transport.Provider) []*node {
+func nodes(t testing.TB, n int, p transport.Provider, change ...func(*transport.Config)) []*node {
 	t.Helper()
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -77,6 +77,9 @@ func nodes(t testing.TB, n int, p transport.Provider) []*node {
 	for i := range all {
 		cfg := config(i, n)
 		cfg.Memory, cfg.Locals = memory, ranks(n)
+		for _, f := range change {
+			f(&cfg)
+		}
 		all[i], err = newNode(p, cfg)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, all[i].Close()) })

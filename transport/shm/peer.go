@@ -125,12 +125,7 @@ func (d *domain) takeNews(news uint32) {
 		}
 	}
 	for _, p := range d.locals {
-		if p.out.lines != nil || p.active {
-			d.lookAt(p)
-		}
-		if p.out.lines != nil && p.err == nil && p.out.freed.Load() == gaveUp {
-			d.over(p, d.peerError("send", p.rank, errGivenUp))
-		}
+		d.lookAt(p)
 	}
 }
 
@@ -167,6 +162,9 @@ func (d *domain) lookAt(p *peer) {
 		return
 	case ended:
 		p.ending = errDied
+	case p.page.refused[d.self/64].Load()&(1<<(d.self%64)) != 0:
+		d.over(p, d.peerError("receive", p.rank, errGivenUp))
+		return
 	default:
 		return
 	}
@@ -212,13 +210,7 @@ func (d *domain) over(p *peer, err error) {
 		}
 	}
 	if p.ending == nil { // it may live
-		if p.in.lines != nil {
-			p.in.giveUp()
-		} else if p.card != nil {
-			in := inRing{}
-			in.init(d.seg.ringFrom(p.local), d.start)
-			in.giveUp()
-		}
+		d.seg.card(d.self).refused[p.local/64].Or(1 << (p.local % 64))
 		d.tell(p)
 	}
 	d.dropTransfers(p, err)

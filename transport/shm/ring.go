@@ -28,9 +28,8 @@ import (
 // It never finds the middle of a longer message, which might look like a word:
 // the writer knows which lines it has filled so (stale), and clears the word of
 // such a line before it publishes the message in front of it. Short messages
-// among themselves never need this: each moves one line.
-//
-// The writer keeps one line more free than it fills: the next word's.
+// among themselves never need this: each moves one line. Where the ring is full
+// the next line opens the oldest message that the reader has, and is not stale.
 
 // kinds of what goes through a ring.
 const (
@@ -73,7 +72,7 @@ func (r *outRing) init(mem []byte, start uint64) {
 // Hot path: no allocation, no system call.
 func (r *outRing) reserve(k uint64) (i uint64, err error) {
 	i = r.pos & r.mask
-	if r.pos+k < r.limit && i+k <= r.mask+1 {
+	if r.pos+k <= r.limit && i+k <= r.mask+1 {
 		return i, nil
 	}
 	return r.reserveSlow(k)
@@ -85,11 +84,11 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	if i+k > r.mask+1 {
 		skip = r.mask + 1 - i
 	}
-	if r.pos+skip+k >= r.limit {
+	if r.pos+skip+k > r.limit {
 		if err := r.look(); err != nil {
 			return 0, err
 		}
-		if r.pos+skip+k >= r.limit {
+		if r.pos+skip+k > r.limit {
 			return 0, transport.ErrAgain
 		}
 	}
@@ -99,15 +98,9 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	return r.pos & r.mask, nil
 }
 
-// gaveUp is the progress of a reader that takes nothing more.
-const gaveUp = 1<<64 - 1
-
 // look finds out how far the reader is.
 func (r *outRing) look() error {
 	freed := r.freed.Load()
-	if freed == gaveUp {
-		return errGivenUp
-	}
 	limit := r.start + freed + r.mask + 1
 	if freed > r.pos-r.start || limit < r.limit {
 		return breach(errProgress)
@@ -223,6 +216,3 @@ func (r *inRing) show() {
 	r.shown, r.idle = r.free, 0
 	r.freed.Store(r.free - r.start)
 }
-
-// giveUp tells the writer that nothing will be read any more.
-func (r *inRing) giveUp() { r.freed.Store(gaveUp) }

@@ -1,0 +1,165 @@
+package shm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// TestLayout checks that parts do not overlap and states the memory that a rank
+// takes when all talk to all.
+func TestLayout(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 16, 17, 64, 128, 1000, 1024, maxLocals} {
+		l := newLayout(n)
+		require.EqualValues(t, pageSize, l.cards)
+		require.Equal(t, l.cards+int64(n)*pageSize, l.claims)
+		require.Equal(t, l.claims+int64(n)*pageSize, l.tables)
+		require.Equal(t, l.tables+int64(n)*tableSize, l.inboxes)
+		require.Equal(t, l.inboxes, l.ring(0, 0))
+		require.Equal(t, l.ring(n-1, n-1)+l.ringSize(), l.ring(0, n))
+		if n > 1 {
+			require.Equal(t, l.ring(0, 0)+l.ringSize(), l.ring(1, 0))
+			require.Equal(t, l.ring(n-1, 0)+l.ringSize(), l.ring(0, 1))
+		}
+		require.LessOrEqual(t, l.ring(0, n), l.heap(0))
+		require.Zero(t, l.heap(0)%heapAlign)
+		require.Equal(t, l.size, l.heap(n))
+		for _, off := range []int64{l.claims, l.tables, l.inboxes, l.ringSize(), l.heaps} {
+			require.Zero(t, off%pageSize)
+		}
+		require.Zero(t, l.ringLines&(l.ringLines-1))
+		require.LessOrEqual(t, maxMessage(l.ringLines), wire.ShmMaxLength)
+		require.LessOrEqual(t, linesOf(maxMessage(l.ringLines)), uint64(l.ringLines/2))
+
+		rank := l.inboxSize() + 2*pageSize + tableSize
+		t.Logf("%4d ranks: %8d bytes each, %5d per ring, messages of up to %d bytes", n, rank, l.ringSize(), maxMessage(l.ringLines))
+		if n <= 1024 {
+			require.Less(t, rank, int64(64<<20))
+		}
+	}
+	require.Equal(t, 64<<10+transport.HeaderSize, maxMessage(ringLines(2)))
+}
+
+// TestSizes pins what ranks of different builds must agree on.
+func TestSizes(t *testing.T) {
+	sizes := pinned()
+	require.Equal(t, map[string]uintptr{
+		"line": 64, "line.data": 8, "card": 384 + 2*64*8, "card.state": 128, "card.alive": 192, "card.sleep": 256, "card.news": 320,
+		"card.joined": 384, "card.refused": 384 + 64*8, "header.sleepers": 64, "header": 128, "claims": 4096,
+	}, sizes)
+}
+
+// TestFileCannotShrink has a rank that would pull the memory from under others.
+func TestFileCannotShrink(t *testing.T) {
+	all := nodes(t, 2, New())
+	fd := int(all[0].file.Fd())
+	require.ErrorIs(t, unix.Ftruncate(fd, 0), unix.EPERM)
+	require.ErrorIs(t, unix.Ftruncate(fd, all[0].seg.size+1), unix.EPERM)
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+	require.ErrorIs(t, err, unix.EPERM)
+}
+
+// TestOpenRefuses has files and ranks that are not what they should be.
+func TestOpenRefuses(t *testing.T) {
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	open := func(self int, change func(*transport.Config)) error {
+		cfg := config(self, 4)
+		cfg.Memory, cfg.Locals = memory, []transport.Addr{1, 3}
+		if change != nil {
+			change(&cfg)
+		}
+		n, err := newNode(New(), cfg)
+		if err == nil {
+			t.Cleanup(func() { require.NoError(t, n.Close()) })
+		}
+		return err
+	}
+	require.NoError(t, open(1, nil))
+	require.Error(t, open(1, nil), "twice")
+	require.ErrorIs(t, open(0, nil), transport.ErrAddress)
+	require.ErrorIs(t, open(4, nil), transport.ErrAddress)
+	for _, l := range [][]transport.Addr{{3, 1}, {1, 3, 3}, {1, 3, 4}, {-1, 3}, nil} {
+		require.ErrorIs(t, open(3, func(c *transport.Config) { c.Locals = l }), transport.ErrAddress, "%v", l)
+	}
+	require.Error(t, open(3, func(c *transport.Config) { c.Locals = []transport.Addr{2, 3} }), "another group")
+	require.Error(t, open(3, func(c *transport.Config) { c.Locals = []transport.Addr{2, 3, 1}[1:] }))
+	require.Error(t, open(3, func(c *transport.Config) { c.Secret[0]++ }), "another secret")
+	require.Error(t, open(3, func(c *transport.Config) { c.JobID = "other" }), "another job")
+	require.Error(t, open(3, func(c *transport.Config) { c.Locals = []transport.Addr{1, 2, 3} }), "another size")
+
+	other, err := newMemory()
+	require.NoError(t, err)
+	defer other.Close()
+	require.NoError(t, unix.Ftruncate(int(other.Fd()), 4096))
+	_, err = unix.FcntlInt(other.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	require.NoError(t, err)
+	require.Error(t, open(3, func(c *transport.Config) { c.Memory = other }), "sealed at another size")
+
+	require.NoError(t, open(3, nil))
+}
+
+// TestStranger has a rank whose card is not proven.
+func TestStranger(t *testing.T) {
+	for _, how := range []string{"mac", "rank", "state"} {
+		all := nodes(t, 2, New())
+		c := all[0].seg.card(1)
+		switch how {
+		case "mac":
+			c.identity[wire.ShmCardSize-1]++
+		case "rank":
+			c.identity = all[0].seg.card(0).identity
+		case "state":
+			c.state.Store(77)
+		}
+		_, err := all[0].ep.Send(&transport.Op{Peer: 1})
+		require.ErrorIs(t, err, transport.ErrProtocol)
+		require.ErrorIs(t, err, transport.ErrPeerDown)
+		d := all[0].await(t, transport.PeerDown)
+		require.Equal(t, err, d.Err)
+		require.ErrorIs(t, all[1].await(t, transport.PeerDown).Err, transport.ErrPeerDown, "the other is told")
+		_, err = all[1].ep.Send(&transport.Op{Peer: 0})
+		require.ErrorIs(t, err, transport.ErrPeerDown)
+	}
+}
+
+// TestAbsent has a rank that comes late.
+func TestAbsent(t *testing.T) {
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	open := func(self int) *node {
+		cfg := config(self, 3)
+		cfg.Memory, cfg.Locals = memory, ranks(2)
+		n, err := newNode(New(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		return n
+	}
+	a := open(0)
+	_, err = a.ep.Send(&transport.Op{Peer: 1})
+	require.ErrorIs(t, err, transport.ErrAgain)
+	require.True(t, a.av.(transport.Reacher).Reaches(1))
+	require.False(t, a.av.(transport.Reacher).Reaches(2), "of another host")
+	_, err = a.ep.Send(&transport.Op{Peer: 2})
+	require.ErrorIs(t, err, transport.ErrAddress)
+	b := open(1)
+	a.send(t, 1, []byte("hello"))
+	require.Equal(t, "hello", string(b.await(t, transport.RecvDone).Msg))
+	require.NoError(t, a.Close())
+	for end := time.Now().Add(patience); ; {
+		b.read(t)
+		_, err := b.ep.Send(&transport.Op{Peer: 0, Data: make([]byte, 1000)})
+		if err != nil && err != transport.ErrAgain { //nolint:errorlint // the very value
+			require.ErrorIs(t, err, transport.ErrPeerDown)
+			break
+		}
+		require.True(t, time.Now().Before(end))
+	}
+}

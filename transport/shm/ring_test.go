@@ -1,0 +1,308 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// newRing gives both sides of a ring.
+func newRing(lines int, start uint64) (*outRing, *inRing) {
+	mem := make([]byte, pageSize+lines*lineSize)
+	o, i := &outRing{}, &inRing{}
+	o.init(mem, start)
+	i.init(mem, start)
+	return o, i
+}
+
+// put writes a message; false: no room.
+func (r *outRing) put(t *testing.T, b []byte, kind uint8) bool {
+	t.Helper()
+	k := linesOf(len(b))
+	i, err := r.reserve(k)
+	if err != nil {
+		require.ErrorIs(t, err, transport.ErrAgain)
+		return false
+	}
+	copy(r.bytes[i*lineSize+wordSize:], b)
+	r.publish(i, k, len(b), kind)
+	return true
+}
+
+// TestRing compares a ring with a queue, with messages whose contents are the
+// words that would be right at their place one round later.
+func TestRing(t *testing.T) {
+	for seed := range uint64(9) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		lines := 16 << rng.IntN(4)
+		start := []uint64{0, 1<<32 - uint64(rng.IntN(200)), 1<<40 + uint64(rng.IntN(100))}[seed%3]
+		o, r := newRing(lines, start)
+		limit := maxMessage(lines)
+		var queue [][]byte
+		var kinds []uint8
+		put, got, full := 0, 0, 0
+		for range 8_000 {
+			if rng.IntN(2) == 0 {
+				b := make([]byte, rng.IntN(1+rng.IntN(limit+1)))
+				for i := range b {
+					b[i] = byte(rng.Uint32())
+				}
+				if rng.IntN(2) == 0 { // forged words in every line
+					for i := lineSize - wordSize; i+8 <= len(b); i += lineSize {
+						at := o.pos + linesOf(i)
+						w := wire.NewShmWord(uint32(at)+uint32(rng.IntN(3)*lines)+1, rng.IntN(50), kindMessage)
+						for j := range 8 {
+							b[i+j] = byte(w >> (8 * j))
+						}
+					}
+				}
+				kind := uint8(kindMessage)
+				if rng.IntN(3) == 0 {
+					kind = firstControl + uint8(rng.IntN(200))
+				}
+				if o.put(t, b, kind) {
+					queue, kinds = append(queue, b), append(kinds, kind)
+					put++
+				} else {
+					full++
+					require.True(t, len(queue) > 0 || r.shown < r.pos, "no room in an empty ring")
+				}
+				continue
+			}
+			r.free = r.pos
+			r.show()
+			for range 1 + rng.IntN(4) {
+				waiting := r.waiting()
+				b, kind, err := r.next()
+				require.NoError(t, err)
+				require.Equal(t, waiting, kind != 0)
+				if kind == kindSkip {
+					require.NoError(t, r.skip(b))
+					continue
+				}
+				require.Equal(t, len(queue) > 0, kind != 0)
+				if kind == 0 {
+					break
+				}
+				require.Equal(t, kinds[0], kind)
+				require.True(t, bytes.Equal(queue[0], b))
+				queue, kinds = queue[1:], kinds[1:]
+				got++
+			}
+		}
+		require.Equal(t, put, got+len(queue))
+		require.NotZero(t, full)
+	}
+}
+
+// TestRingRefuses has a reader and a writer that do what no correct one does.
+func TestRingRefuses(t *testing.T) {
+	for _, w := range []wire.ShmWord{
+		wire.NewShmWord(2, 0, kindMessage), // early
+		wire.NewShmWord(0, 0, kindMessage), // late
+		wire.NewShmWord(1, 0, 0),           // of no kind
+		wire.NewShmWord(1, 16*lineSize, kindMessage),
+		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
+		1, 1 << 63,
+	} {
+		_, r := newRing(16, 0)
+		r.lines[0].word.Store(uint64(w))
+		_, _, err := r.next()
+		require.Error(t, err, "%x", w)
+	}
+	_, r := newRing(16, 0)
+	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // all of the ring
+	b, kind, err := r.next()
+	require.NoError(t, err)
+	require.EqualValues(t, kindSkip, kind)
+	require.Error(t, r.skip(b))
+
+	for _, freed := range []uint64{3, 1<<64 - 1, 1 << 63} {
+		o, _ := newRing(16, 0)
+		for range 2 {
+			require.True(t, o.put(t, nil, kindMessage))
+		}
+		o.freed.Store(freed)
+		require.ErrorIs(t, o.look(), transport.ErrProtocol, "%d", freed)
+	}
+	o, _ := newRing(16, 0)
+	for range 5 {
+		require.True(t, o.put(t, nil, kindMessage))
+	}
+	o.freed.Store(4)
+	require.NoError(t, o.look())
+	o.freed.Store(3)
+	require.ErrorIs(t, o.look(), transport.ErrProtocol)
+}
+
+// TestRoomIsShown has a writer that is short of room by what the reader has not
+// yet told it of: the reader does so by polling on, or by going to sleep.
+func TestRoomIsShown(t *testing.T) {
+	for _, sleeps := range []bool{false, true} {
+		all := nodes(t, 17, New()) // their rings have 1024 lines, of which a message takes up to 512
+		w, r := all[0], all[1]
+		for range 19 {
+			for range 30 {
+				w.send(t, 1, nil)
+			}
+			n, err := r.cq.Read(r.comp[:30])
+			require.NoError(t, err)
+			require.Equal(t, 30, n)
+		}
+		big := &transport.Op{Peer: 1, Data: make([]byte, w.maxMsg)}
+		_, err := w.ep.Send(big)
+		require.ErrorIs(t, err, transport.ErrAgain)
+		if sleeps {
+			require.Empty(t, r.read(t))
+			require.True(t, r.cq.Arm())
+		} else {
+			for range showIdle {
+				require.Empty(t, r.read(t))
+			}
+		}
+		_, err = w.ep.Send(big)
+		require.NoError(t, err)
+	}
+}
+
+// TestScribble writes nonsense over what the ranks of a running job share.
+// Whatever it is, all that happens is errors, and all that waits comes to an end.
+func TestScribble(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rounds := 60
+	if testing.Short() {
+		rounds = 10
+	}
+	for i := range rounds {
+		s := &scribbler{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
+		s.run(t)
+	}
+}
+
+// scribbler drives three ranks of a job that something spoils.
+type scribbler struct {
+	rng *rand.Rand
+	all []*node
+	t   *testing.T
+}
+
+func (s *scribbler) run(t *testing.T) {
+	s.t = t
+	start := []uint64{0, 1<<32 - 50}[s.rng.IntN(2)]
+	s.all = nodes(t, 3, provider{start: start}, noSingleCopy)
+	buf := make([]byte, 1<<16)
+	steps := 50 + s.rng.IntN(400)
+	at := s.rng.IntN(steps)
+	for i := range steps {
+		if i >= at && s.rng.IntN(20) == 0 {
+			s.scribble()
+		}
+		n := s.all[s.rng.IntN(3)]
+		peer := transport.Addr(s.rng.IntN(3))
+		var err error
+		switch s.rng.IntN(10) {
+		case 0, 1, 2, 3:
+			op := &transport.Op{Peer: peer, HeaderLen: s.rng.IntN(65), Data: buf[:s.rng.IntN(1<<s.rng.IntN(16))]}
+			_, err = n.ep.Send(op)
+		case 4:
+			if n.cq.Arm() {
+				err = n.cq.Wait(time.Duration(s.rng.IntN(100)) * time.Microsecond)
+			}
+		case 5:
+			n.Notify(peer)
+			n.Asleep()
+			n.cq.Signal()
+		default:
+			_, err = n.cq.Read(n.comp)
+			require.NoError(t, err)
+		}
+		if err != nil && !errors.Is(err, transport.ErrPeerDown) && !errors.Is(err, transport.ErrPeerLeft) {
+			require.ErrorIs(t, err, transport.ErrAgain)
+		}
+	}
+	s.waits()
+	for _, n := range s.all {
+		require.NoError(t, n.ep.Shutdown(t.Context()))
+		require.NoError(t, n.Close())
+	}
+}
+
+// waits has a rank sleep while something happens to what it sleeps on.
+func (s *scribbler) waits() {
+	n := s.all[s.rng.IntN(3)]
+	for range 200 {
+		if _, err := n.cq.Read(n.comp); err != nil {
+			require.NoError(s.t, err)
+		}
+	}
+	if !n.cq.Arm() {
+		return
+	}
+	c := n.seg.card(n.self)
+	next := n.locals[(n.self+1)%3]
+	switch s.rng.IntN(4) {
+	case 0:
+		c.sleep.Store(s.rng.Uint32() | 2)
+	case 1:
+		n.seg.header().sleepers.Store(-s.rng.Int32())
+	case 2:
+		if next.noticed.Load() {
+			n.Signal()
+		}
+		next.page.alive.Store(ownerDied)
+	case 3:
+		n.Signal()
+	}
+	before := time.Now()
+	require.NoError(s.t, n.cq.Wait(patience))
+	require.Less(s.t, time.Since(before), patience/2)
+}
+
+// scribble spoils a word.
+func (s *scribbler) scribble() {
+	n := s.all[s.rng.IntN(3)]
+	mem, off := n.seg.front, 0
+	switch s.rng.IntN(6) {
+	case 0:
+		off = s.rng.IntN(2 * lineSize)
+	case 1, 2:
+		off = int(n.seg.cards) + s.rng.IntN(3)*pageSize + s.rng.IntN(1408)
+	case 3:
+		off = s.rng.IntN(int(n.seg.tables) + 2*dirSize)
+	default:
+		mem = n.seg.ringFrom(s.rng.IntN(3))
+		p := n.locals[s.rng.IntN(3)]
+		off = []int{0, pageSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
+		if p.active && s.rng.IntN(2) == 0 {
+			mem = n.seg.ringFrom(p.local)
+			off = pageSize + int(p.in.pos&p.in.mask)*lineSize
+		}
+	}
+	w := view[uint64](mem)[off/8:]
+	switch s.rng.IntN(6) {
+	case 0:
+		w[0] = 0
+	case 1:
+		w[0] = 1<<64 - 1
+	case 2:
+		w[0] ^= 1 << s.rng.IntN(64)
+	case 3:
+		w[0] += uint64(s.rng.IntN(5)) - 2
+	case 4:
+		w[0] += uint64(s.rng.IntN(5)-2) << 32
+	default:
+		w[0] = s.rng.Uint64()
+	}
+}
+
+// noSingleCopy keeps the kernel's copies away: they go where scribbled tables
+// say, which in a process of several ranks may be anywhere.
+func noSingleCopy(c *transport.Config) { c.Params = copying("off") }
