@@ -95,9 +95,10 @@ type Engine struct {
 	rails      []rail
 	waitset    waitset
 	policy     policy
-	blind      bool // a transport cannot end a sleep when something comes
-	eagerLimit int  // the least of the rails', and of messages to this rank itself
-	window     int  // credits per peer, bytes
+	glances    atomic.Int32 // of an Await at its word before it takes the lock
+	blind      bool         // a transport cannot end a sleep when something comes
+	eagerLimit int          // the least of the rails', and of messages to this rank itself
+	window     int          // credits per peer, bytes
 	notice     func(error)
 	onClose    []func()
 	news       atomic.Uint32 // see News
@@ -126,6 +127,7 @@ type Engine struct {
 
 	leader      *waiter
 	polls       int       // of leaders, ever
+	wanted      bool      // somebody else has use for the core: the last yield took long
 	shownUp     time.Time // when the last went through the scheduler
 	leads       int       // how often somebody led
 	leadsSeen   int
@@ -287,6 +289,7 @@ func New(cfg Config) (*Engine, error) {
 		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
 	e.policy = newPolicy(p, cfg.LocalRanks, cfg.Cores)
+	e.want(false)
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}

@@ -17,23 +17,27 @@ import (
 //	where cores are free,    polls, for             until something comes
 //	else a few times         engine.yield
 //
-// Whatever comes starts it anew. Polling is for what comes within the time that
-// a sleep and a wake-up would take; it helps where nobody else could use the
-// core. Where ranks outnumber cores, whom one waits for may need this very core:
-// then a few polls are enough to see a message that is on its way already, and
-// the rank next in the kernel's queue runs a microsecond later, which polling
-// would have made it do after a time slice. Sleeping instead of yielding would
-// cost both sides system calls for each message, and the kernel a wake-up.
-// Who waits in the background, beside a goroutine that computes, counts cores
-// as if there were twice as many ranks.
+// Whatever comes starts it anew. Polling alone is for small messages. A yield
+// that nobody makes use of takes about as long as one of those, so it adds next
+// to nothing to a longer wait; and if somebody does want the core, be it another
+// program, it has it now and not at the end of a time slice. Where ranks
+// outnumber cores whom one waits for may be next in the kernel's queue, so there
+// a few polls are enough, to see a message that is on its way already. Sleeping
+// at once would cost both sides system calls for each message, and the kernel a
+// wake-up. Who waits in the background, beside a goroutine that computes, counts
+// cores as if there were twice as many ranks.
+//
+// How many ranks and cores there are is known from the start, but not what else
+// runs on them, nor who was bound to which. So a yield that took long, because
+// somebody else had the core meanwhile, makes the next waits as short of polls
+// as if ranks outnumbered cores, until a yield comes back at once.
 
 // policy is how long an engine's goroutines do what.
 type policy struct {
-	poll    time.Duration // polling of who waits; 0: a few times
-	spare   time.Duration // the same where a goroutine of this rank may be computing
-	yield   time.Duration
-	glances int  // of an Await at its word before it takes the lock
-	alone   bool // a yield to other threads is one to all goroutines that matter
+	poll  time.Duration // polling of who waits; 0: a few times
+	spare time.Duration // the same where a goroutine of this rank may be computing
+	yield time.Duration
+	alone bool // a yield to other threads is one to all goroutines that matter
 }
 
 // engines counts those of this process. There is one but in tests and in
@@ -46,8 +50,14 @@ const (
 	polls = 32
 	// fewPolls are the polls before the first yield where ranks outnumber cores.
 	fewPolls = 20
+	// turnPolls are the polls between two yields where they do not.
+	turnPolls = 16
 	// fewYields are there at least before a sleep, however long they take.
 	fewYields = 10
+
+	// wantedYield is how long a yield takes from which on somebody else has had
+	// the core: two switches take longer, a yield to nobody 0.3 µs.
+	wantedYield = time.Microsecond
 
 	// An Await looks at its word for about a microsecond where cores are free,
 	// else for what a store takes from core to core.
@@ -60,10 +70,9 @@ func newPolicy(p *params.Set, ranks, cores int) policy {
 		cores = runtime.NumCPU()
 	}
 	w := policy{
-		poll:    p.Duration("engine.poll"),
-		yield:   p.Duration("engine.yield"),
-		glances: glancesAlone,
-		alone:   runtime.GOMAXPROCS(0) > 1,
+		poll:  p.Duration("engine.poll"),
+		yield: p.Duration("engine.yield"),
+		alone: runtime.GOMAXPROCS(0) > 1,
 	}
 	w.spare = w.poll
 	switch p.String("engine.spin") {
@@ -78,16 +87,26 @@ func newPolicy(p *params.Set, ranks, cores int) policy {
 			w.spare = 0
 		}
 	}
-	if w.poll == 0 {
-		w.glances = glancesCrowded
-	}
 	return w
+}
+
+// want notes whether somebody else has use for the core.
+func (e *Engine) want(wanted bool) {
+	e.wanted = wanted
+	if wanted || e.policy.poll == 0 {
+		e.glances.Store(glancesCrowded)
+	} else {
+		e.glances.Store(glancesAlone)
+	}
 }
 
 // foreground is how long a leader polls. Where functions run on goroutines of
 // their own and nobody follows the leader, the program's goroutine is thought to
 // compute.
 func (e *Engine) foreground() time.Duration {
+	if e.wanted {
+		return 0
+	}
 	if e.tasks > 0 && len(e.followers) == 0 {
 		return e.policy.spare
 	}
@@ -113,7 +132,7 @@ type patience struct {
 // renew starts anew, since something has come.
 func (p *patience) renew(e *Engine) {
 	*p = patience{look: polls}
-	if e.policy.poll == 0 {
+	if e.policy.poll == 0 || e.wanted {
 		p.look = fewPolls
 	}
 }
@@ -129,7 +148,9 @@ func (e *Engine) next(p *patience, poll time.Duration) step {
 		p.look = p.polls + polls
 		return stepPoll
 	}
-	p.look = p.polls + 1
+	if p.look = p.polls + 1; poll > 0 {
+		p.look = p.polls + turnPolls
+	}
 	if p.yields < fewYields || waited < poll+e.policy.yield {
 		p.yields++
 		return stepYield
@@ -156,7 +177,7 @@ func (e *Engine) insist(p *patience, over time.Duration) step {
 	if !e.mustPoll(over) {
 		return stepSleep
 	}
-	p.look = p.polls + 16
+	p.look = p.polls + turnPolls
 	return stepYield
 }
 
@@ -183,8 +204,13 @@ func (e *Engine) yield() {
 	if !e.policy.alone || engines.Load() > 1 {
 		runtime.Gosched()
 	}
+	before := time.Now()
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+	took := time.Since(before)
 	e.mu.lock()
+	if wanted := took > wantedYield; wanted != e.wanted {
+		e.want(wanted)
+	}
 }
 
 // showUpTime is well below the 10 ms after which the runtime takes a goroutine

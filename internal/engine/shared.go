@@ -143,7 +143,7 @@ func (c *Context) Wake(rank int) {
 // Hot path: no allocation, no lock and no system call while it glances.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
-	for range e.policy.glances {
+	for range e.glances.Load() {
 		if reached(word, least) {
 			return nil
 		}
