@@ -171,6 +171,18 @@ func TestCloseUnderHelp(t *testing.T) {
 	}
 }
 
+// TestCloseBeforeTheEnd closes the region when all has been copied, and who
+// reads has not looked yet.
+func TestCloseBeforeTheEnd(t *testing.T) {
+	x := begin(t, false)
+	for range 100 {
+		require.NoError(t, x.b.poll())
+	}
+	require.NoError(t, x.mr.Close())
+	turns(t, x.o, x.a)
+	require.ErrorIs(t, x.o.err, transport.ErrKey)
+}
+
 // TestManySplit has more transfers than there are claim lines.
 func TestManySplit(t *testing.T) {
 	all := sides(t, 2, "auto")
