@@ -16,7 +16,7 @@ tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric
 # What differs without the tag.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
-.PHONY: all build check fmt fmt-check vet lint test test-deps race fuzz bench bench-peers cover vuln nocgo fi-2x clean
+.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers cover vuln nocgo fi-2x clean
 
 all: build
 
@@ -31,14 +31,24 @@ fmt:
 fmt-check:
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "gofmt: run make fmt for" $$bad; exit 1; fi
 
+generate: ## the assembly of internal/kernel
+	$(GO) generate $(PKGS)
+
+# What is committed is what the generator writes.
+generate-check:
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	$(GO) -C internal/kernel/gen run . "$$dir" && \
+	for f in "$$dir"/*; do cmp "$$f" "internal/kernel/$${f##*/}" || { echo run make generate; exit 1; }; done
+
 vet:
 	$(GO) vet $(PKGS)
 	$(if $(tags),$(GO) vet $(tags) $(PKGS))
 	$(GO) -C bench/peers/plot vet ./...
 
-lint: bin/golangci-lint
+lint: bin/golangci-lint generate-check
 	bin/golangci-lint config verify
 	bin/golangci-lint run $(PKGS)
+	cd internal/kernel/gen && ../../../bin/golangci-lint run
 	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
@@ -55,6 +65,7 @@ test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 5m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
+	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps
 	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
@@ -82,6 +93,7 @@ vuln: bin/govulncheck
 nocgo:
 	CGO_ENABLED=0 $(GO) build $(PKGS)
 	CGO_ENABLED=0 $(GO) vet $(PKGS)
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet $(PKGS)
 
 # The binding against the headers of libfabric 2.x: Debian's, of a release that
 # this machine need not have.

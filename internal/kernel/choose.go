@@ -15,7 +15,7 @@ type vectors struct {
 
 // stretch bounds the bytes that one call of assembly combines, since Go's
 // scheduler cannot interrupt it, nor the garbage collector stop the world
-// meanwhile. It is some ten microseconds of work.
+// meanwhile. It is three to fifteen microseconds of work.
 const stretch = 128 << 10
 
 // variant is a way to run the kernels: which instruction sets they use.

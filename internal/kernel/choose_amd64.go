@@ -12,7 +12,7 @@ func variants() []variant {
 	x := &cpu.X86
 	if x.HasAVX2 {
 		all = append(all, variant{name: "avx2", narrow: &avx2})
-		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
+		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ {
 			all = append(all, variant{name: "avx512", narrow: &avx2, wide: &avx512})
 		}
 	}

@@ -20,6 +20,8 @@
 //     Equal values at equal indices leave no trace of the order: -0 wins.
 package kernel
 
+//go:generate go -C gen run . ..
+
 // Op is a built-in operation. All of them commute.
 type Op int
 

@@ -10,7 +10,7 @@ type precision struct {
 	nan      uint64 // the NaN that kernels yield, in 64 bits
 	compare  func(c *code, ops ...operand.Op)
 	move     func(c *code, ops ...operand.Op)
-	blend    func(c *code, mask, set, clear, x operand.Op)
+	blend    func(c *code, mask, yes, no, x operand.Op)
 	min, max func(c *code, ops ...operand.Op)
 	rangeOf  func(c *code, ops ...operand.Op)
 }

@@ -1,0 +1,35 @@
+//go:build race
+
+package kernel
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRaceDetectorIsTold has a process of its own commit each race that a
+// kernel can be part of.
+func TestRaceDetectorIsTold(t *testing.T) {
+	const variable = "KERNEL_TEST_RACE"
+	operands := map[string][]byte{"dst": make([]byte, 1<<10), "left": make([]byte, 1<<10), "right": make([]byte, 1<<10)}
+	if touched := os.Getenv(variable); touched != "" {
+		done := make(chan struct{})
+		go func() {
+			operands[touched][500] = 1
+			close(done)
+		}()
+		kernels[Sum][Int8].Into(operands["dst"], operands["left"], operands["right"])
+		<-done
+		return
+	}
+	for name := range operands {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRaceDetectorIsTold$", "-test.timeout=30s")
+		cmd.Env = append(os.Environ(), variable+"="+name)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, name)
+		require.Contains(t, string(out), "DATA RACE", name)
+	}
+}
