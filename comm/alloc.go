@@ -86,7 +86,11 @@ func (j *job) collecting() bool {
 	defer j.watch.mu.Unlock()
 	for _, s := range j.watch.states {
 		s.linkMu.Lock()
-		busy := len(s.links) < len(s.all)
+		idle := len(s.links)
+		if s.turn.Load() != nil { // it is a link that nobody uses
+			idle++
+		}
+		busy := idle < len(s.all)
 		s.linkMu.Unlock()
 		if busy {
 			return true

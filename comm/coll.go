@@ -35,6 +35,7 @@ const (
 	kindSplit
 	kindCreate
 	kindCreateGroup
+	kindLast
 )
 
 // open starts a collective over slices of T.
@@ -54,6 +55,7 @@ func open[T any](c *Comm, name string, send, recv []T) (l *link, sb, rb []byte, 
 func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
+	l.seek(count)
 	return l, nil
 }
 
@@ -92,6 +94,11 @@ func (l *link) run() error { return l.end(l.perform()) }
 func (l *link) perform() (err error) {
 	if l.opID == opOfProgram {
 		defer catch(&err)
+	}
+	if l.seeks {
+		if err := l.enter(); err != nil {
+			return err
+		}
 	}
 	cfg := l.s.job.coll
 	switch l.what {

@@ -26,6 +26,9 @@ func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	}
 	l.what = coll.KindBarrier
 	l.sign(sign, 0, 0)
+	if sign != kindFinalize && sign != kindFree && sign != kindWinFree { // after these arenas go
+		l.seek(0)
+	}
 	return l, nil
 }
 

@@ -44,9 +44,15 @@ type state struct {
 	seq    atomic.Uint32 // collectives started
 	closed atomic.Bool
 
+	turn   atomic.Pointer[link] // nil: somebody has it; see turn.go
+	queued atomic.Int32         // links of queue
+	arena  atomic.Pointer[arena]
+	news   uint32 // of the engine when coll was last found usable; of who has the turn
+
 	linkMu sync.Mutex
-	links  []*link // free; guarded by linkMu
-	all    []*link // guarded by linkMu; for the watch
+	links  []*link   // free; guarded by linkMu
+	all    []*link   // guarded by linkMu; for the watch
+	queue  turnQueue // guarded by linkMu
 
 	signed [signedCalls]atomic.Uint64 // number << 16 | signature of the last collectives, by number
 
@@ -66,6 +72,10 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
+	s.turn.Store(s.spareLocked())
+	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
+		s.arena.Store(noArena) // on all ranks alike
+	}
 	j.watch.add(s)
 	return s
 }
@@ -214,10 +224,7 @@ func (c *Comm) Free() error {
 		return c.fail("Free", noRank, noRank, err)
 	}
 	if s.coll.Err() == nil {
-		err = run(barrier(c, "Free", kindFree))
-		if err == nil {
-			err = c.fail("Free", noRank, noRank, s.leftover())
-		}
+		err = c.part()
 		if errors.Is(err, ErrRevoked) {
 			err = nil
 		}
@@ -229,6 +236,37 @@ func (c *Comm) Free() error {
 	s.p2p.Close()
 	s.coll.Close()
 	return err
+}
+
+// part waits for all ranks to be through with the communicator, and gives its
+// arena back.
+func (c *Comm) part() error {
+	s := c.s
+	if a := s.arena.Load(); a != nil && a != noArena { // all arrive there before any looks who made which calls
+		if err := run(barrier(c, "Free", kindLast)); err != nil {
+			return err
+		}
+	}
+	differs := s.differs()
+	if err := run(barrier(c, "Free", kindFree)); err != nil {
+		return err
+	}
+	err := c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
+	s.giveBack()
+	return err
+}
+
+// differs is an error where a rank of this one's host made other collectives
+// in the arena, and all are through with theirs.
+func (s *state) differs() error {
+	a := s.arena.Load()
+	if a == nil || a == noArena {
+		return nil
+	}
+	if rank, ok := a.host.Differs(); ok {
+		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
+	}
+	return nil
 }
 
 // leftover is an error where a collective's message was never received: the

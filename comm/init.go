@@ -37,6 +37,7 @@ type job struct {
 	first  *state // the world, whose buffered sends Finalize waits for
 	watch  watch
 
+	shares  bool        // a transport is of shared memory; the same on all ranks
 	remains rma.Remains // of windows
 }
 
@@ -120,7 +121,7 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	w := s.World
-	rails, route, err := wireUp(ctx, w, s.Providers)
+	rails, ways, err := wireUp(ctx, w, s.Providers)
 	if err != nil {
 		return nil, err
 	}
@@ -130,13 +131,13 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit}
+	j := &job{world: w, exit: s.Exit, shares: ways.shares}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		closeRails(rails)
 		return nil, err
 	}
 	j.eng, err = engine.New(engine.Config{
-		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: route,
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
 		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank),
 	})
 	if err != nil {
@@ -155,7 +156,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	j.final = j.newState(finalID, all, w.Rank)
 	j.startWatch()
 	if w.Rank == 0 && verbose() {
-		sayTransports(w, rails, route)
+		sayTransports(w, rails, ways.route)
 	}
 	return &Comm{s: j.first, ctx: ctx}, nil
 }
@@ -195,7 +196,7 @@ func (c *Comm) Finalize() error {
 		run(barrier(world, "Finalize", kindFinalize)),
 	}
 	if errors.Join(errs...) == nil && j.first.coll.Err() == nil {
-		errs = append(errs, c.fail("Finalize", noRank, noRank, j.first.leftover()))
+		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
 	}
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)

@@ -32,6 +32,15 @@ type link struct {
 	plan
 	task func() error // perform and end, for the nonblocking forms
 
+	// Of the turn to use the arena; see turn.go.
+	hasTurn bool
+	queues  bool          // it has queued for it, and not yet waited
+	granted chan struct{} // of one token; nil: it never queued
+	seeks   bool          // the call needs the arena, or to know whether it does
+	count   int           // what seek was given
+	picked  int           // what coll.Pick answered
+	arena   *arena        // that the call uses; nil: it is made of messages
+
 	reqs    []transfer // by ticket
 	scratch [][]byte   // each as large as was ever asked for in its turn
 	used    int        // of scratch
@@ -70,22 +79,28 @@ func (c *Comm) begin(name string) (*link, error) {
 }
 
 func (s *state) take(c *Comm, name string, tag int) *link {
-	var l *link
-	s.linkMu.Lock()
-	if n := len(s.links); n > 0 {
-		l = s.links[n-1]
-		s.links = s.links[:n-1]
-	}
-	s.linkMu.Unlock()
+	l := s.takeTurn()
 	if l == nil {
-		l = &link{s: s}
-		l.task = func() error { return l.run() }
 		s.linkMu.Lock()
-		s.all = append(s.all, l)
+		l = s.spareLocked()
 		s.linkMu.Unlock()
 	}
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
+	l.picked = coll.Unpicked
+	return l
+}
+
+// spareLocked is a link that nobody uses.
+func (s *state) spareLocked() *link {
+	if n := len(s.links); n > 0 {
+		l := s.links[n-1]
+		s.links = s.links[:n-1]
+		return l
+	}
+	l := &link{s: s}
+	l.task = func() error { return l.run() }
+	s.all = append(s.all, l)
 	return l
 }
 
@@ -119,8 +134,16 @@ func (l *link) broken(err error) error {
 
 func (l *link) release() {
 	s := l.s
-	l.waits.Store(0)
+	if l.waits.Load() != 0 {
+		l.waits.Store(0)
+	}
+	if l.queues { // the call ended before it could wait
+		s.leaveQueue(l)
+	}
 	if l.tainted { // a transfer that was cut short may still use the buffers
+		if l.hasTurn {
+			l.dropTurn()
+		}
 		s.linkMu.Lock()
 		s.all = slices.DeleteFunc(s.all, func(x *link) bool { return x == l })
 		s.linkMu.Unlock()
@@ -130,6 +153,12 @@ func (l *link) release() {
 	l.c, l.ctx = nil, nil
 	l.plan = plan{}
 	l.reqs = l.reqs[:0]
+	l.seeks, l.arena = false, nil
+	if l.hasTurn {
+		l.hasTurn = false
+		s.freeTurn(l)
+		return
+	}
 	s.linkMu.Lock()
 	s.links = append(s.links, l)
 	s.linkMu.Unlock()

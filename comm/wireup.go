@@ -18,8 +18,8 @@ import (
 // wireUp opens the transports that the job is told to use, in their order, and
 // fills their address vectors: index is rank. Each rank is reached by the first
 // of them that leads there, and those after the one that completes the ranks
-// are not opened. route says which it is, by rank. A world of one needs none.
-func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, route []uint8, err error) {
+// are not opened. to says which it is. A world of one needs none.
+func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, to *ways, err error) {
 	if w.Memory != nil {
 		defer func() {
 			_ = w.Memory.Close() // the domain has its own descriptor
@@ -27,7 +27,7 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 		}()
 	}
 	if w.Size == 1 {
-		return nil, nil, nil
+		return nil, &ways{}, nil
 	}
 	if given == nil {
 		for _, name := range w.Params.List("transport.use") {
@@ -41,7 +41,7 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 	defer func() {
 		if err != nil {
 			closeRails(rails)
-			rails, route = nil, nil
+			rails, to = nil, nil
 		}
 	}()
 	ways := newWays(w)
@@ -52,9 +52,10 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 			return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 		}
 		rails = append(rails, r)
+		ways.shares = ways.shares || r.Domain.Attr().Caps.Has(transport.CapSharedMemory)
 		switch some := ways.take(len(rails)-1, reaches); {
 		case ways.left == 0:
-			return rails, ways.route, nil
+			return rails, ways, nil
 		case !some: // as shared memory where a rank is alone on its host
 			rails = rails[:len(rails)-1]
 			if err := r.Domain.Close(); err != nil {
@@ -71,6 +72,11 @@ type ways struct {
 	route []uint8
 	found []bool // by rank: route says it
 	left  int    // ranks not found
+
+	// shares says that one of the transports is of shared memory, whether or not
+	// this rank shares it with any other. Ranks open the same, in the same order,
+	// so that they agree on it.
+	shares bool
 }
 
 func newWays(w *bootstrap.World) *ways {

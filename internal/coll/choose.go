@@ -136,7 +136,9 @@ type facts struct {
 func (f facts) on(l Link) facts {
 	f.size, f.picked = l.Size(), Unpicked
 	if hl, ok := l.(HostLink); ok {
-		f.host, f.picked = hl.Host()
+		if h, picked := hl.Host(); h != nil {
+			f.host, f.picked = h, picked
+		}
 	}
 	return f
 }

@@ -259,11 +259,13 @@ func (h *Host) meetAll() error {
 
 // Differs tells a rank of the host that made other calls than this one and was
 // not noticed, since nobody had to wait for it; ok: there is one. All ranks have
-// made all their calls, and do not go on until all have asked.
+// made all their calls. Of one that has given its arena back nothing is known:
+// it reads as zero.
 func (h *Host) Differs() (rank int, ok bool) {
 	for r := range h.peers {
 		for i := range h.own().lines {
-			if h.peers[r].lines[i].word.Load() != h.own().lines[i].word.Load() {
+			v := h.peers[r].lines[i].word.Load()
+			if v != 0 && v != h.own().lines[i].word.Load() {
 				return r, true
 			}
 		}

@@ -124,6 +124,7 @@ func (e *Engine) revoke(comm uint64, err error) {
 		return
 	}
 	e.revoked[comm] = err
+	e.news.Add(1)
 	e.failAll(func(r *request) bool {
 		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight &&
 			(r.phase == phasePosted || r.phase == phaseFilling ||

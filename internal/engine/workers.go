@@ -25,7 +25,7 @@ func (e *Engine) Go(f func() error) Request {
 	e.mu.lock()
 	if e.closed {
 		e.mu.unlock()
-		return e.completed(ErrClosed)
+		return e.completed(f()) // it fails at once, and gives up what it has
 	}
 	r := e.take(kindTask)
 	q := Request{r, r.gen}
@@ -37,7 +37,7 @@ func (e *Engine) Go(f func() error) Request {
 	w.mu.Lock()
 	if w.shut { // since we looked
 		w.mu.Unlock()
-		e.endTask(r, ErrClosed)
+		e.endTask(r, f())
 		return q
 	}
 	if n := len(w.idle); n > 0 {

@@ -1,0 +1,198 @@
+package comm
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// arena is the shared memory that the collectives of a communicator use.
+//
+// The first collective makes it: each rank allocates its part, tells all ranks by
+// a message where it is and whom it shares memory with, maps the parts of the
+// others of its host, and tells all whether that went well. So all ranks know
+// the same of all, and have arenas together or not at all.
+//
+// Free gives the memory back when all ranks have told each other that they are
+// through with it. On a communicator that was revoked, or has lost a rank,
+// nobody knows whether another still looks at it: it stays until Finalize.
+type arena struct {
+	host    *coll.Host
+	members []int // by rank within the host: the communicator's
+	views   [][]byte
+	own     transport.MemoryRegion
+}
+
+// noArena stands for that there is none and will be none.
+var noArena = new(arena)
+
+// arenaCard is what a rank tells the others.
+type arenaCard struct {
+	Lowest int64 // rank that it shares memory with; itself, if no other
+	Ranks  int64 // that it shares memory with, itself included
+	Has    int64 // 1: it has its part, under …
+	Key    uint64
+}
+
+// makeArena makes the arena; noArena where not all ranks can.
+func (l *link) makeArena() (*arena, error) {
+	s := l.s
+	a := &arena{}
+	for r := range l.Size() {
+		if r == s.rank || s.coll.SharesMemory(r) {
+			a.members = append(a.members, r)
+		}
+	}
+	total := s.job.coll.SharedBytes
+	own := arenaCard{Lowest: int64(a.members[0]), Ranks: int64(len(a.members))}
+	var mem []byte
+	if n := coll.ArenaBytes(total, len(a.members)); len(a.members) == 1 {
+		mem, own.Has = alignedBytes(n), 1
+	} else if m, mr, err := s.coll.AllocShared(n); err == nil {
+		mem, a.own = m, mr
+		own.Has, own.Key = 1, mr.Key()
+	}
+	cards := make([]arenaCard, l.Size())
+	cards[s.rank] = own
+	if err := l.tellAll(bytesView(cards[s.rank:s.rank+1]), bytesView(cards)); err != nil {
+		return nil, err
+	}
+	lowest, ok := hosts(cards)
+	if !ok {
+		a.release(s)
+		return noArena, nil
+	}
+	shape := coll.NewShape(lowest)
+	err := a.connect(s, shape, cards, mem)
+	good := make([]byte, l.Size())
+	if err == nil {
+		good[s.rank] = 1
+	}
+	if err := l.tellAll(good[s.rank:s.rank+1], good); err != nil {
+		return nil, err
+	}
+	for _, g := range good {
+		if g == 0 {
+			a.release(s)
+			return noArena, nil
+		}
+	}
+	return a, nil
+}
+
+// tellAll is an allgather by messages.
+func (l *link) tellAll(own, all []byte) error { return coll.Allgather(l, nil, own, all) }
+
+// hosts is by rank the lowest rank that it shares memory with; ok: the ranks
+// agree, all have their part of the arena, and there is a host of several.
+func hosts(cards []arenaCard) (lowest []int, ok bool) {
+	lowest = make([]int, len(cards))
+	ranks := make([]int64, len(cards)) // by lowest rank
+	for r, c := range cards {
+		if c.Has == 0 || c.Lowest < 0 || c.Lowest > int64(r) {
+			return nil, false
+		}
+		lowest[r] = int(c.Lowest)
+		ranks[c.Lowest]++
+	}
+	for r, c := range cards {
+		if c.Ranks != ranks[lowest[r]] || lowest[lowest[r]] != lowest[r] {
+			return nil, false
+		}
+		ok = ok || c.Ranks > 1
+	}
+	return lowest, ok
+}
+
+// connect maps the parts of the others of this rank's host.
+func (a *arena) connect(s *state, shape coll.Shape, cards []arenaCard, mem []byte) error {
+	arenas := make([][]byte, len(a.members))
+	for i, r := range a.members {
+		arenas[i] = mem
+		if r == s.rank {
+			continue
+		}
+		view, err := s.coll.MapShared(r, cards[r].Key)
+		if err != nil {
+			return err
+		}
+		a.views = append(a.views, view)
+		arenas[i] = view
+	}
+	var err error
+	a.host, err = coll.NewHost(shape, s.rank, arenas, s.job.coll.SharedBytes)
+	return err
+}
+
+// release gives the memory back. No rank uses it any more.
+func (a *arena) release(s *state) {
+	// Errors would be of memory that is of no use to anyone.
+	for _, v := range a.views {
+		_ = s.coll.UnmapShared(v)
+	}
+	if a.own != nil {
+		_ = s.coll.FreeShared(a.own)
+	}
+}
+
+// giveBack releases the arena of a communicator whose ranks are all through
+// with it, if there is one.
+func (s *state) giveBack() {
+	if a := s.arena.Swap(noArena); a != nil {
+		a.release(s)
+	}
+}
+
+// leaveArenas sees to it that nobody is in shared memory that goes.
+func (j *job) leaveArenas() {
+	j.watch.mu.Lock()
+	states := make([]*state, 0, len(j.watch.states))
+	for _, s := range j.watch.states {
+		states = append(states, s)
+	}
+	j.watch.mu.Unlock()
+	for _, s := range states {
+		s.lastTurn()
+	}
+}
+
+var _ coll.HostLink = (*link)(nil)
+
+// Host is coll.HostLink's.
+func (l *link) Host() (*coll.Host, int) {
+	if l.arena == nil {
+		return nil, coll.Unpicked
+	}
+	return l.arena.host, l.picked
+}
+
+// Sig is coll.HostLink's.
+func (l *link) Sig() uint16 { return l.env.Sig }
+
+// Await is coll.HostLink's.
+func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
+	peer := l.arena.members[rank]
+	l.awaits(peer)
+	return l.s.coll.Await(l.ctx, peer, word, least)
+}
+
+// Wake is coll.HostLink's.
+//
+// Hot path: no allocation, no system call but to wake who sleeps.
+func (l *link) Wake() {
+	for _, r := range l.arena.members {
+		if r != l.s.rank {
+			l.s.coll.Wake(r)
+		}
+	}
+}
+
+// Mismatch is coll.HostLink's.
+func (l *link) Mismatch(rank int) error {
+	return fmt.Errorf("%w: rank %d", ErrMismatch, l.arena.members[rank])
+}
+
+// Miscount is coll.HostLink's.
+func (l *link) Miscount(_, have, want int) error { return countError(have, want) }
