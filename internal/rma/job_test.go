@@ -16,6 +16,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -252,6 +253,7 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 		"no async": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithoutRMA()), map[string]string{"engine.async_progress": "false"}
 		},
+		"shm":    func() (transport.Provider, map[string]string) { return shm.New(), nil },
 		"tcp":    func() (transport.Provider, map[string]string) { return tcp.New(), nil },
 		"native": func() (transport.Provider, map[string]string) { return &atomicFabric{Fabric: inproc.NewFabric()}, nil },
 		"native, slow": func() (transport.Provider, map[string]string) {

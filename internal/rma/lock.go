@@ -132,7 +132,7 @@ func (t *target) giveBack() {
 	t.lock, t.abandoned = lockNone, false
 	t.look()
 	if t.rank == w.rank {
-		w.release(t)
+		w.dequeue(t)
 	} else {
 		t.say(wire.Window{Kind: wire.WinUnlock})
 	}
@@ -249,8 +249,8 @@ func (w *Window) grant() {
 	}
 }
 
-// release takes the lock back from a rank, or its question for it.
-func (w *Window) release(t *target) {
+// dequeue takes the lock back from a rank, or its question for it.
+func (w *Window) dequeue(t *target) {
 	switch t.holds {
 	case lockHeld:
 		w.shared--

@@ -18,15 +18,17 @@ import (
 //	Close     unmaps them. This rank's own go when all have left it, which after
 //	          the barrier is so; else they remain until it is so
 //
-// A rank that cannot allocate or map is no error: the others learn of it, and
-// its part is reached as if there were no shared memory.
+// A rank that cannot allocate or map is no error: the others learn of it. Where
+// that is a board there is no shared memory in the window, for nobody could say
+// on it that he has left; where it is a part, that is reached in another way.
 
 // Reach says what a rank reaches by loads and stores.
 type Reach uint8
 
 // The bits of Reach.
 const (
-	reachBoards Reach = 1 << iota // every rank's board
+	reachHost   Reach = 1 << iota // the board of every rank that shares memory with it
+	reachBoards                   // every rank's board
 	reachParts                    // every rank's part
 	reachWords                    // and elements are words that the processor changes in one step
 )
@@ -115,7 +117,7 @@ func (w *Window) allNear(rail int) bool {
 
 // mapParts maps what the parts say that can be.
 func (w *Window) mapParts() Reach {
-	all := reachBoards | reachParts
+	all := reachHost | reachBoards | reachParts
 	if w.wordy() {
 		all |= reachWords
 	}
@@ -127,6 +129,9 @@ func (w *Window) mapParts() Reach {
 			t.board = boardOf(boardMem, len(w.targets))
 		} else {
 			all &^= reachBoards
+			if t.rank == w.rank && !w.own.alone || t.rank != w.rank && w.cfg.Ctx.SharesMemory(t.rank) {
+				all &^= reachHost
+			}
 		}
 		if mapped != nil {
 			t.near, t.mapped = true, mapped
@@ -233,15 +238,14 @@ func (w *Window) Leave() {
 	}
 }
 
-// unmap gives up what is mapped of others, and this rank's own memory when no
-// other touches it.
+// unmap gives up what is mapped of others.
 func (w *Window) unmap() error {
 	var err error
 	for i := range w.targets {
 		t := &w.targets[i]
 		w.port.Lock()
 		maps := t.maps
-		t.mapped, t.board, t.maps = nil, board{}, [2][]byte{}
+		t.near, t.mapped, t.board, t.maps = false, nil, board{}, [2][]byte{}
 		w.port.Unlock()
 		for _, mem := range maps {
 			if mem != nil {
@@ -249,11 +253,16 @@ func (w *Window) unmap() error {
 			}
 		}
 	}
+	return err
+}
+
+// release gives this rank's own memory back, when no other touches it.
+func (w *Window) release() error {
 	x := remain{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
 	if w.own.boardRegion != nil && !w.own.alone {
 		x.board = boardOf(w.own.board, w.port.Size())
 	}
-	return errors.Join(err, w.cfg.Remains.add(x))
+	return w.cfg.Remains.add(x)
 }
 
 // Remains is memory of windows that were closed while some rank may still have

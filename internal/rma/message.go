@@ -132,7 +132,7 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 		if t.holds == lockNone {
 			return errLocking
 		}
-		w.release(t)
+		w.dequeue(t)
 		return nil
 	case wire.WinSync:
 		t.acknowledge()

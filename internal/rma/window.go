@@ -298,6 +298,13 @@ func (w *Window) Settle(all Reach) error {
 	if w.err != nil {
 		return w.err
 	}
+	if all&reachHost == 0 {
+		w.own.alone = true // when all have got that far
+		w.port.Unlock()
+		err := w.unmap()
+		w.port.Lock()
+		return err
+	}
 	w.locks = all&reachBoards != 0
 	w.whole = w.locks && all&reachParts != 0
 	w.words = w.whole && all&reachWords != 0
@@ -344,7 +351,7 @@ func (w *Window) Close() error {
 	w.local = nil
 	w.port.Close()
 	w.port.Unlock()
-	return errors.Join(err, w.unmap())
+	return errors.Join(err, w.unmap(), w.release())
 }
 
 // Native says whether accumulates go by the fabric's atomics.
@@ -396,7 +403,7 @@ func (s *service) Down(rank int, err error) {
 	t := &w.targets[rank]
 	w.losses++
 	t.fail(err)
-	w.release(t)
+	w.dequeue(t)
 }
 
 // End is engine.Service's.

@@ -1,0 +1,313 @@
+package rma
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// sharer is inproc whose shared memory is counted, and can be had by some ranks
+// only.
+type sharer struct {
+	*inproc.Fabric
+	alloc func(rank, n int) error    // why there is none; nil: there is
+	reach func(rank, peer int) error // why it cannot be mapped
+
+	bytes, maps atomic.Int64
+}
+
+type sharerDomain struct {
+	transport.Domain
+	transport.SharedMemoryDomain
+	f    *sharer
+	rank int
+}
+
+type sharerRegion struct {
+	transport.MemoryRegion
+	f *sharer
+	n int
+}
+
+func (f *sharer) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := f.Fabric.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return sharerDomain{d, d.(transport.SharedMemoryDomain), f, int(cfg.Self)}, nil
+}
+
+func (d sharerDomain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
+	if d.f.alloc != nil {
+		if err := d.f.alloc(d.rank, n); err != nil {
+			return nil, nil, err
+		}
+	}
+	mem, mr, err := d.SharedMemoryDomain.Alloc(n)
+	if err == nil {
+		d.f.bytes.Add(int64(n))
+	}
+	return mem, sharerRegion{mr, d.f, n}, err
+}
+
+func (r sharerRegion) Close() error {
+	r.f.bytes.Add(-int64(r.n))
+	return r.MemoryRegion.Close()
+}
+
+func (d sharerDomain) Map(peer transport.Addr, key uint64) ([]byte, error) {
+	if d.f.reach != nil {
+		if err := d.f.reach(d.rank, int(peer)); err != nil {
+			return nil, err
+		}
+	}
+	mem, err := d.SharedMemoryDomain.Map(peer, key)
+	if err == nil {
+		d.f.maps.Add(1)
+	}
+	return mem, err
+}
+
+func (d sharerDomain) Unmap(mem []byte) error {
+	d.f.maps.Add(-1)
+	return d.SharedMemoryDomain.Unmap(mem)
+}
+
+// sharing opens a window over a sharer.
+func sharing(t *testing.T, f *sharer, n int, cfg Config) []*member {
+	f.Fabric = inproc.NewFabric()
+	return openWindows(t, openEngines(t, n, f, nil), 8*modelElems, cfg)
+}
+
+// leave is what a rank does to free a window.
+func (m *member) leave() error {
+	if err := m.Fence(background, true); err != nil {
+		return err
+	}
+	m.Leave()
+	if err := m.barrier(); err != nil {
+		return err
+	}
+	return m.Close()
+}
+
+// How ranks reach each other is one decision for all of them where it must be.
+func TestHowRanksReachEachOther(t *testing.T) {
+	no := errors.New("there is none")
+	ofStructs := Config{Elem: 12, Align: 4}
+	for name, x := range map[string]struct {
+		f                   *sharer
+		cfg                 Config
+		locks, whole, words bool
+	}{
+		"all":         {cfg: ofInt64(), locks: true, whole: true, words: true},
+		"structs":     {cfg: ofStructs, locks: true, whole: true},
+		"own kernels": {cfg: Config{Elem: 8, Align: 8, Combine: kernels}, locks: true, whole: true},
+		"no parts": {cfg: ofInt64(), locks: true, f: &sharer{alloc: func(_, n int) error {
+			if n == 8*modelElems {
+				return no
+			}
+			return nil
+		}}},
+		"a part missing": {cfg: ofInt64(), locks: true, f: &sharer{alloc: func(rank, n int) error {
+			if rank == 1 && n == 8*modelElems {
+				return no
+			}
+			return nil
+		}}},
+		"a rank without":      {cfg: ofInt64(), f: &sharer{alloc: func(rank, _ int) error { return map[bool]error{true: no}[rank == 2] }}},
+		"one that cannot map": {cfg: ofInt64(), f: &sharer{reach: func(rank, _ int) error { return map[bool]error{true: no}[rank == 0] }}},
+		"none that can":       {cfg: ofInt64(), f: &sharer{reach: func(_, _ int) error { return no }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if x.f == nil {
+				x.f = &sharer{}
+			}
+			ms := sharing(t, x.f, 3, x.cfg)
+			for _, m := range ms {
+				require.Equal(t, [3]bool{x.locks, x.whole, x.words}, [3]bool{m.locks, m.whole, m.words})
+			}
+			if x.cfg.Elem == 8 {
+				each(t, ms, func(m *member) error { return m.compare(3) })
+			}
+			each(t, ms, func(m *member) error { return m.leave() })
+			for _, m := range ms {
+				require.Empty(t, m.cfg.Remains.list)
+			}
+			require.Zero(t, x.f.bytes.Load())
+			require.Zero(t, x.f.maps.Load())
+		})
+	}
+}
+
+// Parts of memory of the user's that begin anywhere.
+func TestUnalignedParts(t *testing.T) {
+	f := inproc.NewFabric()
+	e := openEngines(t, 1, f, nil)[0]
+	local := alignedBytes(64)[4:60]
+	cfg := Config{Ctx: e.OpenContext(2, []int{0}), Local: local, Elem: 8, Align: 4}
+	w, part, err := New(cfg)
+	require.NoError(t, err)
+	m := &member{Window: w, size: 1, e: e}
+	connect(t, []*member{m}, []Part{part})
+	require.True(t, w.whole)
+	require.False(t, w.words)
+	require.NoError(t, w.Fence(background, false))
+	old := make([]byte, 8)
+	require.NoError(t, w.GetAccumulate(background, 0, 8, word(5), old, Replace))
+	require.NoError(t, w.CompareSwap(background, 0, 8, word(7), word(5), old))
+	require.Equal(t, int64(5), get(old))
+	require.Equal(t, int64(7), get(local[8:]))
+	require.NoError(t, w.Close())
+}
+
+// Elements that no processor changes in one step are not torn, and none is lost.
+func TestWideElements(t *testing.T) {
+	const elem, elems, times = 24, 400, 50
+	combine := func(op Op) func(inout, in []byte) {
+		if op != Sum {
+			return nil
+		}
+		return kernels(Sum) // of three int64
+	}
+	for _, fabric := range []string{"shared", "shm"} {
+		p, set := flavours()[fabric]()
+		ms := openWindows(t, openEngines(t, 4, p, set), elem*elems, Config{Elem: elem, Align: 8, Combine: combine})
+		require.True(t, ms[0].whole)
+		each(t, ms, func(m *member) error {
+			if err := m.LockAll(background); err != nil {
+				return err
+			}
+			ones, old := make([]byte, elem*elems), make([]byte, elem*elems)
+			for i := 0; i < len(ones); i += 8 {
+				put(ones[i:], 1)
+			}
+			for i := range times {
+				var err error
+				if i%2 == 0 {
+					err = m.GetAccumulate(background, 1, 0, ones, old, Sum)
+				} else {
+					err = m.Accumulate(background, 1, 0, ones, Sum)
+				}
+				if err != nil {
+					return err
+				}
+				if err := m.GetAccumulate(background, 1, 0, nil, old, NoOp); err != nil {
+					return err
+				}
+				for at := 0; at < len(old); at += elem {
+					if get(old[at:]) != get(old[at+8:]) || get(old[at:]) != get(old[at+16:]) {
+						return fmt.Errorf("torn: % x", old[at:at+elem])
+					}
+				}
+				swapped := make([]byte, elem)
+				if err := m.CompareSwap(background, 1, 0, old[:elem], ones[:elem], swapped); err != nil {
+					return err
+				}
+			}
+			if err := m.UnlockAll(background); err != nil {
+				return err
+			}
+			return m.barrier()
+		})
+		for at := 0; at < elem*elems; at += 8 {
+			require.Equal(t, int64(4*times), get(ms[1].local[at:]))
+		}
+	}
+}
+
+// What the processor does to words is what kernels do to elements.
+func TestMergersAgainstKernels(t *testing.T) {
+	all := mergers(transport.Int64)
+	rng := rand.New(rand.NewPCG(1, 2))
+	w := &Window{mergers: all, integral: true}
+	for op := Replace; op < Ops; op++ {
+		for range 100 {
+			a, b := rng.Int64()-rng.Int64(), rng.Int64N(3)-1
+			was, want := word(a), word(a)
+			switch {
+			case op == Replace:
+				want = word(b)
+			case op > NoOp:
+				kernels(op)(want, word(b))
+			}
+			old := w.update64(word64(was), op, uint64(b))
+			require.Equal(t, uint64(a), old)
+			require.Equal(t, want, was, "%d %d %d", op, a, b)
+		}
+	}
+}
+
+// Memory of a window that is not freed together stays until the others have
+// left, or ended.
+func TestMemoryRemains(t *testing.T) {
+	for name, end := range map[string]func(m *member) error{
+		"leaves": func(m *member) error { return m.Close() },
+		"dies":   func(m *member) error { m.e.Kill(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f sharer
+			ms := sharing(t, &f, 2, ofInt64())
+			before := f.bytes.Load()
+			each(t, ms, func(m *member) error { return m.fence() })
+			require.NoError(t, ms[1].Close()) // before its time
+			require.NoError(t, ms[1].cfg.Remains.Sweep())
+			require.Equal(t, before, f.bytes.Load())
+			require.NoError(t, ms[0].Put(background, 1, 0, word(1)), "it does not know")
+			require.NoError(t, end(ms[0]))
+			_, _, err := ms[1].world.Iprobe(engine.Env{Peer: 0, Tag: 0}) // moves it on
+			if name == "leaves" {
+				require.NoError(t, err)
+			}
+			require.NoError(t, ms[1].cfg.Remains.Sweep())
+			require.Empty(t, ms[1].cfg.Remains.list)
+			require.LessOrEqual(t, f.bytes.Load(), before/2)
+		})
+	}
+}
+
+// Windows that come and go leave nothing.
+func TestManyWindows(t *testing.T) {
+	var f sharer
+	f.Fabric = inproc.NewFabric()
+	engines := openEngines(t, 3, &f, nil)
+	for i := range 50 {
+		ms := openWindows(t, engines, 8*modelElems, ofInt64())
+		each(t, ms, func(m *member) error {
+			if err := m.fence(); err != nil {
+				return err
+			}
+			if err := m.Accumulate(background, i%3, 0, word(1), Sum); err != nil {
+				return err
+			}
+			return m.leave()
+		})
+		require.Zero(t, f.bytes.Load())
+		require.Zero(t, f.maps.Load())
+	}
+}
+
+// After Leave nothing is begun.
+func TestLeft(t *testing.T) {
+	var f sharer
+	ms := sharing(t, &f, 2, ofInt64())
+	m := ms[0]
+	require.NoError(t, m.Fence(background, false))
+	m.Leave()
+	m.Leave()
+	for _, err := range []error{
+		m.Put(background, 1, 0, word(1)), m.Get(background, 1, 0, word(1)), m.Accumulate(background, 1, 0, word(1), Sum),
+		m.Lock(background, 1, true), m.LockAll(background), m.Start([]int{1}),
+	} {
+		require.ErrorIs(t, err, engine.ErrClosed)
+	}
+	require.Zero(t, get(ms[1].local))
+}
