@@ -25,6 +25,10 @@ type Logical interface{ Integer | ~bool }
 
 // Op is an operation that reductions combine elements with (MPI_Op, MPI 4.1
 // §6.9). It is a value, made by the functions of this file.
+//
+// What a collective makes of built-in operations depends, to the bit, neither
+// on the processor nor on which of two operands is the left: integers wrap
+// around, and a NaN that comes out is always the same quiet one.
 type Op[T any] struct {
 	name     string
 	kind     kernel.Op

@@ -63,15 +63,11 @@ func (c *code) xor(ops ...operand.Op) {
 	}
 }
 
-// prodBytes multiplies bytes as halves, of which the low bytes are kept: the
-// odd ones are shifted down in x and left alone but up in y.
+// prodBytes multiplies bytes two at a time, there being only multiplications of
+// 16 bits. With h and l for the high and the low byte:
 //
-//	x        b a     d c
-//	y        f e     h g
-//	x * y    . ae    . cg    → low bytes
-//	x>>8     0 b     0 d
-//	y&ff00   f 0     h 0
-//	product  bf 0    dh 0    → high bytes
+//	x * y                → (?, xl*yl), of which the low byte is kept
+//	(x>>8) * (y & ff00)  → (xh*yh, 0)
 func prodBytes(c *code, x reg.VecVirtual, m operand.Mem) {
 	y, even := c.loaded(m), c.register()
 	c.VPMULLW(y, x, even)
