@@ -47,7 +47,11 @@ func (x *window) together(name string, sign coll.Kind, last bool) error {
 	if last {
 		x.win.Leave()
 	}
-	return l.run()
+	err = l.run()
+	if err == nil && last {
+		x.c.s.giveBack()
+	}
+	return err
 }
 
 // Lock opens an epoch with one target: it blocks until this rank has the lock of
