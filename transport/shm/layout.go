@@ -143,6 +143,3 @@ type line struct {
 	word atomic.Uint64 // a wire.ShmWord, of the line that a message begins at
 	data [lineSize - wordSize]byte
 }
-
-// inLine is the longest message that one line carries.
-const inLine = lineSize - wordSize

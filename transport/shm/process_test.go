@@ -263,6 +263,8 @@ func (c *chatter) run(end func(*chatter) bool) error {
 			case transport.PeerLeft:
 				c.left++
 				c.over[e.Peer] = true
+			case transport.OpDone, transport.PeerNotice:
+				return fmt.Errorf("completion of kind %d", e.Kind)
 			}
 		}
 		if err := c.speak(); err != nil {

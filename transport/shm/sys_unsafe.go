@@ -27,7 +27,7 @@ func futexWait(word *atomic.Uint32, val uint32, t time.Duration) bool {
 
 // futexWake wakes all who sleep on the word. It does not block.
 func futexWake(word *atomic.Uint32) {
-	syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWake, 1<<30, 0, 0, 0)
+	_, _, _ = syscall.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexOpWake, 1<<30, 0, 0, 0)
 }
 
 // robustList is a thread's list of one robust futex, as the kernel wants it:
