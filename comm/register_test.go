@@ -1,6 +1,7 @@
 package comm_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"golang.org/x/sys/unix"
+
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -141,9 +145,26 @@ func mapped(b []int) bool {
 	return false
 }
 
+// peek reads the last word of memory that may be gone; the other rank of this
+// process may have got its place then.
+func peek(mem []int) (last uint64, there bool) {
+	var got [8]byte
+	local := unix.Iovec{Base: &got[0], Len: 8}
+	remote := unix.RemoteIovec{Base: reflect.ValueOf(&mem[len(mem)-1]).Pointer(), Len: 8}
+	_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0)
+	return binary.NativeEndian.Uint64(got[:]), err == nil
+}
+
 // TestFreeOfAllocWhileInUse: what is under way goes on to its end, and then the
 // memory is given back.
 func TestFreeOfAllocWhileInUse(t *testing.T) {
+	t.Run("pages of its own", func(t *testing.T) {
+		testFreeWhileInUse(t, func() transport.Provider { return inproc.NewFabric() })
+	})
+	t.Run("pages of the shared heap", func(t *testing.T) { testFreeWhileInUse(t, shm.New) })
+}
+
+func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 	const words = 1 << 16
 	for name, use := range map[string]func(c *comm.Comm, mem []int) comm.Request{
 		"sends": func(c *comm.Comm, mem []int) comm.Request { return comm.Isend(c, mem, 1-c.Rank(), 1) },
@@ -197,12 +218,13 @@ func TestFreeOfAllocWhileInUse(t *testing.T) {
 				if err != nil {
 					return err
 				}
+				was, there := peek(mem)
 				free() // at the latest now nothing uses it
-				if mapped(mem) {
+				if is, still := peek(mem); there && still && is == was {
 					return errors.New("the memory was not given back")
 				}
 				return d.Free()
-			})
+			}, commtest.WithProviders(open()))
 		})
 	}
 }
@@ -238,16 +260,89 @@ func call2[T any](check func(any, func(), error) error, f func(*comm.Comm, int) 
 
 // TestFreeOfAllocAfterFinalize: the memory outlives the job, until it is freed.
 func TestFreeOfAllocAfterFinalize(t *testing.T) {
-	var mem [2][]int
-	var free [2]func()
-	ranks(t, 2, func(c *comm.Comm) (err error) {
-		mem[c.Rank()], free[c.Rank()], err = comm.Alloc[int](c, 5000)
-		return err
-	})
-	for r := range mem {
-		mem[r][4999] = 1
-		free[r]()
-		free[r]()
-		require.False(t, mapped(mem[r]))
+	for _, p := range []transport.Provider{inproc.NewFabric(), shm.New()} {
+		var mem [2][]int
+		var free [2]func()
+		ranks(t, 2, func(c *comm.Comm) (err error) {
+			mem[c.Rank()], free[c.Rank()], err = comm.Alloc[int](c, 5000)
+			return err
+		}, commtest.WithProviders(p))
+		for r := range mem {
+			mem[r][4999] = 1
+			free[r]()
+			free[r]()
+			require.False(t, mapped(mem[r]))
+		}
 	}
+}
+
+// TestAllocOfWhatTheHostDoesNotHave: memory that ranks share is there from the
+// start, or the allocation is an error.
+func TestAllocOfWhatTheHostDoesNotHave(t *testing.T) {
+	var host unix.Sysinfo_t
+	require.NoError(t, unix.Sysinfo(&host))
+	all := int(uint64(host.Totalram)*uint64(host.Unit)) - 1
+	ranks(t, 2, func(c *comm.Comm) error {
+		_, _, err := comm.Alloc[byte](c, all)
+		if !errors.Is(err, unix.ENOMEM) {
+			return fmt.Errorf("all memory of the host: %w", err)
+		}
+		mem, free, err := comm.Alloc[byte](c, 100)
+		if err != nil {
+			return err
+		}
+		defer free()
+		return same("fresh", mem, make([]byte, 100))
+	}, commtest.WithProviders(shm.New()))
+}
+
+// TestSharedAllocs: messages of every protocol go from and to memory of the
+// shared heap, more of it than there are places in its directory.
+func TestSharedAllocs(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		var frees []func()
+		defer func() {
+			for _, free := range frees {
+				free()
+			}
+		}()
+		for range 2500 {
+			mem, free, err := comm.Alloc[int](c, 1)
+			if err != nil {
+				return err
+			}
+			mem[0] = 1
+			frees = append(frees, free)
+		}
+		frees[0]()
+		for _, n := range []int{1, 100, 5000, 1 << 18} {
+			mem, free, err := comm.Alloc[int](c, 2*n)
+			if err != nil {
+				return err
+			}
+			frees = append(frees, free)
+			copy(mem, count(n, 7*c.Rank()))
+			if _, err := comm.Sendrecv(c, mem[:n], 1-c.Rank(), 1, mem[n:], 1-c.Rank(), 1); err != nil {
+				return err
+			}
+			if err := same("received", mem[n:], count(n, 7*(1-c.Rank()))); err != nil {
+				return err
+			}
+			w, err := comm.WinOf(c, mem)
+			if err != nil {
+				return err
+			}
+			got := make([]int, n)
+			err = first(w.Fence(), w.Put([]int{c.Rank() + 100}, 1-c.Rank(), n-1), w.Fence(),
+				w.Get(got, 1-c.Rank(), 0), w.Fence(), w.Free())
+			if err != nil {
+				return err
+			}
+			want := append(count(n-1, 7*(1-c.Rank())), c.Rank()+100)
+			if err := same("got", got, want); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, commtest.WithProviders(shm.New()))
 }

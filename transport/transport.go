@@ -243,11 +243,11 @@ type SharedMemoryDomain interface {
 	Notify(peer Addr)
 }
 
-// Keeper is what a region of SharedMemoryDomain.Alloc may be besides.
-type Keeper interface {
-	// Keep lets the memory stay past the domain's Close, until the region's,
-	// although no peer reaches it any more then.
-	Keep()
+// LastingMemoryDomain is a SharedMemoryDomain whose memory can outlive it.
+type LastingMemoryDomain interface {
+	// AllocLasting is Alloc of memory that stays past the domain's Close, until
+	// the region's, although no peer reaches it any more then.
+	AllocLasting(n int) ([]byte, MemoryRegion, error)
 }
 
 // Endpoint sends messages (fi_endpoint(3) of type RDM, fi_msg(3)).

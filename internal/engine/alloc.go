@@ -12,21 +12,23 @@ import (
 
 // Memory that is registered once
 //
-//	Alloc ──► mapped pages ──► RegisterMemory with every rail that has RMA
-//	                                  │ region
+//	Alloc ──► pages of the shared heap, or mapped ──► RegisterMemory with every rail
+//	                                  │ region        that has RMA and no such heap
 //	a send from buf ──► span of it? ──┴─ yes ─► the span's key, and where buf lies
 //	                          └── no ──► RegisterMemory(buf), closed with the request
 //
 // The pages lie outside of Go's heap, so the collector neither scans nor moves
 // them, and pinning them costs no garbage collection anything. They are given
 // back when nothing refers to them any more: Free only says that the user does
-// not.
+// not. Where a rail has a shared heap they are of it: peers can map them, and
+// what they read and write there is loads and stores.
 
 // Span is memory that Alloc has allocated.
 type Span struct {
 	e       *Engine
 	start   uintptr
 	mem     []byte
+	home    transport.MemoryRegion   // whose memory it is; nil: mapped here
 	regions []transport.MemoryRegion // guarded by Engine.mu; by rail, nil: it has no RMA, or all is over
 	holds   int                      // guarded by Engine.mu; windows over it
 	freed   bool                     // guarded by Engine.mu
@@ -35,7 +37,7 @@ type Span struct {
 // everything is what peers may do with a span, and this rank itself.
 const everything = transport.RemoteRead | transport.RemoteWrite | transport.Local
 
-// Alloc maps n bytes, zeroed and aligned to a page, and registers them with
+// Alloc allocates n bytes, zeroed and aligned to a page, and registers them with
 // every transport of the job. What is sent from them, received into them by
 // rendezvous, or made a window of, is not registered again.
 //
@@ -44,6 +46,53 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	if n <= 0 {
 		return &Span{e: e, freed: true}, nil
 	}
+	s := &Span{e: e, regions: make([]transport.MemoryRegion, len(e.rails))}
+	e.mu.lock()
+	err := s.shareLocked(n)
+	e.mu.unlock()
+	if err == nil && s.home == nil {
+		s.mem, err = e.mapPages(n)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.start = address(s.mem)
+	e.mu.lock()
+	if err = s.registerLocked(); err != nil {
+		err = errors.Join(err, s.leaveLocked())
+	}
+	e.mu.unlock()
+	if err != nil {
+		return nil, errors.Join(err, s.unmap())
+	}
+	return s, nil
+}
+
+// shareLocked takes the memory from the shared heap, if there is one that has a
+// place for it.
+func (s *Span) shareLocked(n int) error {
+	e := s.e
+	r := e.sharedRail()
+	if r == nil || e.closed || e.fatal != nil {
+		return nil
+	}
+	heap, ok := r.Domain.(transport.LastingMemoryDomain)
+	if !ok {
+		return nil
+	}
+	mem, mr, err := heap.AllocLasting(n)
+	switch {
+	case errors.Is(err, transport.ErrAgain):
+		return nil // it has no place, but the host may have memory
+	case err != nil:
+		return fmt.Errorf("allocate %d bytes of shared memory: %w", n, err)
+	}
+	s.mem, s.home, s.regions[r.index] = mem, mr, mr
+	return nil
+}
+
+// mapPages gives memory that is this process's own.
+func (e *Engine) mapPages(n int) ([]byte, error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANON
 	for i := range e.rails {
 		if e.rails[i].attr.MRMode&transport.MRAllocated != 0 {
@@ -54,14 +103,7 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", n, err)
 	}
-	s := &Span{e: e, start: address(mem), mem: mem, regions: make([]transport.MemoryRegion, len(e.rails))}
-	e.mu.lock()
-	err = s.registerLocked()
-	e.mu.unlock()
-	if err != nil {
-		return nil, errors.Join(err, unix.Munmap(mem))
-	}
-	return s, nil
+	return mem, nil
 }
 
 // registerLocked makes the regions and puts the span into the table.
@@ -71,7 +113,7 @@ func (s *Span) registerLocked() error {
 		return ErrClosed
 	}
 	for i := range e.rails {
-		if e.rails[i].rma == nil {
+		if e.rails[i].rma == nil || s.regions[i] != nil {
 			continue
 		}
 		mr, err := e.rails[i].Domain.RegisterMemory(s.mem, everything)
@@ -106,15 +148,31 @@ func (e *Engine) Reap() error {
 		if !s.freed || s.busyLocked() {
 			return false
 		}
-		err = errors.Join(err, s.withdrawLocked())
+		err = errors.Join(err, s.withdrawLocked(), s.leaveLocked())
 		gone = append(gone, s)
 		return true
 	})
 	e.mu.unlock()
 	for _, s := range gone {
-		err = errors.Join(err, unix.Munmap(s.mem))
+		err = errors.Join(err, s.unmap())
 	}
 	return err
+}
+
+// leaveLocked gives memory of the shared heap back.
+func (s *Span) leaveLocked() error {
+	if s.home == nil {
+		return nil
+	}
+	return s.home.Close()
+}
+
+// unmap gives other memory back.
+func (s *Span) unmap() error {
+	if s.home != nil {
+		return nil
+	}
+	return unix.Munmap(s.mem)
 }
 
 // busyLocked says whether anything refers to the memory.
@@ -145,14 +203,14 @@ func (s *Span) registeredLocked() bool {
 	return slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
 }
 
-// withdrawLocked closes the regions.
+// withdrawLocked closes the regions, but the one whose memory it is.
 func (s *Span) withdrawLocked() error {
 	var err error
 	for i, mr := range s.regions {
-		if mr != nil {
+		if mr != nil && mr != s.home {
 			err = errors.Join(err, mr.Close())
-			s.regions[i] = nil
 		}
+		s.regions[i] = nil
 	}
 	return err
 }

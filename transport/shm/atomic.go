@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/weft-hpc/weft/transport"
@@ -23,7 +22,7 @@ import (
 // with two operands of that size fits into every ring.
 const atomicMax = 1 << 10
 
-var errUnaligned = errors.New("the elements are not aligned to their size")
+var errUnaligned = fmt.Errorf("%w: the elements are not aligned to their size", transport.ErrBounds)
 
 // AtomicValid says what can be done in one step: all operations on integers,
 // all but bits on floats, sum, product, reads, writes and swaps of complex64;
@@ -120,7 +119,7 @@ func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err err
 		mem, err = d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), rightsOf(op.Atomic, op.Fetch != nil))
 	}
 	if err == nil && n > 0 && !aligned(mem, op.Datatype.Size()) {
-		err = fmt.Errorf("%w: %w", transport.ErrBounds, errUnaligned)
+		err = errUnaligned
 	}
 	return mem, err
 }

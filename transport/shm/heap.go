@@ -87,8 +87,8 @@ type shared struct {
 	slot int
 	key  uint64
 	extent
-	mem  []byte // as this rank maps it; nil: closed
-	kept bool
+	mem     []byte // as this rank maps it; nil: closed
+	lasting bool   // past the domain
 }
 
 // heapView is what is mapped of one rank's heap.
@@ -115,7 +115,7 @@ func (d *domain) initHeap() error {
 }
 
 // closeHeap is called by Close before anything is unmapped. It leaves the
-// memory of regions that are kept.
+// memory that lasts.
 func (d *domain) closeHeap() {
 	if d.seg == nil {
 		return
@@ -126,7 +126,7 @@ func (d *domain) closeHeap() {
 		}
 		d.conceal(s)
 		s.d = nil
-		if !s.kept {
+		if !s.lasting {
 			s.release()
 			d.punch(s.extent)
 		}
@@ -148,7 +148,13 @@ func (d *domain) entry(local, slot int) *dirEntry {
 }
 
 // Alloc cuts an extent out of this rank's heap.
-func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
+func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, false) }
+
+// AllocLasting is Alloc of memory that this rank may use until it closes the
+// region, be it after the domain.
+func (d *domain) AllocLasting(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, true) }
+
+func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, error) {
 	switch {
 	case d.closed:
 		return nil, nil, fmt.Errorf("shm: allocate %d bytes: %w", n, transport.ErrClosed)
@@ -161,6 +167,7 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("shm: allocate %d bytes: %w", n, err)
 	}
+	s.lasting = lasting
 	return s.mem[:n:n], s, nil
 }
 
@@ -262,9 +269,6 @@ func (s *shared) Key() uint64 { return s.key }
 
 // Base is 0.
 func (s *shared) Base() uint64 { return 0 }
-
-// Keep is transport.Keeper's.
-func (s *shared) Keep() { s.kept = true }
 
 // Close frees the extent. It waits for what peers are writing there by Write or
 // Atomic, a few microseconds where they run.

@@ -262,12 +262,11 @@ func TestFreedWhileMapped(t *testing.T) {
 	require.NoError(t, mr.Close(), "after its domain")
 }
 
-// TestKeep: memory outlives its domain where that was asked for.
-func TestKeep(t *testing.T) {
+// TestAllocLasting: memory outlives its domain where that was asked for.
+func TestAllocLasting(t *testing.T) {
 	ds := heapsOf(t, 2)
-	mem, mr, err := ds[1].Alloc(100)
+	mem, mr, err := ds[1].AllocLasting(100)
 	require.NoError(t, err)
-	mr.(transport.Keeper).Keep()
 	mem[99] = 1
 	ds[1].closeHeap()
 	_, err = ds[0].Map(1, mr.Key())

@@ -40,8 +40,8 @@ const (
 	flagsAll    = 7
 )
 
-// What a peer refused; the first is none.
-var refusals = [...]error{nil, transport.ErrKey, transport.ErrBounds, transport.ErrAccess, fmt.Errorf("%w: %w", transport.ErrBounds, errUnaligned)}
+// Why atomics are refused, by status; one that is another too comes before it.
+var refusals = [...]error{nil, transport.ErrKey, errUnaligned, transport.ErrBounds, transport.ErrAccess}
 
 var (
 	errAtomic     = errors.New("an atomic that there is not, or of another length than it says")
@@ -171,8 +171,8 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 }
 
 func refusal(err error) byte {
-	for i := len(refusals) - 1; i > 0; i-- {
-		if errors.Is(err, errUnaligned) == (i == len(refusals)-1) && errors.Is(err, refusals[i]) {
+	for i, e := range refusals {
+		if i > 0 && errors.Is(err, e) {
 			return byte(i)
 		}
 	}
