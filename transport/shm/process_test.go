@@ -31,7 +31,7 @@ type process struct {
 }
 
 // start starts a rank that does what its name says, with the file if there is one.
-func start(t *testing.T, what string, rank, size int, memory *os.File) *process {
+func start(t testing.TB, what string, rank, size int, memory *os.File) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
 	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d %t", childVariable, what, rank, size, memory != nil))
@@ -57,7 +57,7 @@ func start(t *testing.T, what string, rank, size int, memory *os.File) *process 
 
 // job starts size-1 processes and is rank 0 itself. Given: with a file from the
 // start; else they find each other.
-func job(t *testing.T, what string, size int, isGiven bool) (*node, []*process) {
+func job(t testing.TB, what string, size int, isGiven bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
 	if isGiven {
@@ -128,6 +128,10 @@ func child(spec string) error {
 	switch what {
 	case "echo":
 		err = n.echo()
+	case "spin":
+		err = n.spinEcho()
+	case "sink":
+		err = n.sink()
 	case "chatter":
 		err = newChatter(n).run(func(c *chatter) bool { return c.down > 0 || c.left > 0 })
 	default:
