@@ -257,3 +257,19 @@ func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*e
 	}
 	return e, base + addr, permits(access, size, addr, n, want)
 }
+
+// withdrawn is the reason why a key is not there any more.
+func (d *domain) withdrawn(p *peer) error {
+	if d.seg.claims(p.local).desk.closed.Load() != 0 {
+		return p.farewell()
+	}
+	return transport.ErrKey
+}
+
+// farewell is the reason why a peer that has ended did.
+func (p *peer) farewell() error {
+	if p.page.state.Load() == cardLeft {
+		return transport.ErrPeerLeft
+	}
+	return errDied
+}

@@ -381,22 +381,6 @@ func (d *domain) present(x *transfer) error {
 	return nil
 }
 
-// withdrawn is the reason why a key is not there any more.
-func (d *domain) withdrawn(p *peer) error {
-	if d.seg.claims(p.local).desk.closed.Load() != 0 {
-		return p.farewell()
-	}
-	return transport.ErrKey
-}
-
-// farewell is the reason why a peer that has ended did.
-func (p *peer) farewell() error {
-	if p.page.state.Load() == cardLeft {
-		return transport.ErrPeerLeft
-	}
-	return errDied
-}
-
 // failed says what a copy by the kernel failed for. The memory of a region that
 // has been closed may be no memory any more.
 func (d *domain) failed(x *transfer, err error) error {
