@@ -22,8 +22,8 @@ import (
 // nativeBy is Part.Native: the rail that leads to all other ranks and to this
 // one, if its atomics can all that the elements permit.
 func (w *Window) nativeBy(direct int) int {
-	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem {
-		return 0
+	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !aligned(w.local, w.cfg.Elem) {
+		return 0 // a processor needs more than Go, which aligns a complex64 to 4
 	}
 	rail := -1
 	for i := range w.targets {
