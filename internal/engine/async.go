@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Asynchronous progress
 //
@@ -12,13 +16,21 @@ import "time"
 //
 // While somebody leads, the async goroutine must not sleep in Wait: every
 // message would wake it for nothing. Nor may each blocking call rouse it when
-// it ends. So after it has seen a leader it looks again every millisecond, and
-// only a rendezvous that is posted while nobody leads kicks it at once; when
-// there has been nothing to do for a while it parks, and costs nothing.
+// it ends. So after it has seen a leader it looks again every millisecond, or
+// sooner where a rendezvous is under way, and only one that is posted while
+// nobody leads kicks it at once; when there has been nothing to do for a while
+// it parks, and costs nothing.
+//
+// While data moves it polls and yields as a leader does before it sleeps, and as
+// long as a transport cannot be slept on, since it copies by our polls, it does
+// not sleep at all.
 
 const (
 	watchTick  = time.Millisecond
 	watchTicks = 20 // until it parks
+	// watchLarge is how soon it looks again where a rendezvous is under way and
+	// cores are free: a large message takes about as long.
+	watchLarge = 100 * time.Microsecond
 )
 
 type asyncState int
@@ -60,6 +72,13 @@ func (e *Engine) asyncLoop() {
 		}
 		e.mu.lock()
 		worked := e.runAsync()
+		for e.large > 0 && e.leader != nil && !e.sleeping && !e.closed && e.policy.poll > 0 {
+			e.async = asyncWatching
+			e.mu.unlock()
+			rest(watchLarge)
+			e.mu.lock()
+			worked = e.runAsync() || worked
+		}
 		if e.closed {
 			e.quiet.Broadcast()
 			e.mu.unlock()
@@ -86,12 +105,28 @@ func (e *Engine) asyncLoop() {
 func (e *Engine) runAsync() bool {
 	worked := e.leads != e.leadsSeen
 	e.leadsSeen = e.leads
+	var p patience
+	p.renew(e)
 	for !e.closed && e.fatal == nil && e.leader == nil && e.active > 0 {
 		e.async = asyncRunning
 		worked = true
-		if e.progress() > 0 || !e.arm() {
+		if e.progress() > 0 {
+			p.renew(e)
 			e.mu.breathe()
 			continue
+		}
+		step := e.background(&p)
+		if step == stepSleep && !e.arm() {
+			step = stepYield
+		}
+		switch step {
+		case stepPoll:
+			e.mu.breathe()
+			continue
+		case stepYield:
+			e.yield()
+			continue
+		case stepSleep:
 		}
 		nap := e.napTime()
 		e.asyncAsleep = true
@@ -99,6 +134,7 @@ func (e *Engine) runAsync() bool {
 		e.waitset.wait(nap)
 		e.mu.lock()
 		e.asyncAsleep = false
+		p.renew(e)
 		if e.heir() != nil {
 			e.async = asyncWatching
 			e.succeed() // a goroutine that waits would rather lead itself
@@ -106,4 +142,10 @@ func (e *Engine) runAsync() bool {
 		}
 	}
 	return worked
+}
+
+// rest sleeps for a time that is too short for the runtime's timers.
+func rest(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&t, nil) // if a signal ends it, it is over early
 }

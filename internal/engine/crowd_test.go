@@ -10,6 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -25,6 +26,7 @@ func TestMoreRanksThanCores(t *testing.T) {
 		"inproc, no yields": {inproc.NewFabric(), map[string]string{"engine.yield": "0s"}},
 		"inproc, no spins":  {inproc.NewFabric(), map[string]string{"engine.spin": "never"}},
 		"tcp":               {tcp.New(), nil},
+		"shm":               {shm.New(), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := min(4*runtime.NumCPU(), 32)

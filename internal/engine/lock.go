@@ -55,10 +55,10 @@ func (m *mutex) Lock() { m.lock() }
 func (m *mutex) Unlock() { m.unlock() }
 
 // A waiter looks at the lock so often, then so often between turns of other
-// goroutines, then sleeps.
+// goroutines, then sleeps. A turn may take a time slice of the runtime.
 const (
-	lockGlances = 30
-	lockTurns   = 50
+	lockGlances = 50
+	lockTurns   = 5
 )
 
 func (m *mutex) lockSlow() {
@@ -101,8 +101,8 @@ func (m *mutex) breathe() {
 
 func (m *mutex) breatheSlow() {
 	m.unlock()
-	for i := 0; i < 200 && m.state.Load() >= lockWaiter; i++ {
-		if i >= 100 {
+	for i := 0; i < lockGlances+lockTurns && m.state.Load() >= lockWaiter; i++ {
+		if i >= lockGlances {
 			runtime.Gosched()
 		}
 	}

@@ -24,7 +24,9 @@ import (
 // outnumber cores whom one waits for may be next in the kernel's queue, so there
 // a few polls are enough, to see a message that is on its way already. Sleeping
 // at once would cost both sides system calls for each message, and the kernel a
-// wake-up. Who waits in the background, beside a goroutine that computes, counts
+// wake-up; but where a yield has taken longer than all of them should, who has
+// the core computes, and then the kernel is kinder to one that it wakes than to
+// one that yields. Who waits in the background, beside a goroutine that computes, counts
 // cores as if there were twice as many ranks.
 //
 // How many ranks and cores there are is known from the start, but not what else
@@ -52,8 +54,6 @@ const (
 	fewPolls = 20
 	// turnPolls are the polls between two yields where they do not.
 	turnPolls = 16
-	// fewYields are there at least before a sleep, however long they take.
-	fewYields = 10
 
 	// wantedYield is how long a yield takes from which on somebody else has had
 	// the core: two switches take longer, a yield to nobody 0.3 µs.
@@ -113,6 +113,22 @@ func (e *Engine) foreground() time.Duration {
 	return e.policy.poll
 }
 
+// background is what the async goroutine does after a poll that found nothing:
+// while data moves it waits as a leader does, for pieces that come one after the
+// other cost a sleep and a wake-up each.
+func (e *Engine) background(p *patience) step {
+	if e.moving == 0 {
+		return stepSleep
+	}
+	if p.polls++; p.polls < p.look {
+		return stepPoll
+	}
+	if e.wanted {
+		return e.next(p, 0)
+	}
+	return e.next(p, e.policy.spare)
+}
+
 type step int
 
 const (
@@ -123,10 +139,10 @@ const (
 
 // patience is where somebody who waits stands.
 type patience struct {
-	polls  int       // that found nothing
-	look   int       // at which of them to decide anew
-	yields int       // so far
-	since  time.Time // of the first decision
+	polls   int // that found nothing
+	look    int // at which of them to decide anew
+	yielded bool
+	since   time.Time // of the first decision
 }
 
 // renew starts anew, since something has come.
@@ -137,7 +153,8 @@ func (p *patience) renew(e *Engine) {
 	}
 }
 
-// next decides what to do after p.look polls that found nothing.
+// next decides what to do after p.look polls that found nothing, of which the
+// first may go on for a time.
 func (e *Engine) next(p *patience, poll time.Duration) step {
 	now := time.Now()
 	if p.since.IsZero() {
@@ -151,11 +168,11 @@ func (e *Engine) next(p *patience, poll time.Duration) step {
 	if p.look = p.polls + 1; poll > 0 {
 		p.look = p.polls + turnPolls
 	}
-	if p.yields < fewYields || waited < poll+e.policy.yield {
-		p.yields++
+	if !p.yielded || waited < poll+e.policy.yield {
+		p.yielded = true
 		return stepYield
 	}
-	return e.insist(p, waited-poll)
+	return stepSleep
 }
 
 // Where a transport cannot end a sleep, a sleep is a nap, and what comes
@@ -171,28 +188,18 @@ const (
 	blindNap   = 20 * time.Microsecond
 )
 
-// insist is what a leader whose patience is over does instead of sleeping, if it
-// may not: polls, and between some of them a yield.
-func (e *Engine) insist(p *patience, over time.Duration) step {
-	if !e.mustPoll(over) {
-		return stepSleep
-	}
-	p.look = p.polls + turnPolls
-	return stepYield
-}
-
-// mustPoll says that a leader whose patience has been over for a time may not
-// sleep yet.
-func (e *Engine) mustPoll(over time.Duration) bool {
+// mustPoll says that a leader whose patience is over may not sleep yet.
+func (e *Engine) mustPoll(p *patience) bool {
+	limit := blindPoll
 	switch {
 	case e.exposed > 0 && e.policy.poll > 0:
 		return true
 	case e.blind && e.moving > 0:
-		return over < blindMoves
+		limit = blindMoves
 	case e.policy.poll == 0 || !e.blind && e.moving == 0:
 		return false
 	}
-	return over < blindPoll
+	return time.Since(p.since) < limit
 }
 
 // yield offers the core to other ranks. Other goroutines of this one have

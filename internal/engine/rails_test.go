@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -17,6 +18,7 @@ func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"two inproc":     {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
 		"inproc and tcp": {inproc.NewFabric(), tcp.New()},
+		"shm and tcp":    {shm.New(), tcp.New()},
 		"tcp":            {tcp.New()},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -181,6 +181,7 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message) {
 		e.complete(r, r.err)
 	case p.rail.rma == nil:
 		r.phase = phaseFilling
+		e.move(r)
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
 	default:
 		if p.rail.attr.MRMode&transport.MRLocal != 0 {

@@ -207,7 +207,12 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 		if ctx.Err() != nil {
 			return false
 		}
-		switch e.next(&p, e.foreground()) {
+		step := e.next(&p, e.foreground())
+		if step == stepSleep && e.mustPoll(&p) {
+			step = stepYield
+			p.look = p.polls + turnPolls
+		}
+		switch step {
 		case stepPoll:
 			e.mu.breathe()
 		case stepYield:
