@@ -292,7 +292,10 @@ func (x *window) free() error {
 	var err error
 	if x.c.s.coll.Err() == nil {
 		err = x.together("Free", kindWinFree, true)
-		if errors.Is(err, ErrRevoked) {
+		switch {
+		case err == nil:
+			x.c.s.giveBack()
+		case errors.Is(err, ErrRevoked):
 			err = nil
 		}
 	}

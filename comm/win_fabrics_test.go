@@ -9,6 +9,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/fault"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
@@ -26,6 +27,7 @@ type winFabric struct {
 // them.
 var winFabrics = []winFabric{
 	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
+	{name: "RMA", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) }},
 	{name: "without RMA", open: func() transport.Provider {
 		return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
 	}},
@@ -33,9 +35,12 @@ var winFabrics = []winFabric{
 		return inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal), inproc.WithInjectSize(0),
 			inproc.WithMaxRMASize(3000), inproc.WithRMADelay(2))
 	}},
-	{name: "at random", open: func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(7)) }},
-	{name: "no async", open: func() transport.Provider { return inproc.NewFabric() },
+	{name: "at random", open: func() transport.Provider {
+		return fault.Wrap(inproc.NewFabric(inproc.WithoutSharedMemory()), fault.Legal(7))
+	}},
+	{name: "no async", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) },
 		opts: []commtest.Option{commtest.WithParam("engine.async_progress", "false")}},
+	{name: "shm", open: shm.New},
 	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
 }
 

@@ -203,7 +203,7 @@ func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	})
 	ranks(t, 3, func(c *comm.Comm) error {
 		w, err := comm.NewWin[int](c, 1)
-		if err != nil {
+		if err := first(err, comm.Barrier(c)); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
@@ -261,7 +261,7 @@ func TestFenceBesidePost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 1)
-				if err != nil {
+				if err := first(err, comm.Barrier(c)); err != nil { // all have it
 					return err
 				}
 				if c.Rank() == 0 {

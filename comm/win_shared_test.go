@@ -1,12 +1,194 @@
 package comm_test
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 )
+
+// sharedFabrics are those whose ranks map each other's memory.
+var sharedFabrics = map[string]func() transport.Provider{
+	"inproc": func() transport.Provider { return inproc.NewFabric() },
+	"shm":    shm.New,
+}
+
+func overShared(t *testing.T, n int, f func(c *comm.Comm) error) {
+	t.Helper()
+	for name, open := range sharedFabrics {
+		t.Run(name, func(t *testing.T) { ranks(t, n, f, commtest.WithProviders(open())) })
+	}
+}
+
+// TestShared: every rank writes its part, and all read all parts, as memory.
+func TestShared(t *testing.T) {
+	overShared(t, 4, func(c *comm.Comm) error {
+		return within(c, 100*c.Rank(), func(w *comm.Win[int]) error {
+			for round := range 5 {
+				copy(w.Local(), count(100*c.Rank(), 1000*c.Rank()+round))
+				if err := comm.Barrier(c); err != nil {
+					return err
+				}
+				for r := range c.Size() {
+					part, ok := w.Shared(r)
+					if !ok {
+						return fmt.Errorf("rank %d's part is not shared", r)
+					}
+					if err := same("part", part, count(100*r, 1000*r+round)); err != nil {
+						return err
+					}
+				}
+				if err := comm.Barrier(c); err != nil { // before they are written again
+					return err
+				}
+			}
+			next := (c.Rank() + 1) % c.Size()
+			part, _ := w.Shared(next)
+			for i := range part {
+				part[i] = -i
+			}
+			if err := w.Fence(); err != nil {
+				return err
+			}
+			for i, x := range w.Local() {
+				if x != -i {
+					return fmt.Errorf("element %d is %d", i, x)
+				}
+			}
+			for _, r := range []int{-1, comm.ProcNull, c.Size()} {
+				if part, ok := w.Shared(r); part != nil || ok {
+					return fmt.Errorf("rank %d has a part", r)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// TestSharedOfWhat: only memory that can be mapped is, besides one's own.
+func TestSharedOfWhat(t *testing.T) {
+	shares := func(w *comm.Win[int], want bool) error {
+		for r := range w.Comm().Size() {
+			if _, ok := w.Shared(r); ok != (want || r == w.Comm().Rank()) {
+				return fmt.Errorf("rank %d: %v", r, ok)
+			}
+		}
+		return nil
+	}
+	for _, fab := range winFabrics {
+		t.Run(fab.name, func(t *testing.T) {
+			ranks(t, 3, func(c *comm.Comm) error {
+				err := within(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "shm") })
+				if err != nil {
+					return err
+				}
+				mem, free, err := comm.Alloc[int](c, 1000)
+				if err != nil {
+					return err
+				}
+				defer free()
+				for i, buf := range [][]int{make([]int, 5), mem[7:19]} {
+					w, err := comm.WinOf(c, buf)
+					if err != nil {
+						return err
+					}
+					next := (c.Rank() + 1) % c.Size()
+					if err := first(shares(w, i == 1 && fab.name == "shm"), w.Fence(), w.Put(count(5, c.Rank()), next, 0), w.Fence(),
+						same("put", buf[:5], count(5, (c.Rank()+2)%3))); err != nil {
+						return err
+					}
+					if err := w.Free(); err != nil {
+						return err
+					}
+					if _, ok := w.Shared(c.Rank()); ok {
+						return errors.New("a freed window has parts")
+					}
+				}
+				return nil
+			}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+		})
+	}
+	var none *comm.Win[int]
+	if _, ok := none.Shared(0); ok {
+		t.Error("nil has parts")
+	}
+}
+
+// TestFlagsInSharedMemory passes a token round by elements that all look at with
+// sync/atomic, and beside it what it stands for.
+func TestFlagsInSharedMemory(t *testing.T) {
+	const rounds = 20
+	overShared(t, 3, func(c *comm.Comm) error {
+		return within(c, 2, func(w *comm.Win[int64]) error {
+			own := w.Local()
+			next, _ := w.Shared((c.Rank() + 1) % c.Size())
+			for round := range int64(rounds) {
+				want := round
+				if c.Rank() > 0 {
+					want++
+				}
+				for atomic.LoadInt64(&own[0]) < want {
+					if err := w.Sync(); err != nil {
+						return err
+					}
+				}
+				if own[1] != int64(c.Size())*want-int64((c.Size()-c.Rank())%c.Size()) {
+					return fmt.Errorf("round %d: %d", round, own[1])
+				}
+				next[1] = own[1] + 1
+				switch round % 3 {
+				case 0:
+					atomic.StoreInt64(&next[0], round+1)
+				case 1: // by a Put, which is a store
+					if err := first(w.Lock((c.Rank()+1)%c.Size(), comm.LockShared), w.Put([]int64{round + 1}, (c.Rank()+1)%c.Size(), 0),
+						w.Unlock((c.Rank()+1)%c.Size())); err != nil {
+						return err
+					}
+				default: // or an accumulate
+					if err := first(w.LockAll(), w.Accumulate([]int64{1}, (c.Rank()+1)%c.Size(), 0, comm.Sum), w.UnlockAll()); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// TestSharedUnderLocks: views and operations, ordered by locks.
+func TestSharedUnderLocks(t *testing.T) {
+	overShared(t, 3, func(c *comm.Comm) error {
+		return within(c, 10, func(w *comm.Win[int]) error {
+			for i := range 60 {
+				target := (c.Rank() + i) % c.Size()
+				part, _ := w.Shared(target)
+				if err := w.Lock(target, comm.LockExclusive); err != nil {
+					return err
+				}
+				if slices.Min(part) != slices.Max(part) {
+					return fmt.Errorf("torn: %v", part)
+				}
+				for j := range part {
+					part[j]++
+				}
+				if err := w.Unlock(target); err != nil {
+					return err
+				}
+			}
+			if err := w.Fence(); err != nil {
+				return err
+			}
+			return same("own", w.Local(), slices.Repeat([]int{60}, 10))
+		})
+	})
+}
 
 // BenchmarkSharedWindow is what the calls cost their caller.
 func BenchmarkSharedWindow(b *testing.B) {
