@@ -281,7 +281,7 @@ func TestFreeOfAllocAfterFinalize(t *testing.T) {
 func TestAllocOfWhatTheHostDoesNotHave(t *testing.T) {
 	var host unix.Sysinfo_t
 	require.NoError(t, unix.Sysinfo(&host))
-	all := int(uint64(host.Totalram)*uint64(host.Unit)) - 1
+	all := int(host.Totalram)*int(host.Unit) - 1
 	ranks(t, 2, func(c *comm.Comm) error {
 		_, _, err := comm.Alloc[byte](c, all)
 		if !errors.Is(err, unix.ENOMEM) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,6 +94,37 @@ func TestExamples(t *testing.T) {
 				}
 				require.Regexp(t, want, example(t, ranks, e.args[0], e.args[1:]...))
 			})
+		}
+	}
+}
+
+// TestTransports runs examples over those that a flag names, and says who joined
+// the ranks. A shell as a rank may run one program after the other; the second
+// does not get the launcher's memory or port again.
+func TestTransports(t *testing.T) {
+	twice := fmt.Sprintf("%[1]s -n 5000 -reps 2 && %[1]s -n 3 -reps 2", filepath.Join(bin, "allreduce"))
+	for _, c := range []struct {
+		flags []string
+		says  string
+	}{
+		{nil, "joined by shm (memory of this host) to 2\n"},
+		{[]string{"-transport", "shm"}, "joined by shm (memory of this host) to 2\n"},
+		{[]string{"-p", "transport.shm.single_copy=off"}, "joined by shm (memory of this host) to 2\n"},
+		{[]string{"-transport", "tcp"}, "joined by tcp ("},
+		{[]string{"-transport", "tcp,shm"}, "joined by tcp ("},
+		{[]string{"-transport", "tcp", "-iface", "lo"}, "joined by tcp ("},
+	} {
+		for _, program := range [][]string{
+			{filepath.Join(bin, "allreduce"), "-n", "100001"}, {filepath.Join(bin, "workqueue"), "-n", "500"},
+			{filepath.Join(bin, "heat2d"), "-nx", "37", "-ny", "23", "-steps", "9"}, {"sh", "-c", twice},
+		} {
+			code, out, errs := gorun(t, slices.Concat(c.flags, []string{"-v", "-timeout", "1m", "-np", "3"}, program)...)
+			require.Zero(t, code, "%q: %s%s", program, out, errs)
+			times := 1
+			if program[0] == "sh" {
+				times = 2
+			}
+			require.Equal(t, times, strings.Count(errs, c.says), errs)
 		}
 	}
 }

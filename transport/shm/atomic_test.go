@@ -32,8 +32,8 @@ func TestAtomicValid(t *testing.T) {
 	eight := make([]byte, 8)
 	for typ := range transport.Datatypes + 1 {
 		for op := range transport.AtomicOps + 1 {
-			real := typ == transport.Float32 || typ == transport.Float64
-			ok := typ < transport.Float32 || real || typ == transport.Complex64
+			float := typ == transport.Float32 || typ == transport.Float64
+			ok := typ < transport.Float32 || float || typ == transport.Complex64
 			switch op {
 			case transport.AtomicRead, transport.AtomicWrite, transport.AtomicCswap, transport.AtomicSum, transport.AtomicProd:
 			case transport.AtomicBor, transport.AtomicBand, transport.AtomicBxor:
