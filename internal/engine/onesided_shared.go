@@ -23,9 +23,13 @@ func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
 // Rest says that peers need nothing of this rank's progress for the port any
 // more: asynchronous progress does not look after it. The caller holds the lock.
 func (p *Port) Rest() {
-	if p.counted {
-		p.counted = false
-		p.e.active--
+	e := p.e
+	if !p.counted {
+		return
+	}
+	p.counted = false
+	if e.active--; e.active == 0 && e.asyncAsleep {
+		e.signal() // it need not sleep on the transports
 	}
 }
 
@@ -38,13 +42,18 @@ func (p *Port) Ended() bool { return p.e.closed || p.e.fatal != nil }
 // memory again and again and never waits in the engine. The caller does not hold
 // the lock.
 func (p *Port) Pause() {
-	e := p.e
-	if e.mu.TryLock() {
+	if e := p.e; e.mu.TryLock() {
 		e.poll()
 		e.mu.unlock()
 	}
+	p.Yield()
+}
+
+// Yield offers the processor to other goroutines, and to other ranks where they
+// outnumber cores. The caller does not hold the lock.
+func (p *Port) Yield() {
 	runtime.Gosched()
-	if e.policy.poll == 0 { // ranks outnumber cores
+	if p.e.policy.poll == 0 {
 		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }

@@ -305,13 +305,16 @@ func (w *Window) allCalm() bool {
 	return true
 }
 
-// Sync moves the engine on and orders this rank's memory with what peers have
-// done to it (MPI_Win_sync).
+// Sync moves the engine on and orders this rank's loads and stores of mapped
+// memory, its own too, with what peers do to it (MPI_Win_sync). Who calls it does
+// so again and again, so it lets others run.
 func (w *Window) Sync() error {
 	w.port.Lock()
-	defer w.port.Unlock()
 	w.port.Poll()
-	return w.err
+	err := w.err
+	w.port.Unlock()
+	w.port.Yield()
+	return err
 }
 
 // drain blocks until the operations with a target that have been started are

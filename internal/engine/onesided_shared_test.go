@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// A port at rest keeps nobody awake: asynchronous progress counts it no more,
+// and goes to sleep for good.
+func TestPortAtRest(t *testing.T) {
+	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
+	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(idle{})
+	require.NoError(t, err)
+	state := func() (active int, async asyncState) {
+		p.Lock()
+		defer p.Unlock()
+		return e.active, e.async
+	}
+	active, _ := state()
+	require.Equal(t, 1, active)
+	for range 2 {
+		p.Lock()
+		p.Rest()
+		p.Unlock()
+		active, _ = state()
+		require.Zero(t, active)
+	}
+	require.Eventually(t, func() bool { _, async := state(); return async == asyncParked }, 10*time.Second, time.Millisecond)
+	p.Lock()
+	require.False(t, p.Gone(1))
+	require.False(t, p.Ended())
+	p.Close()
+	require.Zero(t, e.active)
+	p.Unlock()
+	p.Pause()
+	e.Kill()
+	p.Lock()
+	require.True(t, p.Ended())
+	p.Unlock()
+}
