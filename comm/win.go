@@ -36,7 +36,8 @@ import (
 // there is to be seen after Fence or Wait, within a Lock of its own part, or
 // once a message has told it that the other's Flush is over. To read an element
 // while others change it is a data race; FetchOp with NoOp reads one at any
-// time, also of one's own part.
+// time, also of one's own part. Between ranks of one host Shared gives the parts
+// of the others as memory, too.
 //
 // All methods may run in any number of goroutines, and epochs are common to
 // them; but the collective ones, Fence and Free, must start in the same order on
