@@ -66,6 +66,9 @@ func testAtomics(w *world, allocated bool) {
 // tryAtomic tries an operation, if it is valid, on some elements, and answers
 // how often.
 func (r *rank) tryAtomic(rng *rand.Rand, where transport.Op, op transport.AtomicOp, fetch bool) (tried int, err error) {
+	if !fetch && (op == transport.AtomicRead || op == transport.AtomicCswap) {
+		return 0, nil // they are for what they fetch
+	}
 	size := where.Datatype.Size()
 	for _, elems := range []int{1, 3, 16} {
 		n := elems * size
@@ -152,10 +155,13 @@ func combineElement(op transport.AtomicOp, t transport.Datatype, elem, data, com
 		}
 	case t == transport.Complex64, t == transport.Complex128:
 		x, y := complexOf(elem), complexOf(data[:size])
-		if op == transport.AtomicSum {
+		switch op {
+		case transport.AtomicSum:
 			putComplex(elem, x+y)
-		} else {
+		case transport.AtomicProd:
 			putComplex(elem, x*y)
+		default:
+			putComplex(elem, complex(combineReal(op, truth(x != 0), truth(y != 0)), 0))
 		}
 	case t == transport.Float32:
 		x := combineReal(op, float64(math.Float32frombits(binary.NativeEndian.Uint32(elem))), float64(math.Float32frombits(binary.NativeEndian.Uint32(data))))
@@ -170,9 +176,6 @@ func combineElement(op transport.AtomicOp, t transport.Datatype, elem, data, com
 }
 
 func combineReal(op transport.AtomicOp, x, y float64) float64 {
-	logical := map[transport.AtomicOp]bool{
-		transport.AtomicLor: x != 0 || y != 0, transport.AtomicLand: x != 0 && y != 0, transport.AtomicLxor: (x != 0) != (y != 0),
-	}
 	switch op {
 	case transport.AtomicMin:
 		return math.Min(x, y)
@@ -182,12 +185,22 @@ func combineReal(op transport.AtomicOp, x, y float64) float64 {
 		return x + y
 	case transport.AtomicProd:
 		return x * y
+	case transport.AtomicLor:
+		return truth(x != 0 || y != 0)
+	case transport.AtomicLand:
+		return truth(x != 0 && y != 0)
+	case transport.AtomicLxor:
+		return truth((x != 0) != (y != 0))
 	default:
-		if logical[op] {
-			return 1
-		}
-		return 0
+		return math.NaN() // bits of floats are not valid
 	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func combineInteger(op transport.AtomicOp, x, y int64, signed bool) int64 {
