@@ -95,11 +95,19 @@ func TestAllocations(t *testing.T) {
 		{"Allreduce of 3", 3, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Max) }},
 		{"Allreduce by function", 2, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], twice) }},
 		{"Alltoall", 4, func(c *comm.Comm) error { return comm.Alltoall(c, in[c.Rank()], out[c.Rank()]) }},
+		{"Scan", 3, func(c *comm.Comm) error { return comm.Scan(c, in[c.Rank()], out[c.Rank()], comm.Sum) }},
+		{"large Allreduce", 2, func(c *comm.Comm) error { return comm.Allreduce(c, large[c.Rank()], large[c.Rank()], comm.Sum) }},
+		{"ReduceScatterBlock", 4, func(c *comm.Comm) error {
+			return comm.ReduceScatterBlock(c, in[c.Rank()], out[c.Rank()][:16], comm.Sum)
+		}},
 		{"Allgather", 4, func(c *comm.Comm) error { return comm.Allgather(c, in[c.Rank()][:16], out[c.Rank()]) }},
 	} {
-		for _, over := range []string{"inproc", "tcp"} {
+		for _, over := range []string{"inproc", "inproc by messages", "tcp"} {
 			var opts []commtest.Option
-			if over == "tcp" {
+			switch over {
+			case "inproc by messages":
+				opts = append(opts, commtest.WithParam("coll.shared_memory", "0"))
+			case "tcp":
 				opts = append(opts, commtest.WithProviders(tcp.New()))
 			}
 			t.Run(over+"/"+x.name, func(t *testing.T) { countAllocations(t, x.ranks, x.call, opts...) })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
 )
 
 // TestDisagreementInACircle has ranks wait for each other, with no message
@@ -38,21 +39,23 @@ func TestDisagreementInACircle(t *testing.T) {
 			return comm.Gather(c, make([]int, n), make([]int, 9*n), 0)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ranks(t, x.ranks, func(world *comm.Comm) error {
-				c, err := world.Dup()
-				if err != nil {
-					return err
-				}
-				if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
-					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
-				}
-				if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				return first(c.Free(), comm.Barrier(world))
+		for _, memory := range []string{"256k", "0"} {
+			t.Run(name+"/shared memory "+memory, func(t *testing.T) {
+				t.Parallel()
+				ranks(t, x.ranks, func(world *comm.Comm) error {
+					c, err := world.Dup()
+					if err != nil {
+						return err
+					}
+					if err = x.call(c); err == nil { // this rank waits for nobody: it goes on elsewhere
+						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
+					}
+					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+					return first(c.Free(), comm.Barrier(world))
+				}, commtest.WithParam("coll.shared_memory", memory))
 			})
-		})
+		}
 	}
 }

@@ -81,8 +81,7 @@ func (s *state) grant() {
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
 	s.queued.Add(-1)
-	l.hasTurn = true
-	l.granted <- struct{}{}
+	l.granted <- struct{}{} // l takes note itself
 }
 
 // queueUp waits for the turn in the order of the calls; awaitTurn does the
@@ -103,12 +102,9 @@ func (s *state) queueUp(l *link) {
 
 // awaitTurn blocks until l has the turn that it has queued for.
 func (s *state) awaitTurn(l *link) error {
-	if !l.queues {
-		return ErrClosed
-	}
 	select {
 	case <-l.granted:
-		l.queues = false
+		l.queues, l.hasTurn = false, true
 		return nil
 	case <-l.ctx.Done():
 		s.leaveQueue(l)
@@ -128,6 +124,7 @@ func (s *state) leaveQueue(l *link) {
 	s.linkMu.Unlock()
 	if i < 0 {
 		<-l.granted // it was sent, or is about to be
+		l.hasTurn = true
 	}
 }
 
@@ -195,10 +192,13 @@ func (l *link) seek(count int) {
 // Hot path: no allocation, no lock where the turn is there already.
 func (l *link) enter() error {
 	s := l.s
-	if !l.hasTurn {
+	switch {
+	case l.queues:
 		if err := s.awaitTurn(l); err != nil {
 			return err
 		}
+	case !l.hasTurn: // the queue is over
+		return ErrClosed
 	}
 	if news := s.job.eng.News(); news != s.news {
 		if err := s.coll.Usable(); err != nil {
