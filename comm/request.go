@@ -141,12 +141,16 @@ func (r Request) Wait() (Status, error) {
 	if r.c == nil {
 		return Status{}, nil
 	}
-	ctx := r.c.ctx
+	st, err := r.r.Wait(r.context())
+	return r.outcome(st, err == nil || !isContext(err) || r.r.Done(), err)
+}
+
+// context ends a wait for the request.
+func (r *Request) context() context.Context {
 	if r.op == opCollective {
-		ctx = context.Background() // it watches the communicator's context itself
+		return context.Background() // it watches the communicator's context itself
 	}
-	st, err := r.r.Wait(ctx)
-	return r.outcome(st, err)
+	return r.c.ctx
 }
 
 // Test says whether the operation is complete, without blocking (MPI_Test). If
@@ -162,7 +166,7 @@ func (r Request) Test() (Status, bool, error) {
 	if !done {
 		return Status{}, false, nil
 	}
-	st, err := r.outcome(est, err)
+	st, err := r.outcome(est, true, err)
 	return st, true, err
 }
 
@@ -180,8 +184,9 @@ func (r Request) Cancel() error {
 	return nil
 }
 
-// outcome makes of the engine's outcome what Wait returns.
-func (r Request) outcome(est engine.Status, err error) (Status, error) {
+// outcome makes of the engine's outcome what Wait returns; done says that the
+// operation has ended.
+func (r *Request) outcome(est engine.Status, done bool, err error) (Status, error) {
 	var st Status
 	if r.op == opIrecv || r.op == opImrecv {
 		st, err = status(est, r.size, err)
@@ -189,7 +194,7 @@ func (r Request) outcome(est engine.Status, err error) (Status, error) {
 	if err == nil {
 		return st, nil
 	}
-	if isContext(err) && r.op != opCollective && !r.r.Done() {
+	if !done && r.op != opCollective {
 		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
 	}
 	return st, r.c.fail(r.op.String(), int(r.peer), int(r.tag), err)
@@ -204,15 +209,29 @@ func (r Request) pending() bool { return r.early == nil && r.c != nil }
 // are not complete stay as they are, and WaitAll may be called again.
 func WaitAll(rs []Request) error {
 	var first error
-	for i := range rs {
-		_, err := rs[i].Wait()
-		if err != nil && first == nil {
-			first = err
-		}
-		if err == nil || !isContext(err) || rs[i].complete() {
-			rs[i] = Request{}
+	at := len(rs) // of first
+	failed := func(i int, err error) {
+		if err != nil && i < at {
+			first, at = err, i
 		}
 	}
+	engine.WaitEach(len(rs), func(i int) (engine.Request, context.Context) {
+		r := &rs[i]
+		if !r.pending() {
+			if r.early != nil {
+				failed(i, r.early.err)
+			}
+			*r = Request{}
+			return engine.Request{}, nil
+		}
+		return r.r, r.context()
+	}, func(i int, st engine.Status, done bool, err error) {
+		_, err = rs[i].outcome(st, done, err)
+		failed(i, err)
+		if done {
+			rs[i] = Request{}
+		}
+	})
 	return first
 }
 

@@ -275,7 +275,7 @@ func (m Message) Irecv(buf []byte) Request {
 	e.mu.lock()
 	defer e.mu.unlock()
 	r := e.take(kindRecv)
-	r.ctx, r.buf = m.c, buf
+	r.ctx, r.buf, r.peer = m.c, buf, wild
 	if m.u.gen != m.gen {
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
 	} else {

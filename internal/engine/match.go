@@ -1,6 +1,11 @@
 package engine
 
-import "github.com/weft-hpc/weft/internal/wire"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weft-hpc/weft/internal/wire"
+)
 
 // Matching follows MPI's rules (MPI 4.1, 3.5): a message matches the earliest
 // posted receive that accepts it, a receive the earliest message that it
@@ -11,10 +16,11 @@ import "github.com/weft-hpc/weft/internal/wire"
 // is a value like any other. A posted receive stands in the table once, under
 // its own key; an arriving message looks under the four keys that could accept
 // it and takes the one that was posted first. An unexpected message stands in
-// the table four times, so that a receive of any class finds its earliest
-// message in one look.
+// the table up to four times, so that a receive of any class finds its earliest
+// message in one look; of the classes with wildcards only under those that have
+// ever been asked for.
 //
-//	             source tag      posted: 1 entry      unexpected: 4 entries
+//	             source tag      posted: 1 entry      unexpected: 1 to 4 entries
 //	exact          s     t       (c, s, t)            (c, s, t)
 //	any source     *     t       (c, *, t)            (c, *, t)
 //	any tag        s     *       (c, s, *)            (c, s, *)
@@ -231,14 +237,18 @@ type unexpected struct {
 	data   []byte  // of an eager message, in a buffer of the engine's
 	self   Request // the send of a message to ourselves that still lies there
 	cost   int     // credit that it holds
+	seq    uint64  // counts arrivals
 	gen    uint32  // of the slot; a Message with another is stale
 	next   *unexpected
 }
 
-// unexpectedQueue holds the messages that wait for a receive.
+// unexpectedQueue holds the messages that wait for a receive. All of them have
+// nodes in the table for the exact class and for those that are asked for.
 type unexpectedQueue struct {
 	table
-	free *unexpected
+	asked [classes]bool // a receive or probe of this class has looked
+	seq   uint64        // of the last that came
+	free  *unexpected
 }
 
 // get returns an unused entry.
@@ -264,21 +274,47 @@ func (q *unexpectedQueue) put(u *unexpected) {
 }
 
 func (q *unexpectedQueue) add(u *unexpected) {
+	q.seq++
+	u.seq = q.seq
 	exact := matchKey{u.header.Context, u.source, u.header.Tag}
 	for c := range classes {
-		u.nodes[c].key = exact.of(c)
-		q.push(&u.nodes[c])
+		if c == 0 || q.asked[c] {
+			u.nodes[c].key = exact.of(c)
+			q.push(&u.nodes[c])
+		}
+	}
+}
+
+// ask enters the messages that are there under a class that is asked for for the
+// first time, in the order in which they came.
+func (q *unexpectedQueue) ask(class int) {
+	q.asked[class] = true
+	var there []*unexpected
+	q.each(func(n *node) {
+		if n.key.class() == 0 {
+			there = append(there, n.msg)
+		}
+	})
+	slices.SortFunc(there, func(a, b *unexpected) int { return cmp.Compare(a.seq, b.seq) })
+	for _, u := range there {
+		u.nodes[class].key = u.nodes[0].key.of(class)
+		q.push(&u.nodes[class])
 	}
 }
 
 func (q *unexpectedQueue) take(u *unexpected) {
 	for c := range classes {
-		q.remove(&u.nodes[c])
+		if c == 0 || q.asked[c] {
+			q.remove(&u.nodes[c])
+		}
 	}
 }
 
 // find returns the earliest message that a receive with key k accepts, or nil.
 func (q *unexpectedQueue) find(k matchKey) *unexpected {
+	if c := k.class(); c != 0 && !q.asked[c] {
+		q.ask(c)
+	}
 	if n := q.first(k); n != nil {
 		return n.msg
 	}

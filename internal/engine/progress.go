@@ -79,6 +79,7 @@ func (e *Engine) fail(broken *rail, err error) {
 	}
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
 	e.news.Add(1)
+	e.endPorts(func(*Port) bool { return true }, e.fatal) // they let go of what is mapped
 	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
 	e.failAll(func(r *request) bool { return !r.inflight || e.railOf(r) == broken }, e.fatal)
 	for i := range e.peers {
@@ -86,7 +87,6 @@ func (e *Engine) fail(broken *rail, err error) {
 			e.peers[i].err, e.peers[i].eager = e.fatal, -1
 		}
 	}
-	e.endPorts(func(*Port) bool { return true }, e.fatal)
 	for _, w := range e.probes {
 		e.tell(w)
 	}
@@ -135,13 +135,31 @@ func (e *Engine) opDone(r *request, err error) {
 //
 // Hot path: no allocation, no system call.
 func (e *Engine) receive(source int32, b []byte) {
+	p := &e.peers[source]
+	sig, credit, context, tag, seq, data, ok := wire.ParseEager(b)
+	if ok && tag >= 0 && p.err == nil && seq == p.recvSeq+1 && p.credit+int(credit) <= e.window {
+		p.recvSeq = seq
+		p.credit += int(credit)
+		cost := messageCost + len(data)
+		r := e.posted.match(matchKey{context, source, tag})
+		if r != nil && r.peer == source && r.sig == sig && len(data) <= len(r.buf) {
+			e.owe(source, cost)
+			copy(r.buf, data)
+			r.status.Tag, r.status.Bytes = int(tag), len(data)
+			r.phase = phaseIdle
+			e.complete(r, nil)
+			return
+		}
+		m := wire.Message{Kind: wire.MsgEager, Sig: sig, Context: context, Tag: tag, Length: len(data)}
+		e.place(r, source, &m, data, cost)
+		return
+	}
 	var m wire.Message
 	data, err := m.Parse(b)
 	if err != nil {
 		e.breach(source, err)
 		return
 	}
-	p := &e.peers[source]
 	if p.err != nil {
 		return // it was given up; what it sends later counts no more
 	}
@@ -190,7 +208,13 @@ func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) {
 		e.breach(source, errTag)
 		return
 	}
-	if r := e.posted.match(matchKey{m.Context, source, m.Tag}); r != nil {
+	e.place(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
+}
+
+// place gives a message to the receive that it matches, or keeps it where that
+// is nil.
+func (e *Engine) place(r *request, source int32, m *wire.Message, data []byte, cost int) {
+	if r != nil {
 		e.owe(source, cost)
 		if m.Kind == wire.MsgRTS {
 			e.pull(r, source, m)

@@ -39,6 +39,7 @@ func (c *Context) startRecv(buf []byte, env Env) *request {
 	r.ctx, r.buf, r.sig = c, buf, env.Sig
 	key := c.key(env)
 	r.peer, r.tag = key.source, key.tag
+	r.node.key, r.status.Source = key, env.Peer
 	if e.unexpected.n > 0 {
 		if u := e.unexpected.find(key); u != nil {
 			e.unexpected.take(u)
@@ -51,7 +52,6 @@ func (c *Context) startRecv(buf []byte, env Env) *request {
 		return r
 	}
 	r.phase = phasePosted
-	r.node.key = key
 	e.posted.post(r)
 	return r
 }
@@ -116,10 +116,8 @@ func (e *Engine) discard(u *unexpected) {
 func (e *Engine) addUnexpected(u *unexpected) {
 	e.unexpected.add(u)
 	for _, w := range e.probes {
-		for c := range classes {
-			if u.nodes[c].key == w.key {
-				e.tell(w)
-			}
+		if w.key.accepts(u.nodes[0].key) {
+			e.tell(w)
 		}
 	}
 }
@@ -128,13 +126,15 @@ func (e *Engine) addUnexpected(u *unexpected) {
 // receive complete, if the message is of another collective call, or of one who
 // is not in the group.
 func (e *Engine) matched(r *request, source int32, m *wire.Message) bool {
-	if !r.ctx.has(source) {
-		e.breach(source, errMember)
-		e.complete(r, e.peers[source].err)
-		return false
+	if r.peer == wild {
+		if !r.ctx.has(source) {
+			e.breach(source, errMember)
+			e.complete(r, e.peers[source].err)
+			return false
+		}
+		r.peer, r.status.Source = source, r.ctx.rank(source)
 	}
-	r.status = Status{Source: r.ctx.rank(source), Tag: int(m.Tag), Bytes: m.Length}
-	r.peer = source
+	r.status.Tag, r.status.Bytes = int(m.Tag), m.Length
 	r.phase = phaseIdle
 	if r.sig != m.Sig {
 		e.complete(r, fmt.Errorf("%w: rank %d", ErrMismatch, r.status.Source))
