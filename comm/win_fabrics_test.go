@@ -40,7 +40,7 @@ var winFabrics = []winFabric{
 	}},
 	{name: "no async", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) },
 		opts: []commtest.Option{commtest.WithParam("engine.async_progress", "false")}},
-	{name: "shm", open: shm.New},
+	{name: "own shm", open: shm.New},
 	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
 }
 

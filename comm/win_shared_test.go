@@ -85,7 +85,7 @@ func TestSharedOfWhat(t *testing.T) {
 	for _, fab := range winFabrics {
 		t.Run(fab.name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
-				err := within(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "shm") })
+				err := within(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "own shm") })
 				if err != nil {
 					return err
 				}
@@ -100,7 +100,7 @@ func TestSharedOfWhat(t *testing.T) {
 						return err
 					}
 					next := (c.Rank() + 1) % c.Size()
-					if err := first(shares(w, i == 1 && fab.name == "shm"), w.Fence(), w.Put(count(5, c.Rank()), next, 0), w.Fence(),
+					if err := first(shares(w, i == 1 && fab.name == "own shm"), w.Fence(), w.Put(count(5, c.Rank()), next, 0), w.Fence(),
 						same("put", buf[:5], count(5, (c.Rank()+2)%3))); err != nil {
 						return err
 					}
@@ -246,4 +246,62 @@ func BenchmarkSharedWindow(b *testing.B) {
 			}, commtest.WithProviders(inproc.NewFabric()))
 		})
 	}
+}
+
+// TestFetchesOfWords: single elements of every size, one after the other, against
+// what the operations say.
+func TestFetchesOfWords(t *testing.T) {
+	overFabrics(t, []int{1, 2}, func(c *comm.Comm) error {
+		return first(
+			wordTrial(c, integerOps[int32](), func(i int) int32 { return int32(3 - i*i) }),
+			wordTrial(c, integerOps[uint32](), func(i int) uint32 { return uint32(3 - i*i) }),
+			wordTrial(c, integerOps[int64](), func(i int) int64 { return int64(3 - i*i*1_000_000_007) }),
+			wordTrial(c, integerOps[uint64](), func(i int) uint64 { return uint64(3 - i*i*1_000_000_007) }),
+			wordTrial(c, integerOps[flags](), func(i int) flags { return flags(i) }),
+			wordTrial(c, integerOps[int8](), func(i int) int8 { return int8(3 - i) }),
+			wordTrial(c, realOps[float32](), func(i int) float32 { return float32(i) - 2.5 }),
+			wordTrial(c, realOps[float64](), func(i int) float64 { return 1 / (float64(i) - 2.5) }),
+			wordTrial(c, numberOps[complex64](), func(i int) complex64 { return complex(float32(i), -2) }),
+			wordTrial(c, numberOps[wave](), func(i int) wave { return wave(complex(float64(i), -2)) }),
+			wordTrial(c, boolOps(), func(i int) truth { return i%3 == 0 }),
+			wordTrial(c, locOps[float32](), func(i int) comm.Loc[float32] { return comm.Loc[float32]{Value: float32(i % 4), Index: -i} }),
+			wordTrial(c, []accOp[[2]int32]{{"Replace", comm.Replace[[2]int32], func(_, b [2]int32) [2]int32 { return b }}},
+				func(i int) [2]int32 { return [2]int32{int32(i), int32(-i)} }),
+		)
+	})
+}
+
+func wordTrial[T comparable](c *comm.Comm, ops []accOp[T], value func(i int) T) error {
+	return within(c, 3, func(w *comm.Win[T]) error {
+		if err := w.LockAll(); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			var want T
+			target := c.Size() - 1
+			for i := range 6 {
+				for _, o := range ops {
+					x := value(i)
+					got, err := w.FetchOp(x, target, 1, o.op)
+					if err := first(err, same(o.name, []T{got}, []T{want})); err != nil {
+						return fmt.Errorf("%T: %w", x, err)
+					}
+					want = o.do(want, x)
+				}
+				x := value(i + 1)
+				if err := w.Accumulate([]T{x}, target, 1, comm.Replace[T]); err != nil {
+					return err
+				}
+				want = x
+			}
+			if err := w.Flush(target); err != nil {
+				return err
+			}
+		}
+		if err := first(w.UnlockAll(), w.Fence()); err != nil {
+			return err
+		}
+		var zero T
+		return same("neighbours", []T{w.Local()[0], w.Local()[2]}, []T{zero, zero})
+	})
 }
