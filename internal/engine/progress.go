@@ -79,7 +79,8 @@ func (e *Engine) fail(broken *rail, err error) {
 	}
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
 	e.news.Add(1)
-	e.endPorts(func(*Port) bool { return true }, e.fatal) // they let go of what is mapped
+	// Who is in mapped memory leaves it before it goes.
+	e.endPorts(func(*Port) bool { return true }, e.fatal)
 	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
 	e.failAll(func(r *request) bool { return !r.inflight || e.railOf(r) == broken }, e.fatal)
 	for i := range e.peers {
