@@ -88,6 +88,30 @@ func ExampleWin_CompareSwap() {
 	// [5] <nil>
 }
 
+func ExampleWin_Shared() {
+	c := world()
+	defer c.Finalize()
+	w, err := comm.NewWin[float64](c, 3)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	next := (c.Rank() + 1) % c.Size()
+	if part, ok := w.Shared(next); ok { // ranks of one host: a store is all it takes
+		part[2] = 2.5
+	} else {
+		_ = w.Lock(next, comm.LockShared)
+		_ = w.Put([]float64{2.5}, next, 2)
+		_ = w.Unlock(next)
+	}
+	err = comm.Barrier(c)
+	fmt.Println(w.Local(), err)
+	fmt.Println(w.Free()) // and with it the parts
+	// Output:
+	// [0 0 2.5] <nil>
+	// <nil>
+}
+
 func ExampleAlloc() {
 	c := world()
 	defer c.Finalize()
