@@ -76,7 +76,7 @@ func (c *Context) rank(world int32) int {
 }
 
 // key is what a receive or probe with this env accepts.
-func (c *Context) key(env Env) matchKey {
+func (c *Context) key(env *Env) matchKey {
 	k := matchKey{c.id, wild, int32(env.Tag)}
 	if env.Peer != AnySource {
 		k.source = c.world(env.Peer)
@@ -201,7 +201,7 @@ func (c *Context) message(u *unexpected) Message {
 
 func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpected, Status, error) {
 	e := c.e
-	key := c.key(env)
+	key := c.key(&env)
 	e.mu.lock()
 	defer e.mu.unlock()
 	var w *waiter

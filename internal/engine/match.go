@@ -78,14 +78,29 @@ type node struct {
 	key        matchKey
 	seq        uint64
 	next, prev *node
+	home       *bucket     // it is in; nil: it is in no table
 	req        *request    // a posted receive, or
 	msg        *unexpected // a message
 }
 
 // table is a hash table of nodes in which those of one key keep their order.
+// Most keys are the same as the one before, so where that led is kept.
 type table struct {
-	buckets []struct{ head, tail *node }
+	buckets []bucket
 	n       int
+	lastKey matchKey
+	last    *bucket // of lastKey; nil: none
+}
+
+type bucket struct{ head, tail *node }
+
+// bucket returns where nodes of a key are. There are buckets.
+func (t *table) bucket(k *matchKey) *bucket {
+	if t.last == nil || t.lastKey != *k {
+		t.lastKey = *k
+		t.last = &t.buckets[k.hash()&uint64(len(t.buckets)-1)]
+	}
+	return t.last
 }
 
 const tableMin = 64
@@ -99,8 +114,8 @@ func (t *table) push(n *node) {
 }
 
 func (t *table) link(n *node) {
-	b := &t.buckets[n.key.hash()&uint64(len(t.buckets)-1)]
-	n.next, n.prev = nil, b.tail
+	b := t.bucket(&n.key)
+	n.home, n.next, n.prev = b, nil, b.tail
 	if b.tail == nil {
 		b.head = n
 	} else {
@@ -111,7 +126,8 @@ func (t *table) link(n *node) {
 
 func (t *table) grow() {
 	old := t.buckets
-	t.buckets = make([]struct{ head, tail *node }, max(tableMin, 2*len(old)))
+	t.buckets = make([]bucket, max(tableMin, 2*len(old)))
+	t.last = nil
 	for _, b := range old {
 		for n := b.head; n != nil; {
 			next := n.next
@@ -122,7 +138,7 @@ func (t *table) grow() {
 }
 
 func (t *table) remove(n *node) {
-	b := &t.buckets[n.key.hash()&uint64(len(t.buckets)-1)]
+	b := n.home
 	if n.prev == nil {
 		b.head = n.next
 	} else {
@@ -133,7 +149,7 @@ func (t *table) remove(n *node) {
 	} else {
 		n.next.prev = n.prev
 	}
-	n.next, n.prev = nil, nil
+	n.home, n.next, n.prev = nil, nil, nil
 	t.n--
 }
 
@@ -142,7 +158,7 @@ func (t *table) first(k matchKey) *node {
 	if t.n == 0 {
 		return nil
 	}
-	for n := t.buckets[k.hash()&uint64(len(t.buckets)-1)].head; n != nil; n = n.next {
+	for n := t.bucket(&k).head; n != nil; n = n.next {
 		if n.key == k {
 			return n
 		}
@@ -161,57 +177,98 @@ func (t *table) each(f func(*node)) {
 	}
 }
 
-// postedQueue holds the receives that wait for a message. One that is posted
-// while there is no other stays out of the table until a second one comes, for
-// that is how blocking receives are.
+// postedQueue holds the receives that wait for a message. As long as all have
+// one key, as a blocking receive and a window of nonblocking ones have, they are
+// a list, and the table is empty; when one with another key comes, they move there.
 type postedQueue struct {
 	table
-	sole    *request     // the only one, or nil; then the table is empty
-	byClass [classes]int // how many of each in the table, so that unused wildcards cost nothing
-	seq     uint64       // of the last that went into the table
+	head, tail *node        // of the list
+	byClass    [classes]int // how many of each in the table, so that unused wildcards cost nothing
+	wilds      int          // how many with wildcards in the table
+	seq        uint64       // of the last that went into the table
 }
 
 func (q *postedQueue) post(r *request) {
-	if q.n == 0 {
-		if q.sole == nil {
-			q.sole = r
-			return
+	n := &r.node
+	if q.n == 0 && (q.head == nil || q.head.key == n.key) {
+		n.prev = q.tail
+		if q.tail == nil {
+			q.head = n
+		} else {
+			q.tail.next = n
 		}
-		q.enter(q.sole)
-		q.sole = nil
+		q.tail = n
+		return
 	}
-	q.enter(r)
+	for m := q.head; m != nil; {
+		next := m.next
+		q.enter(m)
+		m = next
+	}
+	q.head, q.tail = nil, nil
+	q.enter(n)
 }
 
-func (q *postedQueue) enter(r *request) {
+// enter puts a receive into the table.
+func (q *postedQueue) enter(n *node) {
 	q.seq++
-	r.node.seq = q.seq
-	q.byClass[r.node.key.class()]++
-	q.push(&r.node)
+	n.seq = q.seq
+	q.byClass[n.key.class()]++
+	if n.key.class() != 0 {
+		q.wilds++
+	}
+	q.push(n)
 }
 
 func (q *postedQueue) withdraw(r *request) {
-	if r == q.sole {
-		q.sole = nil
+	n := &r.node
+	if n.home == nil { // in the list
+		q.unlist(n)
 		return
 	}
-	q.byClass[r.node.key.class()]--
-	q.remove(&r.node)
+	q.byClass[n.key.class()]--
+	if n.key.class() != 0 {
+		q.wilds--
+	}
+	q.remove(n)
+}
+
+func (q *postedQueue) unlist(n *node) {
+	if n.prev == nil {
+		q.head = n.next
+	} else {
+		n.prev.next = n.next
+	}
+	if n.next == nil {
+		q.tail = n.prev
+	} else {
+		n.next.prev = n.prev
+	}
+	n.next, n.prev = nil, nil
 }
 
 // match takes out the receive that a message with key k belongs to, or nil.
 //
 // Hot path: no allocation, no system call.
 func (q *postedQueue) match(k matchKey) *request {
-	if r := q.sole; r != nil {
-		if !r.node.key.accepts(k) {
+	if n := q.head; n != nil {
+		if !n.key.accepts(k) {
 			return nil
 		}
-		q.sole = nil
-		return r
+		q.unlist(n)
+		return n.req
 	}
 	if q.n == 0 {
 		return nil
+	}
+	if q.wilds == 0 {
+		n := q.first(k)
+		if n == nil {
+			return nil
+		}
+		q.byClass[0]--
+		q.remove(n)
+		return n.req
 	}
 	var best *node
 	for c := range classes {
@@ -237,7 +294,6 @@ type unexpected struct {
 	data   []byte  // of an eager message, in a buffer of the engine's
 	self   Request // the send of a message to ourselves that still lies there
 	cost   int     // credit that it holds
-	seq    uint64  // counts arrivals
 	gen    uint32  // of the slot; a Message with another is stale
 	next   *unexpected
 }
@@ -275,7 +331,7 @@ func (q *unexpectedQueue) put(u *unexpected) {
 
 func (q *unexpectedQueue) add(u *unexpected) {
 	q.seq++
-	u.seq = q.seq
+	u.nodes[0].seq = q.seq
 	exact := matchKey{u.header.Context, u.source, u.header.Tag}
 	for c := range classes {
 		if c == 0 || q.asked[c] {
@@ -295,7 +351,7 @@ func (q *unexpectedQueue) ask(class int) {
 			there = append(there, n.msg)
 		}
 	})
-	slices.SortFunc(there, func(a, b *unexpected) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(there, func(a, b *unexpected) int { return cmp.Compare(a.nodes[0].seq, b.nodes[0].seq) })
 	for _, u := range there {
 		u.nodes[class].key = u.nodes[0].key.of(class)
 		q.push(&u.nodes[class])

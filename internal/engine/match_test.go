@@ -121,9 +121,9 @@ func play(t *testing.T, script []byte) {
 			m.cancel(id - int(where))
 		}
 		posted := m.posted.n
-		if m.posted.sole != nil {
-			require.Zero(t, posted)
-			posted = 1
+		for n := m.posted.head; n != nil; n = n.next {
+			require.Zero(t, m.posted.n)
+			posted++
 		}
 		require.Equal(t, len(n.posted), posted)
 		asked := 1

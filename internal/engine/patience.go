@@ -147,7 +147,7 @@ type patience struct {
 
 // renew starts anew, since something has come.
 func (p *patience) renew(e *Engine) {
-	*p = patience{look: polls}
+	p.polls, p.look, p.yielded, p.since = 0, polls, false, time.Time{}
 	if e.policy.poll == 0 || e.wanted {
 		p.look = fewPolls
 	}

@@ -18,7 +18,7 @@ import (
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
 	e := c.e
 	e.mu.lock()
-	st, err := e.blockOn(ctx, c.startRecv(buf, env))
+	st, err := e.blockOn(ctx, c.startRecv(buf, &env))
 	e.mu.unlock()
 	return st, err
 }
@@ -28,12 +28,12 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.lock()
-	q := e.public(c.startRecv(buf, env), env.Attended)
+	q := e.public(c.startRecv(buf, &env), env.Attended)
 	e.mu.unlock()
 	return q
 }
 
-func (c *Context) startRecv(buf []byte, env Env) *request {
+func (c *Context) startRecv(buf []byte, env *Env) *request {
 	e := c.e
 	r := e.take(kindRecv)
 	r.ctx, r.buf, r.sig = c, buf, env.Sig
@@ -169,6 +169,7 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message) {
 		return
 	}
 	p := &e.peers[source]
+	r.loaded = true
 	r.total = min(m.Length, len(r.buf))
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key

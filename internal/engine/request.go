@@ -57,12 +57,14 @@ const (
 )
 
 // request is a slot of the engine's table. All fields are guarded by Engine.mu.
+// What a small message touches stands together in front.
 type request struct {
 	e     *Engine
 	index uint32
 	gen   uint32
 	kind  requestKind
 	phase phase
+	mode  Mode
 
 	done       bool
 	inflight   bool // op is with the endpoint, and with it buf
@@ -70,29 +72,29 @@ type request struct {
 	abandoned  bool // its blocking call has left; free it when it is done
 	replied    bool // send: FIN or ACK has come before op was done
 	moving     bool // counted in Engine.moving
+	loaded     bool // release must drop what op and its like have; of a receive only if it reads
 
-	err    error
-	status Status // Source is a rank of ctx's group
+	sig  uint16
+	peer int32 // world rank; wild for a receive from any
+	tag  int32
 
 	ctx    *Context
 	buf    []byte
-	peer   int32 // world rank; wild for a receive from any
-	tag    int32
-	sig    uint16
-	mode   Mode
-	offset int                    // bytes moved so far
-	total  int                    // bytes to be moved
-	remote uint64                 // the other side's request, or memory address
-	key    uint64                 // the other side's memory key
+	waiter *waiter  // who is to be told
+	next   *request // free list, or a peer's queue
+	err    error
 	region transport.MemoryRegion // of buf: what a rendezvous sender lets be read, or an MRLocal fabric reads into
-	span   *Span                  // whose region that is; nil: it is this request's own
+	status Status                 // Source is a rank of ctx's group
+	node   node                   // in the posted queue
 
+	span     *Span        // whose region that is; nil: it is this request's own
+	offset   int          // bytes moved so far
+	total    int          // bytes to be moved
+	remote   uint64       // the other side's request, or memory address
+	key      uint64       // the other side's memory key
 	header   wire.Message // of what is to be sent
-	node     node         // in the posted queue
 	op       transport.Op
 	transfer *Transfer // whose request it is
-	waiter   *waiter   // who is to be told
-	next     *request  // free list, or a peer's queue
 }
 
 // handle is the request's name on the wire.
@@ -127,6 +129,7 @@ func (e *Engine) take(kind requestKind) *request {
 		r.next = nil
 	}
 	r.kind = kind
+	r.loaded = kind != kindRecv
 	return r
 }
 
@@ -136,10 +139,14 @@ func (e *Engine) release(r *request) {
 	r.gen++
 	r.kind, r.phase = kindFree, phaseIdle
 	r.done, r.abandoned, r.replied = false, false, false
-	r.err, r.ctx, r.buf, r.waiter, r.transfer = nil, nil, nil, nil, nil
+	r.err, r.ctx, r.buf, r.waiter = nil, nil, nil, nil
 	r.status = Status{}
-	r.op.Data, r.op.Region = nil, nil
-	r.offset, r.total, r.sig, r.mode = 0, 0, 0, Standard
+	r.sig, r.mode = 0, Standard
+	if r.loaded {
+		r.loaded = false
+		r.op.Data, r.op.Region, r.transfer = nil, nil, nil
+		r.offset, r.total = 0, 0
+	}
 	r.next = e.free
 	e.free = r
 }
@@ -195,7 +202,9 @@ func (e *Engine) entrust(r *request) {
 	if r.large() {
 		e.large++
 	}
-	e.wantProgress(r.large() || r.kind == kindControl)
+	if urgent := r.large() || r.kind == kindControl; urgent || e.async == asyncParked {
+		e.wantProgress(urgent)
+	}
 }
 
 // redeem takes a request back from asynchronous progress.
@@ -316,6 +325,11 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 			}
 			e = q.r.e
 			e.mu.lock()
+		}
+		if r := q.r; r.done && r.gen == q.gen { // most are, after the first
+			st, err := e.collect(r)
+			then(i, st, true, err)
+			continue
 		}
 		st, err := e.waitFor(ctx, q)
 		then(i, st, q.doneLocked(), err)

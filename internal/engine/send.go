@@ -42,7 +42,7 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 	e := c.e
 	e.mu.lock()
 	var err error
-	if r := c.startSend(buf, env); r != nil {
+	if r := c.startSend(buf, &env); r != nil {
 		_, err = e.blockOn(ctx, r)
 	}
 	e.mu.unlock()
@@ -57,7 +57,7 @@ func (c *Context) Isend(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.lock()
 	var q Request
-	if r := c.startSend(buf, env); r != nil {
+	if r := c.startSend(buf, &env); r != nil {
 		q = e.public(r, env.Attended)
 	}
 	e.mu.unlock()
@@ -88,7 +88,7 @@ func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
 }
 
 // startSend begins a send. nil: it is complete, as most small ones are.
-func (c *Context) startSend(buf []byte, env Env) *request {
+func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
 	p := &e.peers[to]
@@ -115,7 +115,7 @@ func (c *Context) startSend(buf []byte, env Env) *request {
 	return r
 }
 
-func (r *request) address(c *Context, to int32, buf []byte, env Env) {
+func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
 	r.ctx, r.buf = c, buf
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
 }
@@ -131,7 +131,7 @@ func (e *Engine) queueData(p *peer, r *request) {
 // endpoint keeps it or has no room: nil says that the message has left.
 //
 // Hot path: no allocation, no system call but the endpoint's.
-func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env Env) *request {
+func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *request {
 	r := e.spare
 	if r == nil {
 		r = e.take(kindFree)
