@@ -84,7 +84,7 @@ func spawn(l *link, err error) Request {
 		return refused(err)
 	}
 	c := l.c // the link is the goroutine's from here on
-	return Request{r: l.s.job.eng.Go(l.task), c: c, op: opCollective}
+	return c.begun(l.s.job.eng.Go(l.task), opCollective, noRank, noRank, 0)
 }
 
 func (l *link) run() error { return l.end(l.perform()) }

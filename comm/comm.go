@@ -20,8 +20,9 @@ import (
 // A nil *Comm, one that was freed, and every communicator after Finalize give
 // ErrClosed.
 type Comm struct {
-	s   *state
-	ctx context.Context
+	s     *state
+	ctx   context.Context
+	early *early // it is none, but stands for a request that is complete from the start
 }
 
 // state is what all copies of a communicator made by WithContext share.

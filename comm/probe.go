@@ -131,10 +131,9 @@ func imrecv[T any](m *Message, op string, buf []T) Request {
 		return refused(err)
 	}
 	if m.null {
-		return Request{early: fromNobody}
+		return Request{c: fromNobody}
 	}
-	return Request{r: m.m.Irecv(b), c: m.c, size: sizeOf[T](),
-		peer: int32(m.st.Source), tag: int32(m.st.Tag), op: opImrecv}
+	return m.c.begun(m.m.Irecv(b), opImrecv, m.st.Source, m.st.Tag, sizeOf[T]())
 }
 
 // RecvAlloc receives a message of any length into a slice of its own, which is

@@ -45,29 +45,46 @@ func (o callName) String() string { return callNames[o] }
 //
 // The buffers of the operation belong to it until Wait or Test has said that
 // it is complete. Every request must be waited for or tested to its end.
-type Request struct {
-	r     engine.Request
-	c     *Comm
-	early *early // complete from the start
-	size  int    // of a receive's elements
-	peer  int32
-	tag   int32
-	op    callName
+type Request struct { // of four words, which the compiler keeps in registers
+	r    engine.Request // its note is the size of a receive's elements
+	c    *Comm          // nil in the zero Request
+	call call
 }
 
-// early is the outcome of a request that never was under way.
+// call is what an error says of the operation:
+//
+//	┌ operation ┬ peer ──┬ tag ┐
+//	└ 5 bits    ┴ 27     ┴ 32  ┘
+type call uint64
+
+func callOf(op callName, peer, tag int) call {
+	return call(op)<<59 | call(peer)<<37>>5 | call(uint32(tag))
+}
+
+func (c call) op() callName { return callName(c >> 59) }
+func (c call) peer() int    { return int(int64(c) << 5 >> 37) }
+func (c call) tag() int     { return int(int32(c)) }
+
+// early is the outcome of a request that never was under way; its Comm stands
+// for it in the Request.
 type early struct {
 	st  Status
 	err error
 }
 
 var (
-	fromNobody = &early{st: nobody}
-	hasLeft    = &early{} // a send that was complete at once
+	fromNobody = &Comm{early: &early{st: nobody}}
+	hasLeft    = &Comm{early: &early{}} // a send that was complete at once
 )
 
 // refused is a request whose arguments were wrong.
-func refused(err error) Request { return Request{early: &early{err: err}} }
+func refused(err error) Request { return Request{c: &Comm{early: &early{err: err}}} }
+
+// begun is a request that is under way. size is of a receive's elements.
+func (c *Comm) begun(r engine.Request, op callName, peer, tag, size int) Request {
+	r.Note = uint32(size)
+	return Request{r: r, c: c, call: callOf(op, peer, tag)}
+}
 
 // Isend is Send that returns at once; buf belongs to the request until it is
 // complete, and must not be written to (MPI_Isend, MPI 4.1 §3.7).
@@ -106,10 +123,10 @@ func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
 		return refused(c.fail("Irecv", source, tag, err))
 	}
 	if source == ProcNull {
-		return Request{early: fromNobody}
+		return Request{c: fromNobody}
 	}
 	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag})
-	return Request{r: r, c: c, size: sizeOf[T](), peer: int32(source), tag: int32(tag), op: opIrecv}
+	return c.begun(r, opIrecv, source, tag, sizeOf[T]())
 }
 
 func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Request {
@@ -122,9 +139,9 @@ func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Req
 	}
 	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Mode: mode})
 	if r == (engine.Request{}) {
-		return Request{early: hasLeft}
+		return Request{c: hasLeft}
 	}
-	return Request{r: r, c: c, peer: int32(dest), tag: int32(tag), op: op}
+	return c.begun(r, op, dest, tag, 0)
 }
 
 // Wait blocks until the operation is complete (MPI_Wait). The status is a
@@ -135,11 +152,11 @@ func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Req
 //
 // Hot path: no allocation.
 func (r Request) Wait() (Status, error) {
-	if r.early != nil {
-		return r.early.st, r.early.err
-	}
 	if r.c == nil {
 		return Status{}, nil
+	}
+	if e := r.c.early; e != nil {
+		return e.st, e.err
 	}
 	st, err := r.r.Wait(r.context())
 	return r.outcome(st, err == nil || !isContext(err) || r.r.Done(), err)
@@ -147,7 +164,7 @@ func (r Request) Wait() (Status, error) {
 
 // context ends a wait for the request.
 func (r *Request) context() context.Context {
-	if r.op == opCollective {
+	if r.call.op() == opCollective {
 		return context.Background() // it watches the communicator's context itself
 	}
 	return r.c.ctx
@@ -156,11 +173,11 @@ func (r *Request) context() context.Context {
 // Test says whether the operation is complete, without blocking (MPI_Test). If
 // it is, the request is done with, as after Wait.
 func (r Request) Test() (Status, bool, error) {
-	if r.early != nil {
-		return r.early.st, true, r.early.err
-	}
 	if r.c == nil {
 		return Status{}, true, nil
+	}
+	if e := r.c.early; e != nil {
+		return e.st, true, e.err
 	}
 	est, done, err := r.r.Test()
 	if !done {
@@ -175,11 +192,11 @@ func (r Request) Test() (Status, bool, error) {
 // a send and a collective go on as if it had not been called (MPI_Cancel). It
 // is local and does not block.
 func (r Request) Cancel() error {
-	if r.early != nil || r.c == nil {
+	if !r.pending() {
 		return nil
 	}
 	if err := r.r.Cancel(); err != nil {
-		return r.c.fail("Cancel", int(r.peer), int(r.tag), err)
+		return r.c.fail("Cancel", r.call.peer(), r.call.tag(), err)
 	}
 	return nil
 }
@@ -188,20 +205,21 @@ func (r Request) Cancel() error {
 // operation has ended.
 func (r *Request) outcome(est engine.Status, done bool, err error) (Status, error) {
 	var st Status
-	if r.op == opIrecv || r.op == opImrecv {
-		st, err = status(est, r.size, err)
+	op := r.call.op()
+	if op == opIrecv || op == opImrecv {
+		st, err = status(est, int(r.r.Note), err)
 	}
 	if err == nil {
 		return st, nil
 	}
-	if !done && r.op != opCollective {
+	if !done && op != opCollective {
 		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
 	}
-	return st, r.c.fail(r.op.String(), int(r.peer), int(r.tag), err)
+	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
 }
 
 // pending says that the request is neither zero nor complete from the start.
-func (r Request) pending() bool { return r.early == nil && r.c != nil }
+func (r Request) pending() bool { return r.c != nil && r.c.early == nil }
 
 // WaitAll blocks until all requests are complete, also where some fail, and
 // makes them zero (MPI_Waitall). It returns the error of the first that
@@ -218,8 +236,8 @@ func WaitAll(rs []Request) error {
 	engine.WaitEach(len(rs), func(i int) (engine.Request, context.Context) {
 		r := &rs[i]
 		if !r.pending() {
-			if r.early != nil {
-				failed(i, r.early.err)
+			if r.c != nil {
+				failed(i, r.c.early.err)
 			}
 			*r = Request{}
 			return engine.Request{}, nil
@@ -245,10 +263,11 @@ func (r Request) complete() bool { return !r.pending() || r.r.Done() }
 func WaitAny(rs []Request) (int, Status, error) {
 	var first *Request
 	for i := range rs {
-		if rs[i].early != nil {
+		switch {
+		case rs[i].c == nil:
+		case rs[i].c.early != nil:
 			return take(rs, i)
-		}
-		if first == nil && rs[i].c != nil {
+		case first == nil:
 			first = &rs[i]
 		}
 	}
@@ -278,7 +297,7 @@ func take(rs []Request, i int) (int, Status, error) {
 func TestAny(rs []Request) (int, Status, bool, error) {
 	active := false
 	for i := range rs {
-		if rs[i].early == nil && rs[i].c == nil {
+		if rs[i].c == nil {
 			continue
 		}
 		active = true
@@ -361,7 +380,7 @@ func TestSome(rs []Request, done []Completion) []Completion {
 // collect appends the requests that are complete to done, and makes them zero.
 func collect(rs []Request, done []Completion) []Completion {
 	for i := range rs {
-		if rs[i].early == nil && rs[i].c == nil || !rs[i].complete() {
+		if rs[i].c == nil || !rs[i].complete() {
 			continue
 		}
 		_, st, err := take(rs, i)

@@ -386,5 +386,5 @@ func (x *window) request(op callName, target int, r engine.Request, err error) R
 	if err != nil {
 		return refused(x.c.fail(op.String(), target, noRank, err))
 	}
-	return Request{r: r, c: x.c, peer: int32(target), tag: noRank, op: op}
+	return x.c.begun(r, op, target, noRank, 0)
 }

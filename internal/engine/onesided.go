@@ -154,7 +154,7 @@ func (p *Port) Tell() {
 // Begin returns a request for Complete to complete. The caller holds the lock.
 func (p *Port) Begin() Request {
 	r := p.e.take(kindOp)
-	return Request{r, r.gen}
+	return Request{r: r, gen: r.gen}
 }
 
 // Complete ends a request of Begin's. The caller holds the lock.

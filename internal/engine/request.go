@@ -19,8 +19,9 @@ type Status struct {
 // operation has been waited for is harmless and answers "complete". The zero
 // Request is complete.
 type Request struct {
-	r   *request
-	gen uint32
+	r    *request
+	gen  uint32
+	Note uint32 // the holder's; the engine carries it along
 }
 
 type requestKind uint8
@@ -189,7 +190,7 @@ func (e *Engine) public(r *request, attended bool) Request {
 	if !r.done && !attended {
 		e.entrust(r)
 	}
-	return Request{r, r.gen}
+	return Request{r: r, gen: r.gen}
 }
 
 // entrust leaves a request to asynchronous progress until it is done.
@@ -243,7 +244,7 @@ func (e *Engine) completed(err error) Request {
 	defer e.mu.unlock()
 	r := e.take(kindTask)
 	e.complete(r, err)
-	return Request{r, r.gen}
+	return Request{r: r, gen: r.gen}
 }
 
 // Done reports whether the operation has ended, without freeing it and without

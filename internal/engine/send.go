@@ -404,7 +404,7 @@ func (e *Engine) sendSelf(r *request) {
 		e.complete(r, nil)
 	} else {
 		u.cost = 0
-		u.self = Request{r, r.gen} // it completes when it is received
+		u.self = Request{r: r, gen: r.gen} // it completes when it is received
 		r.phase = phaseSent
 		r.header = m
 	}

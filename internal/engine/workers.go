@@ -28,7 +28,7 @@ func (e *Engine) Go(f func() error) Request {
 		return e.completed(f()) // it fails at once, and gives up what it has
 	}
 	r := e.take(kindTask)
-	q := Request{r, r.gen}
+	q := Request{r: r, gen: r.gen}
 	e.tasks++
 	e.mu.unlock()
 	t := task{f, r}
