@@ -23,6 +23,7 @@ type arena struct {
 	members []int // by rank within the host: the communicator's
 	views   [][]byte
 	own     transport.MemoryRegion
+	upTo    [coll.KindExscan + 1]int // by call: what coll.SharedUpTo answers
 }
 
 // noArena stands for that there is none and will be none.
@@ -78,6 +79,9 @@ func (l *link) makeArena() (*arena, error) {
 			a.release(s)
 			return noArena, nil
 		}
+	}
+	for k := range a.upTo {
+		a.upTo[k] = coll.SharedUpTo(s.job.coll, a.host, coll.Kind(k))
 	}
 	return a, nil
 }
@@ -174,6 +178,9 @@ func (l *link) Sig() uint16 { return l.env.Sig }
 // Await is coll.HostLink's.
 func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 	peer := l.arena.members[rank]
+	if l.unsigned {
+		l.countersign()
+	}
 	l.awaits(peer)
 	return l.s.coll.Await(l.ctx, peer, word, least)
 }
@@ -181,10 +188,13 @@ func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 // Wake is coll.HostLink's.
 //
 // Hot path: no allocation, no system call but to wake who sleeps.
-func (l *link) Wake() {
-	for _, r := range l.arena.members {
-		if r != l.s.rank {
-			l.s.coll.Wake(r)
+func (l *link) Wake() { l.arena.wake(l.s) }
+
+// wake rouses the other ranks of the host that sleep.
+func (a *arena) wake(s *state) {
+	for _, r := range a.members {
+		if r != s.rank {
+			s.coll.Wake(r)
 		}
 	}
 }

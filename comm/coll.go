@@ -59,9 +59,35 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	return l, nil
 }
 
-// sign sets what all ranks must agree on.
+// signature is what of a call its ranks must agree on, and its fingerprint.
+type signature struct {
+	signed   signedCall
+	sig      uint16 // of signed
+	unsigned bool   // state.signed does not have it yet
+}
+
+type signedCall struct {
+	what              coll.Kind
+	root, count, elem int
+	opID              int
+}
+
+// sign sets what all ranks must agree on. Programs make the same call again and
+// again, so that the last one's fingerprint is kept.
+//
+// Hot path: no allocation.
 func (l *link) sign(what coll.Kind, root, count int) {
-	l.env.Sig = coll.Signature(what, root, count, l.elem, l.opID)
+	if call := (signedCall{what, root, count, l.elem, l.opID}); l.sig == 0 || call != l.signed {
+		l.signed, l.sig = call, coll.Signature(what, root, count, l.elem, l.opID)
+	}
+	l.env.Sig = l.sig
+	l.unsigned = true
+}
+
+// countersign notes what the call was, for ranks that ask; see watch. In shared
+// memory there is time for it while the call waits for another rank.
+func (l *link) countersign() {
+	l.unsigned = false
 	if seq := uint64(l.env.Tag); seq <= seqMask {
 		l.s.signed[seq%signedCalls].Store(seq<<16 | uint64(l.env.Sig))
 	}
@@ -91,16 +117,45 @@ func (l *link) run() error { return l.end(l.perform()) }
 
 // perform runs the algorithm. A panic in an operation of the program's becomes
 // an error.
-func (l *link) perform() (err error) {
+func (l *link) perform() error {
 	if l.opID == opOfProgram {
-		defer catch(&err)
+		return l.performShielded()
 	}
+	return l.carryOut()
+}
+
+func (l *link) performShielded() (err error) {
+	defer catch(&err)
+	return l.carryOut()
+}
+
+func (l *link) carryOut() error {
+	cfg := l.s.job.coll
 	if l.seeks {
 		if err := l.enter(); err != nil {
 			return err
 		}
+		if l.shared {
+			h := l.arena.host
+			h.Enter(l, l.env.Sig) // release does what Owes says
+			switch l.what {
+			case coll.KindBarrier:
+				return h.Barrier()
+			case coll.KindBcast:
+				return h.Bcast(l.recv, l.root)
+			case coll.KindReduce:
+				return h.Reduce(cfg, l.send, l.recv, l.op, l.root)
+			case coll.KindAllreduce:
+				return h.Allreduce(cfg, l.send, l.recv, l.op)
+			case coll.KindAllgather:
+				return h.Allgather(l.send, l.recv)
+			case coll.KindAlltoall:
+				return h.Alltoall(l.send, l.recv)
+			default:
+			}
+		}
 	}
-	cfg := l.s.job.coll
+	l.countersign()
 	switch l.what {
 	case coll.KindBarrier:
 		return coll.Barrier(l, cfg)

@@ -45,8 +45,9 @@ type state struct {
 	seq    atomic.Uint32 // collectives started
 	closed atomic.Bool
 
-	turn   atomic.Pointer[link] // nil: somebody has it; see turn.go
-	queued atomic.Int32         // links of queue
+	turn   atomic.Uint32 // 0: somebody has it; see turn.go
+	spare  *link         // that lies with the turn; of who has that
+	queued atomic.Int32  // links of queue
 	arena  atomic.Pointer[arena]
 	news   uint32 // of the engine when coll was last found usable; of who has the turn
 
@@ -73,7 +74,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
-	s.turn.Store(s.spareLocked())
+	s.freeTurn(s.spareLocked())
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(noArena) // on all ranks alike
 	}

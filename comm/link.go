@@ -30,6 +30,7 @@ type link struct {
 	env  engine.Env
 
 	plan
+	signature
 	task func() error // perform and end, for the nonblocking forms
 
 	// Of the turn to use the arena; see turn.go.
@@ -38,7 +39,8 @@ type link struct {
 	granted chan struct{} // of one token; nil: it never queued
 	seeks   bool          // the call needs the arena, or to know whether it does
 	count   int           // what seek was given
-	picked  int           // what coll.Pick answered
+	shared  bool          // it is in shared memory of all ranks, by coll.SharedUpTo
+	picked  int           // else, what coll.Pick answered
 	arena   *arena        // that the call uses; nil: it is made of messages
 
 	reqs    []transfer // by ticket
@@ -80,7 +82,9 @@ func (c *Comm) begin(name string) (*link, error) {
 
 func (s *state) take(c *Comm, name string, tag int) *link {
 	l := s.takeTurn()
-	if l == nil {
+	if l != nil {
+		l.hasTurn = true
+	} else {
 		s.linkMu.Lock()
 		l = s.spareLocked()
 		s.linkMu.Unlock()
@@ -134,8 +138,8 @@ func (l *link) broken(err error) error {
 
 func (l *link) release() {
 	s := l.s
-	if l.waits.Load() != 0 {
-		l.waits.Store(0)
+	if l.unsigned {
+		l.countersign()
 	}
 	if l.queues { // the call ended before it could wait
 		s.leaveQueue(l)
@@ -153,16 +157,26 @@ func (l *link) release() {
 	l.c, l.ctx = nil, nil
 	l.plan = plan{}
 	l.reqs = l.reqs[:0]
-	l.seeks, l.arena = false, nil
+	a := l.arena
+	l.seeks, l.shared, l.arena = false, false, nil
 	if l.hasTurn {
 		l.hasTurn = false
+		wake := a != nil && a.host.Owes()
 		s.freeTurn(l)
+		if wake {
+			a.wake(s)
+		}
 		return
 	}
+	l.rest()
 	s.linkMu.Lock()
 	s.links = append(s.links, l)
 	s.linkMu.Unlock()
 }
+
+// rest says that the link waits for nobody. The one that lies with the turn need
+// not say so.
+func (l *link) rest() { l.waits.Store(0) }
 
 // Rank is coll.Link's.
 func (l *link) Rank() int { return l.s.rank }

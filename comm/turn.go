@@ -20,9 +20,8 @@ import (
 //	  ▼                              │        ▼
 //	no turn ── wants the arena ──► queue   goes on without
 //
-// A free turn is the link that stands in state.turn, so that a collective that
-// nobody contends with pays for the turn and for its link at once, by one swap,
-// and gives both back by one store.
+// Who takes the turn takes the link that lies with it, so that a collective that
+// nobody contends with gets both by one swap, and gives both back by one store.
 //
 // Nobody waits in vain. Of the collectives that any rank has started and not
 // finished, look at the one that was started first: a rank that has started it
@@ -32,26 +31,27 @@ import (
 // waiting for later ones.
 //
 // Invariants:
-//   - state.turn is not nil while and only while nobody has the turn.
+//   - state.turn is 1 while and only while nobody has the turn; then state.spare
+//     is a link that nobody uses.
 //   - a link that finds the turn free while others queue gives it to the first.
 type turnQueue struct {
 	links []*link // first come first
 	over  bool    // the arena goes: nobody gets a turn any more
 }
 
-// takeTurn takes the turn, and the link with it, if it is free; else nil.
+// takeTurn takes the turn, and the link with it, if it is free and nobody
+// queues for it; else nil.
 //
 // Hot path: no allocation, no lock.
 func (s *state) takeTurn() *link {
-	l := s.turn.Swap(nil)
-	if l == nil {
+	if s.turn.Swap(0) == 0 {
 		return nil
 	}
+	l := s.spare
 	if s.queued.Load() > 0 { // it is somebody else's
 		s.freeTurn(l)
 		return nil
 	}
-	l.hasTurn = true
 	return l
 }
 
@@ -59,7 +59,8 @@ func (s *state) takeTurn() *link {
 //
 // Hot path: no allocation, no lock where nobody queues.
 func (s *state) freeTurn(l *link) {
-	s.turn.Store(l)
+	s.spare = l
+	s.turn.Store(1)
 	if s.queued.Load() > 0 {
 		s.grant()
 	}
@@ -70,14 +71,11 @@ func (s *state) grant() {
 	s.linkMu.Lock()
 	defer s.linkMu.Unlock()
 	q := &s.queue
-	if len(q.links) == 0 {
-		return
-	}
-	free := s.turn.Swap(nil)
-	if free == nil {
+	if len(q.links) == 0 || s.turn.Swap(0) == 0 {
 		return // who has it will come here
 	}
-	s.links = append(s.links, free)
+	s.spare.rest()
+	s.links = append(s.links, s.spare)
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
 	s.queued.Add(-1)
@@ -173,7 +171,11 @@ func (l *link) seek(count int) {
 		return
 	}
 	l.count, l.seeks = count, true
-	if a != nil {
+	switch {
+	case a == nil:
+	case count <= a.upTo[l.what] && l.op.Size <= 64:
+		l.shared = true
+	default:
 		if l.picked, l.seeks = coll.Pick(s.job.coll, a.host, l.what, count, l.op); !l.seeks {
 			if l.hasTurn {
 				l.dropTurn()
@@ -217,7 +219,7 @@ func (l *link) enter() error {
 	if a == noArena {
 		return nil
 	}
-	if l.picked == coll.Unpicked {
+	if !l.shared && l.picked == coll.Unpicked {
 		var uses bool
 		if l.picked, uses = coll.Pick(s.job.coll, a.host, l.what, l.count, l.op); !uses {
 			l.dropTurn()

@@ -139,11 +139,17 @@ func (j *job) ask() {
 	j.watch.mu.Lock()
 	defer j.watch.mu.Unlock()
 	for _, s := range j.watch.states {
+		resting := s.takeTurn() // whose waits are over, whatever it says
 		s.linkMu.Lock()
 		for _, l := range s.all {
-			s.askFor(l)
+			if l != resting {
+				s.askFor(l)
+			}
 		}
 		s.linkMu.Unlock()
+		if resting != nil {
+			s.freeTurn(resting)
+		}
 	}
 }
 

@@ -1,6 +1,10 @@
 package coll
 
-import "strings"
+import (
+	"math"
+	"sort"
+	"strings"
+)
 
 // Auto is the name that stands for choosing the algorithm by size and ranks.
 const Auto = "auto"
@@ -296,6 +300,27 @@ func (c *Config) autoReduceScatter(f facts) int {
 		return reduceScatterByReduce
 	}
 	return reduceScatterByPairwise
+}
+
+// SharedUpTo is the largest count of bytes, as in Pick, up to which Pick has a
+// call made in shared memory that all ranks share, or -1: for calls that Host
+// makes itself (see Enter) of elements of at most 64 bytes.
+func SharedUpTo(cfg *Config, h *Host, k Kind) int {
+	switch k {
+	case KindBarrier, KindBcast, KindReduce, KindAllreduce, KindAllgather, KindAlltoall:
+	default:
+		return -1
+	}
+	cfg = orDefault(cfg)
+	uses := func(count int) bool {
+		picked, _ := Pick(cfg, h, k, count, Op{})
+		return picked == int(firstOfHost[k.family()])
+	}
+	// The choice has one cut-off, if any.
+	if !uses(0) {
+		return -1
+	}
+	return sort.Search(math.MaxInt32, func(count int) bool { return !uses(count + 1) })
 }
 
 // autoHost is the choice among the algorithms of shared memory, or byAuto.

@@ -102,7 +102,7 @@ func barrierHier(l Link, cfg *Config) error {
 		}
 	}
 	h.next()
-	return h.bcast(nil, 0)
+	return h.Bcast(nil, 0)
 }
 
 func bcastHier(l Link, cfg *Config, buf []byte, root int) error {
@@ -113,19 +113,19 @@ func bcastHier(l Link, cfg *Config, buf []byte, root int) error {
 			return err
 		}
 	}
-	return h.bcast(buf, speaker)
+	return h.Bcast(buf, speaker)
 }
 
 func reduceHier(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 	h := enter(l)
 	s, speaker := h.among(l, root)
 	if s == nil {
-		return h.reduce(cfg, send, nil, op, speaker)
+		return h.Reduce(cfg, send, nil, op, speaker)
 	}
 	if l.Rank() != root {
 		recv = l.Scratch(len(send))
 	}
-	if err := h.reduce(cfg, send, recv, op, speaker); err != nil {
+	if err := h.Reduce(cfg, send, recv, op, speaker); err != nil {
 		return err
 	}
 	return Reduce(s, cfg, recv, recv, op, h.of[root])
@@ -134,7 +134,7 @@ func reduceHier(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
 func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 	h := enter(l)
 	s, speaker := h.among(l, nobody)
-	if err := h.reduce(cfg, send, recv, op, speaker); err != nil {
+	if err := h.Reduce(cfg, send, recv, op, speaker); err != nil {
 		return err
 	}
 	if s != nil {
@@ -143,7 +143,7 @@ func allreduceHier(l Link, cfg *Config, send, recv []byte, op Op) error {
 		}
 	}
 	h.next()
-	return h.bcast(recv, speaker)
+	return h.Bcast(recv, speaker)
 }
 
 // ofHost is where the equal blocks of a host's ranks, which follow each other,
@@ -180,7 +180,7 @@ func allgatherHier(l Link, cfg *Config, recv []byte, b blocks) error {
 		}
 	}
 	h.next()
-	return h.bcast(recv, speaker)
+	return h.Bcast(recv, speaker)
 }
 
 func gatherHier(l Link, cfg *Config, send, recv []byte, b blocks, root int) error {

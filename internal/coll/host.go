@@ -76,6 +76,8 @@ type Host struct {
 	call  uint64 // number of the call under way or of the last one
 	known uint64 // all ranks of the host are known to have arrived at this call
 	sig   uint16 // of the call under way
+	lazy  bool   // the call's link wakes the others when it ends, if …
+	owes  bool   // … this rank has arrived and not woken them since
 	link  HostLink
 	tmp   []byte // of the call under way; nil: not asked for
 }
@@ -146,9 +148,29 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 func enter(l Link) *Host {
 	hl := l.(HostLink)
 	h, _ := hl.Host()
-	h.link, h.sig, h.tmp = hl, hl.Sig(), nil
-	h.next()
+	h.Enter(hl, hl.Sig())
+	h.lazy = false
 	return h
+}
+
+// Enter begins a call for which SharedUpTo has said that it is made in shared
+// memory, and that is made by Barrier, Bcast, Reduce, Allreduce, Allgather or
+// Alltoall: those of the package without their checks and their choice. When it
+// has ended, Owes says whether the link is to Wake the others, after a store by
+// sync/atomic: so a rank that arrives pays for one store of that kind, not two.
+//
+// Hot path: no allocation.
+func (h *Host) Enter(l HostLink, sig uint16) {
+	h.link, h.sig, h.tmp = l, sig, nil
+	h.lazy = true
+	h.next()
+}
+
+// Owes says whether ranks that sleep are still to be woken, and that they will be.
+func (h *Host) Owes() bool {
+	owes := h.owes
+	h.owes = false
+	return owes
 }
 
 // next begins the next step of a call that takes several: to the host each is a
@@ -176,13 +198,24 @@ func (h *Host) after(i int) int {
 
 // await waits for a word of a rank of the host.
 //
-// Hot path: no allocation, no lock and no system call where it is there.
+// Hot path: no allocation, no lock and no system call where it is there soon.
 func (h *Host) await(rank int, word *atomic.Uint64, least uint64) error {
-	if int64(word.Load()-least) >= 0 {
-		return nil
+	for range glances {
+		if int64(word.Load()-least) >= 0 {
+			return nil
+		}
+	}
+	if h.owes {
+		h.owes = false
+		h.own().lines[h.call%ringLines].word.Add(0) // others see the arrival before this rank sees who sleeps
+		h.link.Wake()
 	}
 	return h.link.Await(rank, word, least)
 }
+
+// glances is how often a rank looks for another before it wakes who sleeps: for
+// about as long as a line takes to come.
+const glances = 64
 
 // settle waits until all have arrived at a call before this one.
 func (h *Host) settle(call uint64) error {
@@ -218,8 +251,17 @@ func (h *Host) arrive() error {
 	if err != nil {
 		return err
 	}
-	h.say(&l.word, h.call<<16|uint64(h.sig))
+	h.arrived(l)
 	return nil
+}
+
+// arrived stores the word of the arrival line.
+func (h *Host) arrived(l *line) {
+	if h.owes = h.lazy; h.lazy {
+		storeRelease(&l.word, h.call<<16|uint64(h.sig))
+		return
+	}
+	h.say(&l.word, h.call<<16|uint64(h.sig))
 }
 
 // say stores a word that others may wait for.
@@ -305,7 +347,7 @@ func (h *Host) offer(data []byte) error {
 		}
 		copy(bay, data)
 	}
-	h.say(&l.word, h.call<<16|uint64(h.sig))
+	h.arrived(l)
 	return nil
 }
 

@@ -10,10 +10,19 @@ package coll
 // Cost: a copy of the own block and one of each other's.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.7.
 // Restrictions: all ranks share memory.
-//
-// Hot path: no allocation, no lock and no system call where ranks are not late.
 func allgatherShared(l Link, _ *Config, recv []byte, b blocks) error {
 	return enter(l).allgather(recv, b)
+}
+
+// Allgather is the allgather of equal blocks within the host, after Enter. send
+// is the own block, and may be where it belongs in recv.
+//
+// Hot path: no allocation, no lock and no system call where ranks are not late.
+func (h *Host) Allgather(send, recv []byte) error {
+	b := blocks{equal: len(recv) / h.Size}
+	send = ownBlock(send, recv, b, h.Rank)
+	move(b.of(recv, h.Rank), send)
+	return h.allgather(recv, b)
 }
 
 func (h *Host) allgather(recv []byte, b blocks) error {

@@ -12,10 +12,14 @@ package coll
 // Cost: a copy and P-1 combinations per rank.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.6.
 // Restrictions: all ranks share memory; an element fits a piece.
+func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
+	return enter(l).Allreduce(cfg, send, recv, op)
+}
+
+// Allreduce is the allreduce within the host, after Enter.
 //
 // Hot path: no allocation, no lock and no system call where ranks are not late.
-func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
-	h := enter(l)
+func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
 		return h.slices(send, recv, op, everybody)
 	}

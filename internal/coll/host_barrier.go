@@ -10,10 +10,12 @@ package coll
 // Cost: one line and P-1 looks; beyond flatRanks log₂ P lines, one after the other.
 // Source: Mellor-Crummey and Scott, ACM TOCS 9(1), 1991; MPI-4.1 section 6.3.
 // Restrictions: all ranks share memory.
+func barrierShared(l Link, _ *Config) error { return enter(l).Barrier() }
+
+// Barrier is the barrier within the host, after Enter.
 //
 // Hot path: no allocation, no lock and no system call where ranks are not late.
-func barrierShared(l Link, _ *Config) error {
-	h := enter(l)
+func (h *Host) Barrier() error {
 	if err := h.arrive(); err != nil {
 		return err
 	}

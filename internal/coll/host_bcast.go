@@ -10,12 +10,12 @@ package coll
 // only for room.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.4.
 // Restrictions: all ranks share memory.
-func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l).bcast(buf, root) }
+func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l).Bcast(buf, root) }
 
-// bcast takes the root's rank within the host.
+// Bcast is the bcast within the host, after Enter; root is a rank of it.
 //
 // Hot path: no allocation, no lock and no system call where ranks are not late.
-func (h *Host) bcast(buf []byte, root int) error {
+func (h *Host) Bcast(buf []byte, root int) error {
 	piece := h.piece(1)
 	switch {
 	case h.Size == 1:

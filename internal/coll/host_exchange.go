@@ -47,9 +47,19 @@ func scatterShared(l Link, _ *Config, send, recv []byte, b blocks, root int) err
 	return enter(l).scatter(send, recv, b, root)
 }
 
-// Hot path: no allocation, no lock and no system call where ranks are not late.
 func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb blocks) error {
-	h := enter(l)
+	return enter(l).alltoall(send, sb, recv, rb)
+}
+
+// Alltoall is the alltoall of equal blocks within the host, after Enter.
+//
+// Hot path: no allocation, no lock and no system call where ranks are not late.
+func (h *Host) Alltoall(send, recv []byte) error {
+	b := blocks{equal: len(recv) / h.Size}
+	return h.alltoall(send, b, recv, b)
+}
+
+func (h *Host) alltoall(send []byte, sb blocks, recv []byte, rb blocks) error {
 	move(rb.of(recv, h.Rank), sb.of(send, h.Rank))
 	x := hostExchange{
 		h: h, send: send, sb: sb, recv: recv, rb: rb, uniform: sb.uniform() && rb.uniform(),
@@ -195,7 +205,7 @@ func (x *hostExchange) begin() error {
 			copy(to[x.at(0, place):], cutOut(data, 0, x.part))
 		}
 	}
-	h.say(&l.word, h.call<<16|uint64(h.sig))
+	h.arrived(l)
 	return nil
 }
 

@@ -12,13 +12,13 @@ package coll
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.9.1.
 // Restrictions: all ranks share memory; an element fits a piece.
 func reduceShared(l Link, cfg *Config, send, recv []byte, op Op, root int) error {
-	return enter(l).reduce(cfg, send, recv, op, root)
+	return enter(l).Reduce(cfg, send, recv, op, root)
 }
 
-// reduce takes the root's rank within the host.
+// Reduce is the reduce within the host, after Enter; root is a rank of it.
 //
 // Hot path: no allocation, no lock and no system call where ranks are not late.
-func (h *Host) reduce(cfg *Config, send, recv []byte, op Op, root int) error {
+func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 	if h.Size == 1 {
 		move(recv, send)
 		return nil
