@@ -37,6 +37,9 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, d.noRoom(p, err)
 	}
 	b := r.bytes[i*lineSize+wordSize:]
+	if k > 1 && k <= aheadLines {
+		own(b[:n])
+	}
 	copy(b, op.Header[:hl])
 	copy(b[hl:], op.Data)
 	r.publish(i, k, n, kindMessage)

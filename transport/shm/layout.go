@@ -64,7 +64,9 @@ func newLayout(n int) layout {
 func ringLines(n int) int {
 	switch {
 	case n <= 2:
-		return 256 << 10 / lineSize
+		return 1 << 20 / lineSize
+	case n <= 4:
+		return 512 << 10 / lineSize
 	case n <= 16:
 		return 128 << 10 / lineSize
 	case n <= 128:

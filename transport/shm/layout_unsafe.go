@@ -30,3 +30,13 @@ func fromPage(mem []byte) []byte {
 	skip := int(uintptr(unsafe.Pointer(p)) & uintptr(os.Getpagesize()-1))
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(p), -skip)), len(mem)+skip)
 }
+
+// own prepares to write b, which another core has read or written last.
+//
+// Hot path: no allocation.
+func own(b []byte) { prefetchWrite(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }
+
+// fetchLines prepares to read b, which another core has written.
+//
+// Hot path: no allocation.
+func fetchLines(b []byte) { prefetchRead(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }

@@ -38,6 +38,10 @@ const (
 	firstControl = 16       // from here on: transfers
 )
 
+// aheadLines are the lines of the longest message that is worth asking for as a
+// whole before it is copied; longer copies are found out by the core itself.
+const aheadLines = 32
+
 // linesOf is how many lines n bytes take behind their word.
 func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 
@@ -184,6 +188,9 @@ func (r *inRing) next() (b []byte, kind uint8, err error) {
 	}
 	r.pos += k
 	i *= lineSize
+	if k > 2 && k <= aheadLines { // the core's own guesses see to the second line
+		fetchLines(r.bytes[i+lineSize : i+k*lineSize])
+	}
 	return r.bytes[i+wordSize : i+wordSize+uint64(n) : i+wordSize+uint64(n)], w.Kind(), nil
 }
 

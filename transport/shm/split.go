@@ -72,8 +72,8 @@ type claims struct {
 const (
 	claimLines = claimCount - 2
 
-	splitMin  = 32 << 10 // a smaller one is over before help comes
-	pieceMin  = 16 << 10
+	splitMin  = 48 << 10 // a smaller one is over before help comes
+	pieceMin  = 32 << 10
 	pieceMax  = 64 << 10 // so that no poll takes long
 	splitInto = 16       // pieces, where their size permits
 
