@@ -124,7 +124,7 @@ func (e *Engine) runAsync() bool {
 			e.mu.breathe()
 			continue
 		case stepYield:
-			e.yield()
+			e.yield(&p)
 			continue
 		case stepSleep:
 		}

@@ -95,6 +95,7 @@ type Engine struct {
 	rails      []rail
 	waitset    waitset
 	policy     policy
+	born       time.Time
 	glances    atomic.Int32 // of an Await at its word before it takes the lock
 	blind      bool         // a transport cannot end a sleep when something comes
 	eagerLimit int          // the least of the rails', and of messages to this rank itself
@@ -126,10 +127,10 @@ type Engine struct {
 	moving  int      // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
-	polls       int       // of leaders, ever
-	wanted      bool      // somebody else has use for the core: the last yield took long
-	shownUp     time.Time // when the last went through the scheduler
-	leads       int       // how often somebody led
+	polls       int           // of leaders, ever
+	wanted      bool          // somebody else has use for the core: the last yield took long
+	shownUp     time.Duration // when the last went through the scheduler
+	leads       int           // how often somebody led
 	leadsSeen   int
 	followers   []*waiter
 	watchers    []*waiter // told of every completion
@@ -235,6 +236,7 @@ func New(cfg Config) (*Engine, error) {
 		notice:  cfg.Notice,
 	}
 	e.mu.init()
+	e.born = time.Now()
 	e.quiet = sync.NewCond(&e.mu)
 	e.window = min(max(p.Int("engine.unexpected_limit")/max(1, cfg.Size-1), windowMin), windowMax)
 	e.eagerLimit = e.window/4 - messageCost // a message must leave room for others within the window

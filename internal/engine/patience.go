@@ -51,7 +51,7 @@ const (
 	// looks: reading it may cost as much as a poll.
 	polls = 32
 	// fewPolls are the polls before the first yield where ranks outnumber cores.
-	fewPolls = 20
+	fewPolls = 6
 	// turnPolls are the polls between two yields where they do not.
 	turnPolls = 16
 
@@ -129,6 +129,9 @@ func (e *Engine) background(p *patience) step {
 	return e.next(p, e.policy.spare)
 }
 
+// clock is the time since the engine was made, by the cheapest clock there is.
+func (e *Engine) clock() time.Duration { return time.Since(e.born) }
+
 type step int
 
 const (
@@ -142,12 +145,13 @@ type patience struct {
 	polls   int // that found nothing
 	look    int // at which of them to decide anew
 	yielded bool
-	since   time.Time // of the first decision
+	since   time.Duration // when the first decision was taken; 0: none was
+	now     time.Duration // when the last yield ended; 0: there was none since the last decision
 }
 
 // renew starts anew, since something has come.
 func (p *patience) renew(e *Engine) {
-	p.polls, p.look, p.yielded, p.since = 0, polls, false, time.Time{}
+	p.polls, p.look, p.yielded, p.since, p.now = 0, polls, false, 0, 0
 	if e.policy.poll == 0 || e.wanted {
 		p.look = fewPolls
 	}
@@ -156,11 +160,15 @@ func (p *patience) renew(e *Engine) {
 // next decides what to do after p.look polls that found nothing, of which the
 // first may go on for a time.
 func (e *Engine) next(p *patience, poll time.Duration) step {
-	now := time.Now()
-	if p.since.IsZero() {
+	now := p.now
+	if now == 0 {
+		now = e.clock()
+	}
+	p.now = 0
+	if p.since == 0 {
 		p.since = now
 	}
-	waited := now.Sub(p.since)
+	waited := now - p.since
 	if waited < poll {
 		p.look = p.polls + polls
 		return stepPoll
@@ -199,23 +207,23 @@ func (e *Engine) mustPoll(p *patience) bool {
 	case e.policy.poll == 0 || !e.blind && e.moving == 0:
 		return false
 	}
-	return time.Since(p.since) < limit
+	return e.clock()-p.since < limit
 }
 
 // yield offers the core to other ranks. Other goroutines of this one have
 // further processors; only where they may not a yield is one of the goroutine
 // too, for that rouses a thread to take the processor over if one is idle, which
 // costs more than the yield. showUp sees to the rest.
-func (e *Engine) yield() {
+func (e *Engine) yield(p *patience) {
 	e.mu.unlock()
 	if !e.policy.alone || engines.Load() > 1 {
 		runtime.Gosched()
 	}
-	before := time.Now()
+	before := e.clock()
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
-	took := time.Since(before)
+	p.now = e.clock()
 	e.mu.lock()
-	if wanted := took > wantedYield; wanted != e.wanted {
+	if wanted := p.now-before > wantedYield; wanted != e.wanted {
 		e.want(wanted)
 	}
 }
@@ -230,8 +238,8 @@ const showUpTime = 4 * time.Millisecond
 // away. It gets another whose time counts as over too, and so on: the monitor
 // stays awake and costs a tenth of a core.
 func (e *Engine) showUp() {
-	now := time.Now()
-	if now.Sub(e.shownUp) < showUpTime {
+	now := e.clock()
+	if now-e.shownUp < showUpTime {
 		return
 	}
 	e.shownUp = now

@@ -216,7 +216,7 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 		case stepPoll:
 			e.mu.breathe()
 		case stepYield:
-			e.yield()
+			e.yield(&p)
 		case stepSleep:
 			if !e.blind {
 				p.renew(e)
