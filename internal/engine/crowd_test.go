@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// Four times as many ranks as cores get through barriers and rings of messages,
+// Eight times as many ranks as cores get through barriers and rings of messages,
 // whose every step needs a rank that may not be running: if those that wait held
 // on to their cores, each step would take a time slice.
 func TestMoreRanksThanCores(t *testing.T) {
@@ -29,7 +29,7 @@ func TestMoreRanksThanCores(t *testing.T) {
 		"shm":               {shm.New(), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := min(4*runtime.NumCPU(), 32)
+			n := min(8*runtime.NumCPU(), 32)
 			cs := world(openJob(t, n, f.provider, f.set))
 			ranks(t, cs, func(c *Context, rank int) error {
 				for range 200 {

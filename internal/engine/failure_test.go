@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -238,9 +239,12 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 				if _, err := s.Wait(background); err != nil {
 					panic(err)
 				}
-				if _, err := r.Wait(background); err != nil {
-					panic(err)
-				}
+				WaitEach(1, func(int) (Request, context.Context) { return r, background },
+					func(_ int, _ Status, _ bool, err error) {
+						if err != nil {
+							panic(err)
+						}
+					})
 			}))
 			require.NoError(t, <-done)
 		})

@@ -351,6 +351,46 @@ func TestWaitAny(t *testing.T) {
 	})
 }
 
+// WaitEach ends requests in their order, whether they were complete before or
+// not, answers for one that was waited for, leaves out the zero one, and goes on
+// after one that failed.
+func TestWaitEach(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			if rank == 1 {
+				for i := range 4 {
+					if err := c.Send(background, pattern(10+i, i), Env{Peer: 0, Tag: i}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			var bufs [4][16]byte
+			rs := make([]Request, 0, 6)
+			for i := range bufs {
+				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the last does not fit
+			}
+			if _, err := rs[1].Wait(background); err != nil {
+				return err
+			}
+			rs = append(rs, Request{})
+			order := []int{}
+			var last error
+			WaitEach(len(rs), func(i int) (Request, context.Context) { return rs[i], background },
+				func(i int, st Status, done bool, err error) {
+					order = append(order, i)
+					if last = err; !done || i != 1 && st.Bytes != 10+i {
+						panic(fmt.Sprintf("request %d: %v, %d bytes", i, done, st.Bytes))
+					}
+				})
+			if fmt.Sprint(order) != "[0 1 2 3]" {
+				return fmt.Errorf("ended in the order %v", order)
+			}
+			return wantErr(last, ErrTruncate)
+		})
+	})
+}
+
 func TestManyGoroutinesPerRank(t *testing.T) {
 	everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
