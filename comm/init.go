@@ -125,10 +125,12 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	local := 0
-	for _, n := range w.Nodes {
+	local, localRank := 0, 0
+	for i, n := range w.Nodes {
 		if n == w.Nodes[w.Rank] {
-			local++
+			if local++; i < w.Rank {
+				localRank++
+			}
 		}
 	}
 	j := &job{world: w, exit: s.Exit, shares: ways.shares}
@@ -138,7 +140,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
-		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank),
+		LocalRanks: local, LocalRank: localRank, Cores: w.Cores, Notice: noticer(w.Rank),
 	})
 	if err != nil {
 		closeRails(rails)

@@ -85,6 +85,7 @@ type Config struct {
 	Rails      []Rail      // in order of preference; closed by Close
 	Route      []uint8     // by world rank: which rail leads there; nil: the first
 	LocalRanks int         // ranks of this job on this host
+	LocalRank  int         // this one's number among them
 	Cores      int         // hardware threads that they share; 0: those that this process may use
 	Notice     func(error) // told, under no lock, of oddities that fail nothing; may be nil
 }
@@ -128,6 +129,7 @@ type Engine struct {
 
 	leader      *waiter
 	polls       int           // of leaders, ever
+	home        home          // used by who leads
 	wanted      bool          // somebody else has use for the core: the last yield took long
 	shownUp     time.Duration // when the last went through the scheduler
 	leads       int           // how often somebody led
@@ -291,6 +293,7 @@ func New(cfg Config) (*Engine, error) {
 		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
 	e.policy = newPolicy(p, cfg.LocalRanks, cfg.Cores)
+	e.home = newHome(cfg.LocalRank, cfg.LocalRanks)
 	e.want(false)
 	if err := e.waitset.open(e.rails); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)

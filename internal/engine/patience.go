@@ -216,14 +216,19 @@ func (e *Engine) mustPoll(p *patience) bool {
 // costs more than the yield. showUp sees to the rest.
 func (e *Engine) yield(p *patience) {
 	e.mu.unlock()
-	if !e.policy.alone || engines.Load() > 1 {
+	several := engines.Load() > 1
+	if !e.policy.alone || several {
 		runtime.Gosched()
 	}
 	before := e.clock()
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	p.now = e.clock()
+	wanted := p.now-before > wantedYield
+	if !several {
+		e.home.used(wanted, p.now)
+	}
 	e.mu.lock()
-	if wanted := p.now-before > wantedYield; wanted != e.wanted {
+	if wanted != e.wanted {
 		e.want(wanted)
 	}
 }
