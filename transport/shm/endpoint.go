@@ -2,8 +2,10 @@ package shm
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -40,13 +42,27 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	if k > 1 && k <= aheadLines {
 		own(b[:n])
 	}
-	copy(b, op.Header[:hl])
+	putHeader(b, op, hl)
 	copy(b[hl:], op.Data)
 	r.publish(i, k, n, kindMessage)
 	if p.sleep.Load() == asleep {
 		d.wake(p)
 	}
 	return true, nil
+}
+
+// putHeader copies a header. The common one goes by words, as it was made: wider
+// loads would have to wait until its words have left the core's store buffer.
+func putHeader(b []byte, op *transport.Op, n int) {
+	if n != wire.MessageShort {
+		copy(b, op.Header[:n])
+		return
+	}
+	b = b[:wire.MessageShort]
+	binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(op.Header[:]))
+	binary.NativeEndian.PutUint64(b[8:], binary.NativeEndian.Uint64(op.Header[8:]))
+	binary.NativeEndian.PutUint64(b[16:], binary.NativeEndian.Uint64(op.Header[16:]))
+	binary.NativeEndian.PutUint64(b[24:], binary.NativeEndian.Uint64(op.Header[24:]))
 }
 
 // refuse says why an operation cannot be.
