@@ -174,6 +174,7 @@ func (d *domain) tellAll() {
 func (d *domain) emit(c transport.Completion) {
 	if len(d.out) == cap(d.out) || len(d.pend) > 0 {
 		d.pend = append(d.pend, c)
+		d.stir()
 	} else {
 		d.out = append(d.out, c)
 	}

@@ -168,7 +168,7 @@ func (d *domain) lookAt(p *peer) {
 	default:
 		return
 	}
-	p.noticed.Store(true)
+	d.notice(p)
 	// What it sent first of all may not have been noticed.
 	if d.seg.card(d.self).joined[p.local/64].Load()&(1<<(p.local%64)) != 0 {
 		d.admit(p)
@@ -176,6 +176,13 @@ func (d *domain) lookAt(p *peer) {
 	if !p.active && p.err == nil {
 		d.over(p, d.peerError("receive", p.rank, p.ending))
 	}
+}
+
+// notice is called when a peer's end has been noted. From now on a Wait does not
+// look for it, and the one that is must end so that a Read reports it.
+func (d *domain) notice(p *peer) {
+	p.noticed.Store(true)
+	d.stir()
 }
 
 // lookAtSome looks whether peers have ended, at some of them each time.
@@ -195,7 +202,7 @@ func (d *domain) over(p *peer, err error) {
 		return
 	}
 	p.err = err
-	p.noticed.Store(true)
+	d.notice(p)
 	kind := transport.PeerDown
 	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // we set it
 		kind = transport.PeerLeft

@@ -60,6 +60,14 @@ func (d *domain) getUp() {
 	runtime.KeepAlive(s)
 }
 
+// stir ends a Wait of this rank, since another of its goroutines has found what
+// no peer will wake it for. While it is awake that is a load.
+func (d *domain) stir() {
+	if _, word := d.bed(); word.Load() == asleep {
+		d.getUp()
+	}
+}
+
 // Arm answers false where a Read has something to do.
 func (q *completionQueue) Arm() bool {
 	d := q.d
@@ -155,6 +163,7 @@ func (d *domain) nap(t time.Duration) bool {
 	}
 	for _, p := range d.locals {
 		if !p.noticed.Load() && p.local != s.self && (p.ended() || p.page.state.Load() >= cardLeft) {
+			s.card(s.self).news.Add(1) // so that the next Read looks at all peers
 			return false
 		}
 	}

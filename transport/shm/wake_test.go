@@ -1,0 +1,75 @@
+package shm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// asleepRank has n wait in a goroutine; what is returned gives Wait's error.
+func asleepRank(t *testing.T, n *node) <-chan error {
+	t.Helper()
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	woken := make(chan error, 1)
+	go func() { woken <- n.cq.Wait(patience) }() // it ends by then
+	return woken
+}
+
+// wakes requires that a rank which sleeps be woken, well before Wait's own limit.
+func wakes(t *testing.T, woken <-chan error) {
+	t.Helper()
+	select {
+	case err := <-woken:
+		require.NoError(t, err)
+	case <-time.After(patience / 2):
+		require.Fail(t, "it sleeps on")
+	}
+}
+
+// TestEndFoundWhileAsleep has one goroutine of a rank find by a Send that a peer
+// has ended, while another sleeps and is the one that would hear of it: be it a
+// peer that has never been heard of, or one of whom there may be messages.
+func TestEndFoundWhileAsleep(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		for _, leaves := range []bool{false, true} {
+			all := nodes(t, 2, New())
+			n, p := all[0], all[1]
+			if known {
+				p.send(t, 0, nil)
+				n.await(t, transport.RecvDone)
+			}
+			woken := asleepRank(t, n)
+			if leaves {
+				p.seg.card(1).state.Store(cardLeft) // it has not yet come to telling us
+			} else {
+				p.life.end()
+			}
+			_, err := n.ep.Send(&transport.Op{Peer: 1})
+			require.Equal(t, known, err == nil, "%v", err)
+			wakes(t, woken)
+			kind := transport.PeerDown
+			if leaves {
+				kind = transport.PeerLeft
+			}
+			n.await(t, kind)
+		}
+	}
+}
+
+// TestEndWhileAsleepAmongMany has a rank of many that has nothing to do with
+// others find at once which of them it was woken for.
+func TestEndWhileAsleepAmongMany(t *testing.T) {
+	all := nodes(t, 200, New())
+	for _, victim := range []int{199, 70} {
+		woken := asleepRank(t, all[0])
+		all[victim].life.end()
+		wakes(t, woken)
+		c := all[0].read(t)
+		require.Len(t, c, 1)
+		require.Equal(t, transport.PeerDown, c[0].Kind)
+		require.EqualValues(t, victim, c[0].Peer)
+	}
+}
