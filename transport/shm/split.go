@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -107,7 +108,8 @@ type split struct {
 	gen  uint32
 	back int // pieces that the helper had claimed when no more could be, or unknown
 
-	looks uint // polls that found the helper at work since
+	looks uint      // polls that found the helper at work since
+	dead  time.Time // when its end was noticed; zero: it lives
 }
 
 // lines are this rank's claim lines.
@@ -265,7 +267,15 @@ func (d *domain) awaited(x *transfer) bool {
 	if d.seg.claims(x.p.local).desk.helping.Load() != helpName(d.self, s.slot, s.gen) {
 		return false
 	}
-	return !x.p.ended() || !x.p.vanished()
+	switch {
+	case !x.p.ended():
+		return true
+	case x.p.vanished():
+		return false
+	case s.dead.IsZero():
+		s.dead = time.Now()
+	}
+	return time.Since(s.dead) < settleTime
 }
 
 // onHelp takes a peer's request. Help is a favour: where too many ask, some get
@@ -356,6 +366,8 @@ func (d *domain) helpCopy(h *help, off, n int) error {
 	switch {
 	case err != nil:
 		return err
+	case h.p.ended(): // its number may be another process's by now
+		return h.p.farewell()
 	case h.write:
 		return h.p.pull(mem, h.buffer+uint64(off))
 	default:

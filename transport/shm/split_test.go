@@ -206,27 +206,49 @@ func TestManySplit(t *testing.T) {
 
 // TestHelperDies has the helper's rank end between its claim and its done.
 func TestHelperDies(t *testing.T) {
-	x := begin(t, false)
-	line, s := x.line(), x.a.transfers.first.split
-	gen, front, back := turnParts(line.turn.Load())
-	desk := &x.b.seg.claims(1).desk.helping
-	desk.Store(helpName(0, s.slot, s.gen))
-	line.turn.Store(turnWord(gen, front, back+1))
-	for range 10_000 {
-		require.NoError(t, x.a.poll())
+	for _, cleared := range []bool{true, false} { // what it has on its desk, or never
+		x := begin(t, false)
+		line, s := x.line(), &x.a.transfers.first.split
+		gen, front, back := turnParts(line.turn.Load())
+		desk := &x.b.seg.claims(1).desk.helping
+		desk.Store(helpName(0, s.slot, s.gen))
+		line.turn.Store(turnWord(gen, front, back+1))
+		for range 10_000 {
+			require.NoError(t, x.a.poll())
+		}
+		require.False(t, x.o.over, "the helper may still be copying")
+		require.False(t, x.a.q.Arm(), "nobody will wake us")
+		x.a.locals[1].page.alive.Or(ownerDied)
+		for range 10_000 {
+			require.NoError(t, x.a.poll())
+		}
+		require.Len(t, x.a.ends, 1)
+		require.False(t, x.o.over, "its process lives, so a thread of it may still be copying")
+		if cleared {
+			desk.Store(0)
+		} else {
+			s.dead = s.dead.Add(-settleTime)
+		}
+		turns(t, x.o, x.a)
+		require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
+		require.EqualValues(t, claimLines-1, x.a.transfers.lines.n, "the line is not used again")
+		desk.Store(0)
 	}
-	require.False(t, x.o.over, "the helper may still be copying")
-	require.False(t, x.a.q.Arm(), "nobody will wake us")
-	x.a.locals[1].page.alive.Or(ownerDied)
-	for range 10_000 {
-		require.NoError(t, x.a.poll())
+}
+
+// TestNoHelpForTheDead has a request found after the end of who made it: the
+// number of its process may be another's, whose memory is none of our business.
+func TestNoHelpForTheDead(t *testing.T) {
+	for _, write := range []bool{false, true} {
+		x := begin(t, write)
+		mem, dst := bytes.Clone(x.mem), bytes.Clone(x.dst)
+		x.b.takeNews(x.b.domain.news.Load()) // it reads from the ring from now on
+		x.a.life.end()
+		require.NoError(t, x.b.poll())
+		_, _, back := turnParts(x.line().turn.Load())
+		require.Equal(t, 1, back, "the request has been found")
+		require.True(t, bytes.Equal(mem, x.mem) && bytes.Equal(dst, x.dst), "touched after the end")
 	}
-	require.Len(t, x.a.ends, 1)
-	require.False(t, x.o.over, "its process lives, so a thread of it may still be copying")
-	desk.Store(0)
-	turns(t, x.o, x.a)
-	require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
-	require.EqualValues(t, claimLines-1, x.a.transfers.lines.n, "the line is not used again")
 }
 
 // TestCorruptClaims writes what no correct peer writes at odd moments. The
