@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -149,12 +152,12 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	if d.seg == nil {
 		return nil
 	}
-	stop := context.AfterFunc(ctx, d.Signal)
-	defer stop()
 	for d.progress() {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("shm: shutdown: %w", err)
 		}
+		runtime.Gosched()
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // who has to do its part may need this core
 	}
 	own := d.seg.card(d.self)
 	if own.state.CompareAndSwap(cardPresent, cardLeft) {

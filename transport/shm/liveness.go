@@ -63,6 +63,7 @@ func (l *life) hold(began chan<- error) {
 	}
 	began <- nil
 	<-l.stop
+	l.word.Store(ownerDied) // first, so that there is no moment in which a kill would go unseen
 	if setRobustList(before) != nil {
 		panic(errRobust) // the thread would go on with a list that is memory of others by then
 	}

@@ -61,7 +61,7 @@ func (s *segment) fix() error {
 	}
 	if have&seals != seals {
 		if err := unix.Ftruncate(fd, s.size); err != nil && !errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("size the memory file: %w", err)
+			return fmt.Errorf("size the memory file, which is sparse, to %d bytes (EFBIG: see ulimit -f): %w", s.size, err)
 		}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil && !errors.Is(err, unix.EPERM) {
 			return fmt.Errorf("seal the memory file: %w", err)
