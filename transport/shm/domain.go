@@ -12,7 +12,7 @@ import (
 
 // eagerLimit is the largest data worth copying twice to save the two sides'
 // meeting for one copy.
-const eagerLimit = 16 << 10
+const eagerLimit = 12 << 10
 
 // domain is one rank's access to the memory of its host. What does not say
 // otherwise belongs to the rank's user, who serialises calls.
