@@ -17,6 +17,7 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
 )
 
 // hosts is an inproc fabric that leads to the ranks of the same host only, and
@@ -218,8 +219,12 @@ func TestSharedMemoryThatCannotBeHad(t *testing.T) {
 // TestOutstandingCollectives has many collectives of several communicators under
 // way at once, large and small, with blocking ones and messages among them.
 func TestOutstandingCollectives(t *testing.T) {
-	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}} {
-		ranks(t, len(of), func(world *comm.Comm) error {
+	for _, of := range [][]int{{0, 0}, {0, 0, 0, 0, 0}, {0, 0, 0, 1, 1}, nil} {
+		over, n := newHosts(of...).providers(), len(of)
+		if of == nil {
+			over, n = commtest.WithProviders(shm.New()), 4
+		}
+		ranks(t, n, func(world *comm.Comm) error {
 			d, err := world.Dup()
 			if err != nil {
 				return err
@@ -270,7 +275,7 @@ func TestOutstandingCollectives(t *testing.T) {
 				}
 			}
 			return d.Free()
-		}, newHosts(of...).providers())
+		}, over)
 	}
 }
 
@@ -298,9 +303,13 @@ func TestDeathInACollective(t *testing.T) {
 			return comm.ReduceScatterBlock(c, send, recv[:len(send)/4], comm.Sum)
 		},
 	} {
-		for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}} {
+		for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, nil} {
 			for _, n := range []int{4, 4000, 200000} {
 				t.Run(fmt.Sprintf("%s/%v/%d", name, of, n), func(t *testing.T) {
+					over := commtest.WithProviders(shm.New())
+					if of != nil {
+						over = newHosts(of...).providers()
+					}
 					after := time.Duration(rand.IntN(3000)) * time.Microsecond
 					ranks(t, 4, func(c *comm.Comm) error {
 						dead := make(chan struct{})
@@ -327,7 +336,7 @@ func TestDeathInACollective(t *testing.T) {
 							return err
 						}
 						return nil
-					}, newHosts(of...).providers(), commtest.WithParam("coll.shared_memory", "4k"), commtest.WithTimeout(20*time.Second))
+					}, over, commtest.WithParam("coll.shared_memory", "4k"), commtest.WithTimeout(20*time.Second))
 				})
 			}
 		}

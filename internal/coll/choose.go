@@ -359,7 +359,7 @@ func (c *Config) autoHost(fam Family, f facts) int {
 
 // shares says whether a call of ranks that all share memory is better made in it.
 func (c *Config) shares(fam Family, f facts) bool {
-	most := c.SharedBytesEach
+	most := c.SharedBlockBytes
 	if f.size == 2 {
 		most = c.SharedPairBytes
 	}
@@ -367,11 +367,11 @@ func (c *Config) shares(fam Family, f facts) bool {
 	case FamilyBarrier:
 		return true
 	case FamilyBcast:
-		return f.bytes <= most
-	case FamilyAllgather:
-		f.bytes /= f.size
+		return f.size > 2 || f.bytes <= most
 	case FamilyReduce, FamilyAllreduce, FamilyReduceScatter, FamilyScan:
 		return f.size <= c.SharedRanks
+	case FamilyAllgather:
+		f.bytes /= f.size
 	default:
 	}
 	return f.size <= c.SharedRanks && f.bytes <= most

@@ -85,3 +85,85 @@ func TestNames(t *testing.T) {
 	assert.Equal(t, "unknown", Kind(0).String())
 	assert.Equal(t, "ReduceScatterBlock", KindReduceScatterBlock.String())
 }
+
+// hostWith makes an arena of ranks that lie on hosts as lowest says.
+func hostWith(t *testing.T, lowest ...int) *Host {
+	shape := NewShape(lowest)
+	var arenas [][]byte
+	for range shape.Members(0) {
+		arenas = append(arenas, make([]byte, ArenaBytes(64<<10, len(shape.Members(0)))))
+	}
+	h, err := NewHost(shape, 0, arenas, 64<<10)
+	assert.NoError(t, err)
+	return h
+}
+
+// TestChoiceOnHosts pins which calls are made in shared memory.
+func TestChoiceOnHosts(t *testing.T) {
+	two, four := hostWith(t, 0, 0), hostWith(t, 0, 0, 0, 0)
+	hosts, turns, alone := hostWith(t, 0, 0, 2, 2), hostWith(t, 0, 1, 0, 1), hostWith(t, make([]int, 65)...)
+	const k, m = 1 << 10, 1 << 20
+	sum, own := Op{Size: 8, Commutes: true}, Op{Size: 8}
+	for _, x := range []struct {
+		h     *Host
+		kind  Kind
+		count int
+		op    Op
+		want  string
+	}{
+		{two, KindBarrier, 0, Op{}, "shared"},
+		{two, KindBcast, m, Op{}, "shared"},
+		{two, KindBcast, m + 1, Op{}, Auto},
+		{four, KindBcast, 99 * m, Op{}, "shared"},
+		{two, KindAllreduce, 99 * m, own, "shared"},
+		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element that fits no piece
+		{two, KindAllgather, m, Op{}, "shared"},
+		{two, KindAllgather, m + 1, Op{}, Auto},
+		{two, KindAllgatherv, 2*m + 2, Op{}, Auto},
+		{four, KindAlltoall, 512 * k, Op{}, "shared"},
+		{four, KindAlltoall, 512*k + 1, Op{}, Auto},
+		{four, KindAlltoallv, 0, Op{}, "shared"},
+		{four, KindGatherv, 0, Op{}, "shared"},
+		{four, KindReduceScatterBlock, 99 * m, own, "shared"},
+		{four, KindExscan, 99 * m, own, "shared"},
+		{alone, KindBarrier, 0, Op{}, "shared"},
+		{alone, KindBcast, 8, Op{}, "shared"},
+		{alone, KindAllreduce, 8, sum, Auto},
+		{hosts, KindBarrier, 0, Op{}, "hierarchical"},
+		{hosts, KindBcast, 256 * k, Op{}, "hierarchical"},
+		{hosts, KindBcast, 256*k + 1, Op{}, Auto},
+		{hosts, KindAllreduce, 99 * m, own, "hierarchical"},
+		{turns, KindAllreduce, 8, own, Auto},
+		{turns, KindAllreduce, 8, sum, "hierarchical"},
+		{turns, KindBcast, 8, Op{}, "hierarchical"},
+		{hosts, KindAllgather, 64 * k, Op{}, "hierarchical"},
+		{hosts, KindAllgather, 64*k + 1, Op{}, Auto},
+		{hosts, KindAllgatherv, 8, Op{}, Auto},
+		{turns, KindGather, 8, Op{}, Auto},
+		{hosts, KindScatter, 64 * k, Op{}, "hierarchical"},
+		{hosts, KindAlltoall, 8, Op{}, Auto},
+	} {
+		picked, uses := Pick(nil, x.h, x.kind, x.count, x.op)
+		got := Auto
+		if picked >= 0 {
+			got = x.kind.family().infos()[picked].Name
+		}
+		assert.Equal(t, x.want, got, "%v of %d bytes", x.kind, x.count)
+		assert.Equal(t, x.want != Auto, uses, "%v of %d bytes", x.kind, x.count)
+		if up := SharedUpTo(nil, x.h, x.kind); up >= 0 && x.op.Size <= 64 {
+			assert.Equal(t, x.want == "shared", x.count <= up, "%v of %d bytes", x.kind, x.count)
+		}
+	}
+}
+
+// TestShape: what all ranks say makes the hosts.
+func TestShape(t *testing.T) {
+	s := NewShape([]int{0, 1, 0, 1, 4})
+	assert.Equal(t, 3, s.Hosts())
+	assert.Equal(t, []int{1, 3}, s.Members(1))
+	assert.Equal(t, 2, s.of[4])
+	assert.False(t, s.adjacent)
+	s = NewShape([]int{0, 0, 2, 3, 3})
+	assert.True(t, s.adjacent)
+	assert.Equal(t, 2, s.largest)
+}

@@ -46,7 +46,7 @@ type Config struct {
 	SharedBytes      int // of shared memory per rank and communicator, about; 0: none
 	SharedRanks      int // up to so many ranks of a host everybody looks at everybody
 	SharedPairBytes  int // two ranks of a host: copied through shared memory up to so many bytes; more go as a message
-	SharedBytesEach  int // more ranks: up to so many bytes per block
+	SharedBlockBytes int // more ranks: blocks up to so many bytes; bcast: any
 	SharedSliceBytes int // reduce and allreduce of more than two ranks: each combines a slice from so many bytes on, at least 1
 	HostsTotalBytes  int // several hosts: up to so many bytes in all are gathered by host; bcast: up to so many
 }
@@ -91,10 +91,10 @@ var defaultConfig = Config{
 	ReduceScatterTreeBytes:    8 << 10,
 	ReduceScatterHalvingBytes: 512 << 10,
 
-	SharedBytes:      256 << 10,
+	SharedBytes:      512 << 10,
 	SharedRanks:      64,
-	SharedPairBytes:  32 << 10,
-	SharedBytesEach:  256 << 10,
+	SharedPairBytes:  1 << 20,
+	SharedBlockBytes: 512 << 10,
 	SharedSliceBytes: 16 << 10,
 	HostsTotalBytes:  256 << 10,
 }

@@ -112,7 +112,20 @@ func BayBytes(total, size int) int {
 }
 
 // ArenaBytes is the size of the arena of each of size ranks.
-func ArenaBytes(total, size int) int { return controlBytes + 2*BayBytes(total, size) }
+func ArenaBytes(total, size int) int { return controlBytes + 2*BayBytes(total, size) + pageBytes }
+
+// The arenas of ranks begin at different places of a page. A processor takes a
+// load for one of what it is about to store where the last twelve bits of the
+// addresses are the same, and lets it wait: that of another rank's line for the
+// store of the own one, which waits for the line. Nor do lines of many ranks
+// then fall into the same few places of a cache.
+const (
+	pageBytes    = 4096
+	staggerBytes = 5 * 64 // 64 ranks in turn begin at 64 places
+)
+
+// stagger cuts off what lies before the arena of a rank of the host.
+func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pageBytes:] }
 
 // NewHost makes the view of a rank whose number in the communicator is rank.
 // arenas are those of its host's ranks, in the order of their ranks, zeroed,
@@ -135,10 +148,11 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	if n != len(arenas) {
 		return nil, fmt.Errorf("%d arenas for %d ranks of a host", len(arenas), n)
 	}
-	for _, a := range arenas {
+	for r, a := range arenas {
 		if len(a) < ArenaBytes(total, n) {
 			return nil, fmt.Errorf("an arena of %d bytes, not %d", len(a), ArenaBytes(total, n))
 		}
+		a = stagger(a, r)
 		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.bay]})
 	}
 	return h, nil

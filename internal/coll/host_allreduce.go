@@ -32,7 +32,8 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		if len(send) > 0 {
-			o := operands{h: h, own: h.offered(h.Rank, len(send)), in: len(send) <= inlineBytes}
+			// Not what lies in the own line: another core has taken that away.
+			o := operands{h: h, own: send, in: len(send) <= inlineBytes}
 			o.fold(recv, op, h.Size)
 		}
 		return nil
@@ -52,8 +53,8 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		from := cutOut(send, i, piece)
-		o.own, o.at = h.pieceAt(bay, i, len(from)), i%pieces*(h.bay/pieces)
-		copy(o.own, from)
+		o.own, o.at = from, i%pieces*(h.bay/pieces)
+		copy(h.pieceAt(bay, i, len(from)), from)
 		h.say(&h.own().put.word, h.step(i+1))
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)

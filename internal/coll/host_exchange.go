@@ -56,7 +56,41 @@ func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb b
 // Hot path: no allocation, no lock and no system call where ranks are not late.
 func (h *Host) Alltoall(send, recv []byte) error {
 	b := blocks{equal: len(recv) / h.Size}
-	return h.alltoall(send, b, recv, b)
+	if len(send) > h.bay {
+		return h.alltoall(send, b, recv, b)
+	}
+	l, err := h.line()
+	if err != nil {
+		return err
+	}
+	inline := len(send) <= inlineBytes
+	to := l.data[:]
+	if !inline {
+		if to, err = h.ownBay(); err != nil {
+			return err
+		}
+	}
+	for r := range h.Size {
+		if r != h.Rank {
+			copy(to[b.off(r):], b.of(send, r))
+		}
+	}
+	h.arrived(l)
+	own := b.off(h.Rank)
+	move(b.of(recv, h.Rank), b.of(send, h.Rank))
+	for x := 1; x < h.Size; x++ {
+		r := h.after(x)
+		if err := h.meet(r); err != nil {
+			return err
+		}
+		from := h.peers[r].lines[h.call%ringLines].data[:]
+		if !inline {
+			from = h.bayOf(r)
+		}
+		copy(b.of(recv, r), from[own:])
+	}
+	h.known = h.call
+	return nil
 }
 
 func (h *Host) alltoall(send []byte, sb blocks, recv []byte, rb blocks) error {

@@ -30,6 +30,10 @@ func (o *operands) fold(dst []byte, op Op, n int) {
 		return
 	}
 	next := o.of(n-2, size)
+	if n == 2 && op.Into != nil {
+		op.Into(dst, next, last)
+		return
+	}
 	// Where the own operand is still to come, dst must stay as it is until then.
 	acc, early := dst, n-1
 	if op.Into != nil {

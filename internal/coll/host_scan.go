@@ -28,8 +28,8 @@ func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 			}
 		}
 		from := cutOut(send, i, piece)
-		o.own, o.at = h.pieceAt(bay, i, len(from)), i%pieces*(h.bay/pieces)
-		copy(o.own, from)
+		o.own, o.at = from, i%pieces*(h.bay/pieces)
+		copy(h.pieceAt(bay, i, len(from)), from)
 		if i == 0 {
 			if err := h.arrive(); err != nil {
 				return err

@@ -28,12 +28,8 @@ func NewShape(lowest []int) Shape {
 	return s
 }
 
-// Hosts is the number of hosts.
+// Hosts is the number of hosts; they are in the order of their lowest ranks.
 func (s *Shape) Hosts() int { return len(s.leaders) }
-
-// HostOf is the number of a rank's host. Hosts are in the order of their lowest
-// ranks.
-func (s *Shape) HostOf(rank int) int { return s.of[rank] }
 
 // Members are the ranks of a host, in order.
 func (s *Shape) Members(host int) []int {

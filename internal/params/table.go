@@ -26,7 +26,7 @@ var Table = []Param{
 		Help: "memory that messages nobody has asked for yet may take in one rank, shared out among its peers as credits"},
 	{Key: "engine.async_progress", Kind: Bool, Default: "true",
 		Help: "move transfers on while the program computes"},
-	{Key: "coll.shared_memory", Kind: Bytes, Default: "256k", Unit: "bytes",
+	{Key: "coll.shared_memory", Kind: Bytes, Default: "512k", Unit: "bytes",
 		Help: "shared memory per rank and communicator for collectives within a host, about; 0: none, they go by messages"},
 	{Key: "coll.barrier.algorithm", Kind: String, Default: "auto",
 		Choices: []string{"auto", "dissemination", "tree", "shared", "hierarchical"},
