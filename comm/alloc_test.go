@@ -95,7 +95,12 @@ func TestAllocations(t *testing.T) {
 		{"Allreduce of 3", 3, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Max) }},
 		{"Allreduce by function", 2, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], twice) }},
 		{"Alltoall", 4, func(c *comm.Comm) error { return comm.Alltoall(c, in[c.Rank()], out[c.Rank()]) }},
-		{"Scan", 3, func(c *comm.Comm) error { return comm.Scan(c, in[c.Rank()], out[c.Rank()], comm.Sum) }},
+		{"Scan", 3, func(c *comm.Comm) error {
+			if err := comm.Scan(c, in[c.Rank()], out[c.Rank()], comm.Sum); err != nil {
+				return err
+			}
+			return comm.Barrier(c)
+		}},
 		{"large Allreduce", 2, func(c *comm.Comm) error { return comm.Allreduce(c, large[c.Rank()], large[c.Rank()], comm.Sum) }},
 		{"ReduceScatterBlock", 4, func(c *comm.Comm) error {
 			return comm.ReduceScatterBlock(c, in[c.Rank()], out[c.Rank()][:16], comm.Sum)

@@ -1,0 +1,33 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/engine"
+)
+
+// TestNews: what ends a communicator, or all of them, is news, and is told.
+func TestNews(t *testing.T) {
+	e, err := engine.New(engine.Config{Size: 1})
+	require.NoError(t, err)
+	c, other := e.OpenContext(4, []int{0}), e.OpenContext(6, []int{0})
+	before := e.News()
+	require.NoError(t, c.Usable())
+	require.Equal(t, before, e.News())
+
+	c.Revoke(errors.New("enough"))
+	require.NotEqual(t, before, e.News())
+	require.ErrorIs(t, c.Usable(), engine.ErrRevoked)
+	require.NoError(t, other.Usable())
+
+	before = e.News()
+	var at error
+	e.OnClose(func() { at = other.Usable() })
+	e.Kill()
+	require.NotEqual(t, before, e.News())
+	require.ErrorIs(t, at, engine.ErrClosed, "waits have ended when it is called")
+	require.ErrorIs(t, other.Usable(), engine.ErrClosed)
+}
