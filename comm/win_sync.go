@@ -113,7 +113,10 @@ func (w *Win[T]) Flush(target int) error {
 	if err == nil && target != ProcNull {
 		err = x.win.Flush(x.c.ctx, target)
 	}
-	return w.fail("Flush", target, err)
+	if err != nil {
+		return w.fail("Flush", target, err)
+	}
+	return nil
 }
 
 // FlushLocal blocks until the buffers of all operations of this rank with the
