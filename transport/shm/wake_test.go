@@ -1,6 +1,10 @@
 package shm
 
 import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,5 +75,40 @@ func TestEndWhileAsleepAmongMany(t *testing.T) {
 		require.Len(t, c, 1)
 		require.Equal(t, transport.PeerDown, c[0].Kind)
 		require.EqualValues(t, victim, c[0].Peer)
+	}
+}
+
+// TestSignalsBesideClose has other goroutines signal and notify ranks that are
+// closed meanwhile, one of which sleeps.
+func TestSignalsBesideClose(t *testing.T) {
+	for range 10 {
+		all := nodes(t, 3, New())
+		all[0].send(t, 1, nil) // so that 0 has a ring mapped
+		all[1].await(t, transport.RecvDone)
+		woken := asleepRank(t, all[1])
+		var over atomic.Bool
+		var others sync.WaitGroup
+		for i, n := range all {
+			others.Go(func() { // until over
+				for k := i; !over.Load(); k++ {
+					runtime.Gosched()
+					n.Asleep()
+					n.Notify(transport.Addr(k % 4))
+					if k%5 == 0 {
+						n.cq.Signal()
+					}
+				}
+			})
+		}
+		for _, n := range all {
+			require.NoError(t, n.Close())
+		}
+		runtime.GC() // whatever nobody refers to goes
+		runtime.GC()
+		require.False(t, all[2].Asleep())
+		over.Store(true)
+		others.Wait()
+		require.True(t, func() bool { err := <-woken; return err == nil || errors.Is(err, transport.ErrClosed) }())
+		require.ErrorIs(t, all[1].cq.Wait(patience), transport.ErrClosed)
 	}
 }
