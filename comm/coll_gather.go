@@ -217,7 +217,8 @@ func (l *link) allgather(send, recv []byte) (*link, error) {
 //	send: counts[rank] elements, recv: all parts
 //
 // Parts must not overlap. It keeps neither counts nor displs. In place: as
-// Allgather. Errors: those of Allgather; ErrCount as for Gatherv.
+// Allgather. Errors: those of Allgather; ErrCount as for Gatherv; ErrMismatch
+// where the ranks' counts differ.
 func Allgatherv[T any](c *Comm, send, recv []T, counts, displs []int) error {
 	return run(allgatherv(c, "Allgatherv", send, recv, counts, displs))
 }
@@ -244,5 +245,13 @@ func allgatherv[T any](c *Comm, name string, send, recv []T, counts, displs []in
 		total += n
 	}
 	l.send, l.recv = sb, rb
-	return l.ready(coll.KindAllgatherv, 0, total)
+	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
+}
+
+// readyWith is ready where the ranks agree on the counts of all, total bytes.
+func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
+	l.what = what
+	l.sign(what, 0, coll.Fold(counts))
+	l.seek(total)
+	return l, nil
 }

@@ -141,11 +141,10 @@ func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*lin
 		return l.refuse(ErrBuffer)
 	}
 	l.send, l.recv = send, recv
-	count := len(send)
-	if what == coll.KindReduceScatterBlock {
-		count = block
+	if what == coll.KindReduceScatter {
+		return l.readyWith(what, l.recvCounts, len(send))
 	}
-	return l.ready(what, 0, count)
+	return l.ready(what, 0, block)
 }
 
 // ReduceScatter is ReduceScatterBlock with a block of counts[i] elements for
@@ -154,7 +153,7 @@ func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*lin
 //	send: sum of counts elements, recv: counts[rank] elements
 //
 // It does not keep counts. Errors: those of Allreduce; ErrCount for counts
-// that are negative or do not fit.
+// that are negative or do not fit; ErrMismatch where the ranks' counts differ.
 func ReduceScatter[T any](c *Comm, send, recv []T, counts []int, op OpFor[T]) error {
 	return run(reduceScatter(c, "ReduceScatter", send, recv, counts, op))
 }

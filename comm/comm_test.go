@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -272,4 +273,30 @@ func TestTransport(t *testing.T) {
 			return same("of nil", []string{(*comm.Comm)(nil).Transport(0)}, []string{""})
 		}, commtest.WithProviders(p))
 	}
+}
+
+// TestCreateGroupBesideCollectives: CreateGroup is in no order with the
+// collectives of its communicator, so that neither may have to wait for the
+// other's end.
+func TestCreateGroupBesideCollectives(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		g, err := c.Group().Incl(1, 0)
+		if err != nil {
+			return err
+		}
+		create := func() error {
+			s, err := c.CreateGroup(g, 7)
+			if err != nil {
+				return err
+			}
+			return s.Free()
+		}
+		if c.Rank() == 1 {
+			return first(comm.Barrier(c), create())
+		}
+		done := make(chan error, 1)
+		go func() { done <- create() }() // ends when rank 1 creates it too, after the barrier
+		time.Sleep(5 * time.Millisecond)
+		return first(comm.Barrier(c), <-done)
+	}, commtest.WithTimeout(10*time.Second))
 }

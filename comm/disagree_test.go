@@ -59,3 +59,34 @@ func TestDisagreementInACircle(t *testing.T) {
 		}
 	}
 }
+
+// TestCountsThatDiffer: ranks whose counts differ, but not in their sum, get no
+// wrong result.
+func TestCountsThatDiffer(t *testing.T) {
+	counts := func(c *comm.Comm) []int { return [][]int{{1, 2}, {2, 1}}[c.Rank()] }
+	for name, call := range map[string]func(c *comm.Comm) error{
+		"Allgatherv": func(c *comm.Comm) error {
+			n := counts(c)
+			return comm.Allgatherv(c, make([]int, n[c.Rank()]), make([]int, 3), n, nil)
+		},
+		"ReduceScatter": func(c *comm.Comm) error {
+			n := counts(c)
+			return comm.ReduceScatter(c, make([]int, 3), make([]int, n[c.Rank()]), n, comm.Sum)
+		},
+	} {
+		for _, memory := range []string{"256k", "0"} {
+			t.Run(name+"/shared memory "+memory, func(t *testing.T) {
+				ranks(t, 2, func(world *comm.Comm) error {
+					c, err := world.Dup()
+					if err != nil {
+						return err
+					}
+					if err := call(c); !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
+						return fmt.Errorf("%s: %w", name, err)
+					}
+					return first(c.Free(), comm.Barrier(world))
+				}, commtest.WithParam("coll.shared_memory", memory))
+			})
+		}
+	}
+}

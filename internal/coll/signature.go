@@ -84,7 +84,7 @@ var agreed = [...]agree{
 //
 // count is the elements per rank: of the vector, or of one block (Gather,
 // Scatter, Allgather, Alltoall, ReduceScatterBlock); for Allgatherv and
-// ReduceScatter it is the total. elem is the size of an element, opID any
+// ReduceScatter it is their Fold. elem is the size of an element, opID any
 // number that stands for the operation on all ranks. What ranks need not agree
 // on is left out: the count of Gatherv, Scatterv and Alltoallv, the root of
 // calls without one, everything of Barrier.
@@ -111,6 +111,18 @@ func Signature(op Kind, root int, count, elem int, opID int) uint16 {
 		s = 1
 	}
 	return s
+}
+
+// Fold is a number that stands for the counts of all ranks where a call needs
+// them to agree on each: in shared memory nobody else would notice.
+//
+// Hot path: no allocation.
+func Fold(counts []int) int {
+	h := uint64(len(counts))
+	for _, n := range counts {
+		h = mix(h, uint64(n))
+	}
+	return int(h)
 }
 
 // mix is one round of a multiplicative hash whose high bits depend on all of v.
