@@ -110,11 +110,11 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 	if part == nil {
 		return false
 	}
-	switch { // one store: whoever looks at an element sees all of it or nothing. The gate orders it with what follows
+	switch { // who gets a single element sees all of it or nothing, and what was put before
 	case len(buf) == 8 && aligned(part, 8):
-		*word64(part) = binary.NativeEndian.Uint64(buf)
+		atomic.StoreUint64(word64(part), binary.NativeEndian.Uint64(buf))
 	case len(buf) == 4 && aligned(part, 4):
-		*word32(part) = binary.NativeEndian.Uint32(buf)
+		atomic.StoreUint32(word32(part), binary.NativeEndian.Uint32(buf))
 	default:
 		copy(part, buf)
 	}
