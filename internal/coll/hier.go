@@ -87,22 +87,32 @@ func init() {
 	allgathers[allgatherByHosts].run = allgatherHier
 }
 
+// barrierHier is over for a rank when its speaker says, in the same call, that
+// all hosts are there.
 func barrierHier(l Link, cfg *Config) error {
 	h := enter(l)
-	s, _ := h.among(l, nobody)
+	s, speaker := h.among(l, nobody)
 	if err := h.arrive(); err != nil {
 		return err
 	}
-	if s != nil {
+	if s == nil {
+		if err := h.meet(speaker); err != nil {
+			return err
+		}
+		if err := h.await(speaker, &h.peers[speaker].put.word, h.step(1)); err != nil {
+			return err
+		}
+	} else {
 		if err := h.meetAll(); err != nil {
 			return err
 		}
 		if err := Barrier(s, cfg); err != nil {
 			return err
 		}
+		h.say(&h.own().put.word, h.step(1))
 	}
-	h.next()
-	return h.Bcast(nil, 0)
+	h.known = h.call
+	return nil
 }
 
 func bcastHier(l Link, cfg *Config, buf []byte, root int) error {

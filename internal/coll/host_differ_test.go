@@ -1,0 +1,57 @@
+package coll_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/coll/colltest"
+)
+
+// held is a link that is held up before it goes on from a store.
+type held struct {
+	*colltest.Link
+	until chan struct{} // nil: it is not
+}
+
+func (l held) Wake() {
+	l.Link.Wake()
+	if l.until != nil {
+		<-l.until
+	}
+}
+
+// TestNobodyDiffersAfterABarrier: when a rank has left a barrier all have come
+// to it, also those that are held up in it.
+func TestNobodyDiffersAfterABarrier(t *testing.T) {
+	for _, hosts := range [][]int{{0, 0, 0}, {0, 0, 0, 1, 1}} {
+		w := colltest.New(len(hosts), colltest.Options{Hosts: hosts, SharedBytes: 4 << 10})
+		looked := make(chan struct{})
+		errs := w.Run(func(l *colltest.Link) error {
+			for range 20 {
+				if err := coll.Barrier(l, nil); err != nil {
+					return err
+				}
+			}
+			last := held{Link: l}
+			if l.Rank() == 2 {
+				last.until = looked
+			}
+			if err := coll.Barrier(last, nil); err != nil {
+				return err
+			}
+			if l.Rank() == 0 {
+				defer close(looked)
+			}
+			h, _ := l.Host()
+			if rank, differs := h.Differs(); differs {
+				return fmt.Errorf("rank %d differs", rank)
+			}
+			return nil
+		})
+		require.NoError(t, errors.Join(errs...), "%v", hosts)
+	}
+}
