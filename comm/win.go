@@ -292,11 +292,7 @@ func (w *Win[T]) Free() error {
 func (x *window) free() error {
 	var err error
 	if x.c.s.coll.Err() == nil {
-		err = x.together("Free", kindWinFree, true)
-		switch {
-		case err == nil:
-			x.c.s.giveBack()
-		case errors.Is(err, ErrRevoked):
+		if err = x.together("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
 			err = nil
 		}
 	}
