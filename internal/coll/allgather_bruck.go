@@ -11,7 +11,7 @@ package coll
 // All-to-All Communications in Multiport Message-Passing Systems, IEEE TPDS
 // 8(11), 1997; MPI-4.1 section 6.7.
 // Restrictions: equal counts.
-func allgatherBruck(l Link, _ *Config, recv []byte, b blocks) error {
+func allgatherBruck(l Link, _ *Config, _, recv []byte, b blocks) error {
 	rank, size, n := l.Rank(), l.Size(), b.equal
 	tmp := recv // rank 0 has nothing to turn
 	if rank != 0 {

@@ -8,7 +8,7 @@ package coll
 // Cost: log₂ P α + (P-1)/P nβ, with n the bytes that a rank ends up with.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.7.
 // Restrictions: a power of two of ranks; equal counts.
-func allgatherDoubling(l Link, _ *Config, recv []byte, b blocks) error {
+func allgatherDoubling(l Link, _ *Config, _, recv []byte, b blocks) error {
 	rank, size, n := l.Rank(), l.Size(), b.equal
 	for mask := 1; mask < size; mask *= 2 {
 		mine, peer := rank&^(mask-1), rank^mask

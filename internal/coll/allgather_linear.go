@@ -10,14 +10,13 @@ package coll
 // the fewest steps where messages to several ranks overlap.
 // Source: MPI-4.1 section 6.7.
 // Restrictions: none.
-func allgatherLinear(l Link, cfg *Config, recv []byte, b blocks) error {
+func allgatherLinear(l Link, cfg *Config, send, recv []byte, b blocks) error {
 	rank, size := l.Rank(), l.Size()
-	mine := b.of(recv, rank)
 	for d := 1; d < size; {
 		for end := min(size, d+cfg.Window); d < end; d++ {
 			source := mod(rank-d, size)
 			l.Irecv(b.of(recv, source), source)
-			l.Isend(mine, mod(rank+d, size))
+			l.Isend(send, mod(rank+d, size))
 		}
 		if err := l.WaitAll(); err != nil {
 			return err

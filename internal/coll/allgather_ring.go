@@ -8,14 +8,15 @@ package coll
 // Cost: (P-1) α + (P-1)/P nβ, with nearest neighbours only and no copies.
 // Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005; MPI-4.1 section 6.7.
 // Restrictions: none.
-func allgatherRing(l Link, _ *Config, recv []byte, b blocks) error {
+func allgatherRing(l Link, _ *Config, send, recv []byte, b blocks) error {
 	rank, size := l.Rank(), l.Size()
 	right, left := mod(rank+1, size), mod(rank-1, size)
 	for k := range size - 1 {
-		s, r := mod(rank-k, size), mod(rank-k-1, size)
-		if err := l.Sendrecv(b.of(recv, s), right, b.of(recv, r), left); err != nil {
+		r := mod(rank-k-1, size)
+		if err := l.Sendrecv(send, right, b.of(recv, r), left); err != nil {
 			return err
 		}
+		send = b.of(recv, r)
 	}
 	return nil
 }

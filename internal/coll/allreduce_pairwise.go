@@ -14,7 +14,7 @@ func allreducePairwise(l Link, cfg *Config, send, recv []byte, op Op) error {
 	if err := reduceScatterPairwise(l, cfg, send, b.of(recv, l.Rank()), b, op); err != nil {
 		return err
 	}
-	return allgatherRing(l, cfg, recv, b)
+	return allgatherRing(l, cfg, b.of(recv, l.Rank()), recv, b)
 }
 
 // Allreduce by reduction and broadcast.

@@ -179,7 +179,7 @@ func Allgather(l Link, cfg *Config, send, recv []byte) error {
 	}
 	cfg = orDefault(cfg)
 	f := facts{bytes: len(recv), uniform: true}.on(l)
-	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, recv, b)
+	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, send, recv, b)
 }
 
 // Allgatherv is Allgather with blocks of any length at any place of recv
@@ -198,7 +198,7 @@ func Allgatherv(l Link, cfg *Config, send, recv []byte, counts, displs []int) er
 	}
 	cfg = orDefault(cfg)
 	f := facts{bytes: b.total(l.Size())}.on(l)
-	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, recv, b)
+	return choose(cfg, FamilyAllgather, allgathers, f, cfg.autoAllgather(f))(l, cfg, send, recv, b)
 }
 
 // Alltoall sends block i of send to rank i, and puts what comes from rank i

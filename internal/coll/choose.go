@@ -268,7 +268,7 @@ func (c *Config) autoScatter(f facts) int {
 
 func (c *Config) autoAllgather(f facts) int {
 	switch {
-	case f.bytes > c.AllgatherSmallBytes:
+	case f.bytes > c.AllgatherSmallBytes, f.size == 2:
 		return allgatherByRing
 	case !f.uniform && f.size <= c.AllgatherLinearSize:
 		return allgatherByLinear

@@ -112,14 +112,14 @@ func TestChoiceOnHosts(t *testing.T) {
 		want  string
 	}{
 		{two, KindBarrier, 0, Op{}, "shared"},
-		{two, KindBcast, m, Op{}, "shared"},
-		{two, KindBcast, m + 1, Op{}, Auto},
+		{two, KindBcast, 8 * k, Op{}, "shared"},
+		{two, KindBcast, 8*k + 1, Op{}, Auto},
 		{four, KindBcast, 99 * m, Op{}, "shared"},
 		{two, KindAllreduce, 99 * m, own, "shared"},
 		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element that fits no piece
-		{two, KindAllgather, m, Op{}, "shared"},
-		{two, KindAllgather, m + 1, Op{}, Auto},
-		{two, KindAllgatherv, 2*m + 2, Op{}, Auto},
+		{two, KindAllgather, 8 * k, Op{}, "shared"},
+		{two, KindAllgather, 8*k + 1, Op{}, Auto},
+		{two, KindAllgatherv, 16*k + 2, Op{}, Auto},
 		{four, KindAlltoall, 512 * k, Op{}, "shared"},
 		{four, KindAlltoall, 512*k + 1, Op{}, Auto},
 		{four, KindAlltoallv, 0, Op{}, "shared"},

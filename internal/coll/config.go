@@ -93,7 +93,7 @@ var defaultConfig = Config{
 
 	SharedBytes:      512 << 10,
 	SharedRanks:      64,
-	SharedPairBytes:  1 << 20,
+	SharedPairBytes:  8 << 10,
 	SharedBlockBytes: 512 << 10,
 	SharedSliceBytes: 16 << 10,
 	HostsTotalBytes:  256 << 10,

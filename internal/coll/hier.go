@@ -175,7 +175,7 @@ func (h *Host) byHost(l Link, b blocks) blocks {
 	return all
 }
 
-func allgatherHier(l Link, cfg *Config, recv []byte, b blocks) error {
+func allgatherHier(l Link, cfg *Config, _, recv []byte, b blocks) error {
 	h := enter(l)
 	s, speaker := h.among(l, nobody)
 	at, n := h.ofHost(b, h.of[l.Rank()])

@@ -10,7 +10,7 @@ package coll
 // Cost: a copy of the own block and one of each other's.
 // Source: Graham and Shipman, EuroPVM/MPI 2008; MPI-4.1 section 6.7.
 // Restrictions: all ranks share memory.
-func allgatherShared(l Link, _ *Config, recv []byte, b blocks) error {
+func allgatherShared(l Link, _ *Config, _, recv []byte, b blocks) error {
 	return enter(l).allgather(recv, b)
 }
 

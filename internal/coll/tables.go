@@ -5,12 +5,14 @@ package coll
 // together.
 
 type (
-	barrierFunc       func(l Link, cfg *Config) error
-	bcastFunc         func(l Link, cfg *Config, buf []byte, root int) error
-	reduceFunc        func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
-	allreduceFunc     func(l Link, cfg *Config, send, recv []byte, op Op) error
-	rootedFunc        func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
-	allgatherFunc     func(l Link, cfg *Config, recv []byte, b blocks) error
+	barrierFunc   func(l Link, cfg *Config) error
+	bcastFunc     func(l Link, cfg *Config, buf []byte, root int) error
+	reduceFunc    func(l Link, cfg *Config, send, recv []byte, op Op, root int) error
+	allreduceFunc func(l Link, cfg *Config, send, recv []byte, op Op) error
+	rootedFunc    func(l Link, cfg *Config, send, recv []byte, b blocks, root int) error
+	// The rank's own block is in recv already. send is where it came from, which
+	// others read faster than what has just been written.
+	allgatherFunc     func(l Link, cfg *Config, send, recv []byte, b blocks) error
 	alltoallFunc      func(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error
 	reduceScatterFunc func(l Link, cfg *Config, send, recv []byte, b blocks, op Op) error
 	scanFunc          func(l Link, cfg *Config, send, recv []byte, op Op, exclusive bool) error

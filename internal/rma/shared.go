@@ -112,9 +112,9 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 	}
 	switch { // who gets a single element sees all of it or nothing, and what was put before
 	case len(buf) == 8 && aligned(part, 8):
-		atomic.StoreUint64(word64(part), binary.NativeEndian.Uint64(buf))
+		store64(part, binary.NativeEndian.Uint64(buf))
 	case len(buf) == 4 && aligned(part, 4):
-		atomic.StoreUint32(word32(part), binary.NativeEndian.Uint32(buf))
+		store32(part, binary.NativeEndian.Uint32(buf))
 	default:
 		copy(part, buf)
 	}
