@@ -140,7 +140,7 @@ func (l *link) carryOut() error {
 			h.Enter(l, l.env.Sig) // release does what Owes says
 			switch l.what {
 			case coll.KindBarrier:
-				return h.Barrier()
+				return h.Barrier(cfg)
 			case coll.KindBcast:
 				return h.Bcast(l.recv, l.root)
 			case coll.KindReduce:

@@ -80,6 +80,7 @@ type Host struct {
 	owes  bool   // … this rank has arrived and not woken them since
 	link  HostLink
 	tmp   []byte // of the call under way; nil: not asked for
+	slots int    // pieces of the call under way that a bay holds
 }
 
 // peer is the arena of a rank of the host.
@@ -92,8 +93,12 @@ type peer struct {
 // nobody may be ahead of the others.
 const ringLines = 8
 
-// pieces is how many pieces of a vector a bay holds.
-const pieces = 4
+// How many pieces of a vector a bay holds: many where one writes and others read,
+// so that they soon begin, few where all do the same and each waits for all.
+const (
+	manyPieces = 16
+	fewPieces  = 4
+)
 
 // The parts of put and got.
 const (
@@ -101,13 +106,10 @@ const (
 	maxSteps = 1<<stepBits - 1
 )
 
-// flatRanks is up to how many ranks everybody looks at everybody's line.
-const flatRanks = 16
-
 // BayBytes is the size of a bay where size ranks share memory and each is to
 // have about total bytes of arena: there is room for a line per pair and piece.
 func BayBytes(total, size int) int {
-	const unit = 64 * pieces
+	const unit = 64 * manyPieces
 	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
 }
 
@@ -133,7 +135,7 @@ func stagger(arena []byte, rank int) []byte { return arena[rank*staggerBytes%pag
 func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	h := &Host{
 		Shape: shape, Rank: -1, Size: len(arenas), bay: BayBytes(total, len(arenas)),
-		unit: BayBytes(total, shape.largest) / 2 / shape.largest, reps: make([]int, shape.Hosts()),
+		unit: BayBytes(total, shape.largest) / max(2*shape.largest, manyPieces), reps: make([]int, shape.Hosts()),
 	}
 	own := shape.of[rank]
 	n := 0
@@ -373,12 +375,19 @@ func (h *Host) offered(rank, n int) []byte {
 	return h.bayOf(rank)[:n]
 }
 
-// piece is how many bytes of whole elements go through the bay at a time.
-func (h *Host) piece(elem int) int { return h.bay / pieces / elem * elem }
+// pieces divides the bays for a call; it answers how many bytes of whole
+// elements go through one at a time.
+func (h *Host) pieces(slots, elem int) int {
+	h.slots = slots
+	return h.bay / slots / elem * elem
+}
 
-// pieceAt is where the i-th piece lies in a bay.
+// place is where the i-th piece lies in a bay.
+func (h *Host) place(i int) int { return i % h.slots * (h.bay / h.slots) }
+
+// pieceAt is the i-th piece in a bay.
 func (h *Host) pieceAt(bay []byte, i, n int) []byte {
-	at := i % pieces * (h.bay / pieces)
+	at := h.place(i)
 	return bay[at : at+n]
 }
 
@@ -392,10 +401,10 @@ func cutOut(buf []byte, i, piece int) []byte { return buf[i*piece : min((i+1)*pi
 // piece i takes.
 func (h *Host) room(i, reader int) error {
 	switch {
-	case i < pieces:
+	case i < h.slots:
 		return nil
 	case reader != everybody:
-		return h.await(reader, &h.peers[reader].got.word, h.step(i-pieces+1))
+		return h.await(reader, &h.peers[reader].got.word, h.step(i-h.slots+1))
 	}
 	for x := 1; x < h.Size; x++ {
 		if err := h.room(i, h.after(x)); err != nil {
@@ -410,7 +419,7 @@ const everybody = -1
 
 // done says that this rank has done with piece i of n, where anybody waits for it.
 func (h *Host) done(i, n int) {
-	if i+pieces < n {
+	if i+h.slots < n {
 		h.say(&h.own().got.word, h.step(i+1))
 	}
 }

@@ -23,7 +23,7 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
 		return h.slices(send, recv, op, everybody)
 	}
-	piece := h.piece(op.Size)
+	piece := h.pieces(fewPieces, op.Size)
 	if len(send) <= piece {
 		if err := h.offer(send); err != nil {
 			return err
@@ -53,7 +53,7 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		from := cutOut(send, i, piece)
-		o.own, o.at = from, i%pieces*(h.bay/pieces)
+		o.own, o.at = from, h.place(i)
 		copy(h.pieceAt(bay, i, len(from)), from)
 		h.say(&h.own().put.word, h.step(i+1))
 		for x := 1; x < h.Size; x++ {

@@ -16,7 +16,7 @@ func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l
 //
 // Hot path: no allocation, no lock and no system call where ranks are not late.
 func (h *Host) Bcast(buf []byte, root int) error {
-	piece := h.piece(1)
+	piece := h.pieces(manyPieces, 1)
 	switch {
 	case h.Size == 1:
 		return nil

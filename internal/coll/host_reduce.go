@@ -23,10 +23,10 @@ func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 		move(recv, send)
 		return nil
 	}
-	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
+	if h.Size > 2 && len(send) > cfg.SharedRootBytes {
 		return h.slices(send, recv, op, root)
 	}
-	piece := h.piece(op.Size)
+	piece := h.pieces(manyPieces, op.Size)
 	if h.Rank != root {
 		if len(send) <= piece {
 			return h.offer(send)
@@ -56,7 +56,7 @@ func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {
 				return err
 			}
 		}
-		o.own, o.at = cutOut(send, i, piece), i%pieces*(h.bay/pieces)
+		o.own, o.at = cutOut(send, i, piece), h.place(i)
 		o.fold(cutOut(recv, i, piece), op, h.Size)
 		h.done(i, n)
 	}

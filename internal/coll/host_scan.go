@@ -19,7 +19,7 @@ func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 		hi = h.Rank
 	}
 	o := operands{h: h}
-	piece := h.piece(op.Size)
+	piece := h.pieces(fewPieces, op.Size)
 	n := count(len(send), piece)
 	for i := range n {
 		for r := h.Rank + 1; r < h.Size; r++ {
@@ -28,7 +28,7 @@ func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 			}
 		}
 		from := cutOut(send, i, piece)
-		o.own, o.at = from, i%pieces*(h.bay/pieces)
+		o.own, o.at = from, h.place(i)
 		copy(h.pieceAt(bay, i, len(from)), from)
 		if i == 0 {
 			if err := h.arrive(); err != nil {

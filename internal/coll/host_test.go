@@ -62,9 +62,11 @@ func hostConfig(rng *rand.Rand, name string) *coll.Config {
 		}
 	}
 	c.SharedBytes = 256 << rng.IntN(6)
+	c.SharedRanks = 2 + rng.IntN(20)
 	c.SharedSliceBytes = 1 + rng.IntN(500)
+	c.SharedRootBytes = rng.IntN(500)
 	if rng.IntN(2) == 0 {
-		c.SharedSliceBytes = 1 << 20
+		c.SharedSliceBytes, c.SharedRootBytes = 1<<20, 1<<20
 	}
 	return c
 }
