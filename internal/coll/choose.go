@@ -156,7 +156,7 @@ func (f facts) meets(n Needs) bool {
 
 func (f facts) meetsHosts(n Needs) bool {
 	h := f.host
-	return h != nil && f.elem <= h.unit &&
+	return h != nil && f.elem <= h.unit && f.bytes <= h.most &&
 		(n&NeedsSharedMemory != 0) == (h.Hosts() == 1) &&
 		(n&NeedsAdjacent == 0 || h.adjacent || f.commutes)
 }
@@ -326,7 +326,7 @@ func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 // autoHost is the choice among the algorithms of shared memory, or byAuto.
 func (c *Config) autoHost(fam Family, f facts) int {
 	if f.host.Hosts() == 1 {
-		if f.elem <= f.host.unit && c.shares(fam, f) {
+		if f.elem <= f.host.unit && f.bytes <= f.host.most && c.shares(fam, f) {
 			return int(firstOfHost[fam])
 		}
 		return byAuto

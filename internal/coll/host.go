@@ -16,8 +16,10 @@ import (
 //	│ ring of 8, by call     │     │     │ calls 0, 2, … │ calls 1, 3, … │
 //	└────────────────────────┴─────┴─────┴───────────────┴───────────────┘
 //
-//	arrival  call << 16 | signature, and up to 56 bytes of data. Every rank
-//	         writes one in every call, before it waits for any other rank.
+//	arrival  call << 16 | trace, and up to 56 bytes of data. Every rank writes
+//	         one in every call. The trace is of the signatures of this call and
+//	         of all before it, so that one in which ranks differed, and in which
+//	         nobody waited for another, is noticed in a later one.
 //	put      call << 24 | n: the first n pieces of the call lie in the bay
 //	got      call << 24 | n: this rank has done with the first n pieces of others
 //
@@ -53,7 +55,7 @@ type HostLink interface {
 	// Wake rouses the host's other ranks that sleep in Await, after a store.
 	Wake()
 	// Mismatch is the error of a call that a rank of the host, by its number
-	// there, made as another one or with other arguments.
+	// there, made as another one or with other arguments, or did so before.
 	Mismatch(rank int) error
 	// Miscount is the error of a rank of the host that has written have bytes
 	// where this one wants others.
@@ -70,12 +72,14 @@ type Host struct {
 	peers    []peer // by rank within the host
 	bay      int    // bytes
 	unit     int    // the largest element that goes through the bays of all hosts
+	most     int    // bytes that do so in no more than maxSteps steps
 	reps     []int  // scratch: by host, who speaks for it
 	speakers speakers
 
 	call  uint64 // number of the call under way or of the last one
 	known uint64 // all ranks of the host are known to have arrived at this call
 	sig   uint16 // of the call under way
+	trace uint16 // of it and all before it; see traceFactor
 	lazy  bool   // the call's link wakes the others when it ends, if …
 	owes  bool   // … this rank has arrived and not woken them since
 	link  HostLink
@@ -157,6 +161,7 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 		a = stagger(a, r)
 		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.bay]})
 	}
+	h.most = maxSteps / 4 * h.unit // slices take two steps, and a step may be half a unit
 	return h, nil
 }
 
@@ -193,6 +198,7 @@ func (h *Host) Owes() bool {
 // call of its own.
 func (h *Host) next() {
 	h.call++
+	h.trace = h.trace*traceFactor + h.sig
 	if h.call&(1<<32-1) == 0 {
 		// Calls that need no put or got leave them behind; in 2^39 calls they
 		// would come to lie ahead.
@@ -200,6 +206,13 @@ func (h *Host) next() {
 		h.own().got.word.Store(h.call << stepBits)
 	}
 }
+
+// traceFactor is odd, so that traces that differ stay different as long as the
+// calls are the same again.
+const traceFactor = 0x9e37
+
+// arrival is the word of the arrival line of the call under way.
+func (h *Host) arrival() uint64 { return h.call<<16 | uint64(h.trace) }
 
 func (h *Host) own() *peer { return &h.peers[h.Rank] }
 
@@ -274,10 +287,10 @@ func (h *Host) arrive() error {
 // arrived stores the word of the arrival line.
 func (h *Host) arrived(l *line) {
 	if h.owes = h.lazy; h.lazy {
-		storeRelease(&l.word, h.call<<16|uint64(h.sig))
+		storeRelease(&l.word, h.arrival())
 		return
 	}
-	h.say(&l.word, h.call<<16|uint64(h.sig))
+	h.say(&l.word, h.arrival())
 }
 
 // say stores a word that others may wait for.
@@ -291,7 +304,7 @@ func (h *Host) step(n int) uint64 { return h.call<<stepBits | uint64(n) }
 
 // meet waits until a rank has arrived, and sees to it that it made the same call.
 func (h *Host) meet(rank int) error {
-	word, want := &h.peers[rank].lines[h.call%ringLines].word, h.call<<16|uint64(h.sig)
+	word, want := &h.peers[rank].lines[h.call%ringLines].word, h.arrival()
 	if word.Load() == want {
 		return nil
 	}

@@ -11,6 +11,32 @@ import (
 	"github.com/weft-hpc/weft/internal/coll/colltest"
 )
 
+// TestHostMismatchOfLongAgo: calls in which each rank took itself for the root,
+// so that nobody waited, are noticed however many others follow.
+func TestHostMismatchOfLongAgo(t *testing.T) {
+	for name, later := range map[string]func(l coll.Link) error{
+		"barriers": func(l coll.Link) error { return coll.Barrier(l, nil) },
+		"bcasts":   func(l coll.Link) error { return coll.Bcast(l, nil, make([]byte, 8), 0) },
+	} {
+		w := colltest.New(2, colltest.Options{Hosts: []int{0, 0}, SharedBytes: 4 << 10})
+		errs := errors.Join(w.Run(func(l *colltest.Link) error {
+			l.SetSig(uint16(l.Rank()))
+			if err := coll.Bcast(l, nil, make([]byte, 8), l.Rank()); err != nil {
+				return err
+			}
+			l.SetSig(9)
+			for range 20 {
+				if err := later(l); err != nil {
+					return err
+				}
+			}
+			return nil
+		})...)
+		require.ErrorIs(t, errs, colltest.ErrMismatch, name)
+		require.NotErrorIs(t, errs, colltest.ErrDeadlock, name)
+	}
+}
+
 // held is a link that is held up before it goes on from a store.
 type held struct {
 	*colltest.Link
