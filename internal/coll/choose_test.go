@@ -116,7 +116,7 @@ func TestChoiceOnHosts(t *testing.T) {
 		{two, KindBcast, 8*k + 1, Op{}, Auto},
 		{four, KindBcast, 99 * m, Op{}, "shared"},
 		{two, KindAllreduce, 99 * m, own, "shared"},
-		{two, KindAllreduce, 99 << 30, own, Auto}, // more pieces than a word counts
+		{two, KindAllreduce, 99 << 30, own, Auto},      // more pieces than a word counts
 		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element that fits no piece
 		{two, KindAllgather, 8 * k, Op{}, "shared"},
 		{two, KindAllgather, 8*k + 1, Op{}, Auto},

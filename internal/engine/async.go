@@ -28,8 +28,8 @@ import (
 const (
 	watchTick  = time.Millisecond
 	watchTicks = 20 // until it parks
-	// watchLarge is how soon it looks again where a rendezvous is under way and
-	// cores are free: a large message takes about as long.
+	// watchLarge is how soon it looks again where a rendezvous is under way and a
+	// core is spare: a large message takes about as long.
 	watchLarge = 100 * time.Microsecond
 )
 
@@ -42,13 +42,13 @@ const (
 )
 
 // wantProgress makes sure that requests under way are looked after when nobody
-// leads: at once if it is urgent, else within a watchTick. The caller holds the
-// lock.
+// leads: at once if it is urgent and a core is spare, else within a watchTick.
+// The caller holds the lock.
 func (e *Engine) wantProgress(urgent bool) {
 	if e.leader != nil || e.async == asyncRunning || e.kick == nil {
 		return
 	}
-	if e.async == asyncParked || urgent {
+	if e.async == asyncParked || urgent && e.policy.spare > 0 {
 		e.async = asyncRunning
 		select {
 		case e.kick <- struct{}{}:
@@ -71,8 +71,9 @@ func (e *Engine) asyncLoop() {
 		case <-timer.C:
 		}
 		e.mu.lock()
+		e.standBack()
 		worked := e.runAsync()
-		for e.large > 0 && e.leader != nil && !e.sleeping && !e.closed && e.policy.poll > 0 {
+		for e.large > 0 && e.leader != nil && !e.sleeping && !e.closed && e.policy.spare > 0 {
 			e.async = asyncWatching
 			e.mu.unlock()
 			rest(watchLarge)
@@ -97,6 +98,23 @@ func (e *Engine) asyncLoop() {
 			timer.Stop()
 		}
 		e.mu.unlock()
+	}
+}
+
+// standBack waits until nobody has led for a while, where a rendezvous is under
+// way and no core is spare: a program that has posted some and waits for them
+// next moves them on better by itself, and until then this goroutine would take
+// the core of a rank that is at it.
+func (e *Engine) standBack() {
+	for e.policy.spare == 0 && e.large > 0 && !e.closed {
+		e.async = asyncWatching
+		seen := e.leads
+		e.mu.unlock()
+		rest(watchTick)
+		e.mu.lock()
+		if e.leader == nil && e.leads == seen {
+			return
+		}
 	}
 }
 

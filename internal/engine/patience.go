@@ -34,6 +34,11 @@ import (
 // somebody else had the core meanwhile, makes the next waits as short of polls
 // as if ranks outnumbered cores, until a yield comes back at once.
 
+// movingYield is how long a leader yields at least where data is on its way and
+// cores are free: it may be its polls that move it, though nothing comes of them
+// here, as of helping a peer to copy.
+const movingYield = 2 * time.Millisecond
+
 // policy is how long an engine's goroutines do what.
 type policy struct {
 	poll  time.Duration // polling of who waits; 0: a few times
@@ -176,7 +181,11 @@ func (e *Engine) next(p *patience, poll time.Duration) step {
 	if p.look = p.polls + 1; poll > 0 {
 		p.look = p.polls + turnPolls
 	}
-	if !p.yielded || waited < poll+e.policy.yield {
+	limit := e.policy.yield
+	if e.moving > 0 && poll > 0 {
+		limit = max(limit, movingYield)
+	}
+	if !p.yielded || waited < poll+limit {
 		p.yielded = true
 		return stepYield
 	}

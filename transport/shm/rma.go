@@ -49,6 +49,11 @@ var errKind = errors.New("a control message of no kind")
 // copyBudget is how many bytes a call copies before it returns.
 const copyBudget = 64 << 10
 
+// streamMax is the largest transfer that is done without help where it is not
+// the first since the last Read: in a stream of them the other side is busy with
+// more of its own, and comes late.
+const streamMax = 64 << 10
+
 // way is how a transfer's bytes go.
 type way uint8
 
@@ -88,6 +93,7 @@ type transfers struct {
 	last       **transfer
 	free       *transfer
 	streams    streams
+	begun      uint // the domain's turn when the last began
 	small      [helpSize]byte
 }
 
@@ -161,7 +167,10 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 	}
 	x.cut(pieceMax)
 	if x.way == viaKernel {
-		d.askHelp(x)
+		if len(op.Data) > streamMax || d.transfers.begun != d.turn {
+			d.askHelp(x)
+		}
+		d.transfers.begun = d.turn
 	}
 	if _, over := d.move(x, copyBudget); !over {
 		t := &d.transfers
