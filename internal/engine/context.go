@@ -227,6 +227,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			continue
 		}
 		if !block {
+			e.offer(e.tasks > 0)
 			return nil, Status{}, nil
 		}
 		if w == nil {

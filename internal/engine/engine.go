@@ -129,6 +129,7 @@ type Engine struct {
 
 	leader      *waiter
 	polls       int           // of leaders, ever
+	asked       int           // questions that were answered with no; see offer
 	home        home          // used by who leads
 	wanted      bool          // somebody else has use for the core: the last yield took long
 	shownUp     time.Duration // when the last went through the scheduler

@@ -352,6 +352,9 @@ func (q Request) Test() (Status, bool, error) {
 	if !q.doneLocked() {
 		e.poll()
 	}
+	if !q.doneLocked() {
+		e.offer(q.r.kind == kindTask)
+	}
 	if q.r.gen != q.gen {
 		return Status{}, true, nil
 	}
