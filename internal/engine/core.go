@@ -19,9 +19,9 @@ import (
 // they are at least as many as the ranks. It is bound to it for the moment of
 // moving there only: the kernel stays free to put its threads where it likes.
 
-// home is the core that a rank goes to.
+// home is the core that a rank goes to. It is guarded by Engine.mu, but for cpu.
 type home struct {
-	cpu     int // -1: none
+	cpu     int // for good; -1: none
 	uses    int // yields one after the other that somebody made use of
 	checked time.Duration
 }
@@ -55,20 +55,22 @@ func newHome(rank, ranks int) home {
 }
 
 // used notes what a yield has shown: whether somebody else had the core, and
-// when. It is called without the lock, by who leads.
-func (h *home) used(wanted bool, now time.Duration) {
+// when. It says whether to go home. The caller holds the engine's lock: besides
+// who leads, those yield who ask for something.
+func (h *home) used(wanted bool, now time.Duration) bool {
 	if !wanted {
 		h.uses = 0
-		return
+		return false
 	}
 	if h.uses++; h.uses < usesToMove || h.cpu < 0 || now-h.checked < moveTime {
-		return
+		return false
 	}
 	h.uses, h.checked = 0, now
-	h.goThere()
+	return true
 }
 
-// goThere moves this thread to the rank's core if it is not there and may be.
+// goThere moves this thread to the rank's core if it is not there and may be. It
+// needs no lock.
 func (h *home) goThere() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -47,15 +47,17 @@ func TestGoesHome(t *testing.T) {
 	require.NoError(t, unix.SchedSetaffinity(0, &before))
 	now := time.Second
 	for range usesToMove - 1 {
-		h.used(true, now)
+		require.False(t, h.used(true, now))
 	}
-	h.used(false, now)
-	require.Zero(t, h.uses)
-	require.Zero(t, h.checked, "moved although a yield was of no use to anybody")
+	require.False(t, h.used(false, now), "although a yield was of no use to anybody")
+	for range usesToMove - 1 {
+		require.False(t, h.used(true, now))
+	}
+	require.True(t, h.used(true, now))
 	for range usesToMove {
-		h.used(true, now)
+		require.False(t, h.used(true, now), "so soon")
 	}
-	require.Equal(t, now, h.checked)
+	h.goThere()
 	require.NoError(t, unix.SchedGetaffinity(0, &after))
 	require.Equal(t, before, after)
 

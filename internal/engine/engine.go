@@ -128,9 +128,9 @@ type Engine struct {
 	moving  int      // requests whose data is on its way, perhaps by our progress alone
 
 	leader      *waiter
-	polls       int           // of leaders, ever
-	asked       int           // questions that were answered with no; see offer
-	home        home          // used by who leads
+	polls       int // of leaders, ever
+	asked       int // questions that were answered with no; see offer
+	home        home
 	wanted      bool          // somebody else has use for the core: the last yield took long
 	shownUp     time.Duration // when the last went through the scheduler
 	leads       int           // how often somebody led

@@ -233,12 +233,14 @@ func (e *Engine) yield(p *patience) {
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	p.now = e.clock()
 	wanted := p.now-before > wantedYield
-	if !several {
-		e.home.used(wanted, p.now)
-	}
 	e.mu.lock()
 	if wanted != e.wanted {
 		e.want(wanted)
+	}
+	if !several && e.home.used(wanted, p.now) {
+		e.mu.unlock()
+		e.home.goThere()
+		e.mu.lock()
 	}
 }
 
