@@ -232,7 +232,7 @@ func (c *Config) autoReduce(f facts) int {
 	switch {
 	case f.bytes <= c.ReduceTreeBytes && f.size >= c.KnomialRanks:
 		return reduceByKnomial
-	case f.bytes <= c.ReduceTreeBytes:
+	case f.bytes <= c.ReduceTreeBytes, f.size == 2:
 		return reduceByBinomial
 	case f.commutes:
 		return reduceByRabenseifner
@@ -368,7 +368,9 @@ func (c *Config) shares(fam Family, f facts) bool {
 		return true
 	case FamilyBcast:
 		return f.size > 2 || f.bytes <= most
-	case FamilyReduce, FamilyAllreduce, FamilyReduceScatter, FamilyScan:
+	case FamilyReduce:
+		return f.size <= c.SharedRanks && (f.size > 2 || f.bytes <= most)
+	case FamilyAllreduce, FamilyReduceScatter, FamilyScan:
 		return f.size <= c.SharedRanks
 	case FamilyAllgather:
 		f.bytes /= f.size

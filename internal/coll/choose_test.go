@@ -25,6 +25,7 @@ func TestChoice(t *testing.T) {
 		{FamilyBcast, c.autoBcast, facts{size: 64, bytes: 512 * k}, "scatter_recursive_doubling"},
 		{FamilyBcast, c.autoBcast, facts{size: 63, bytes: 512 * k}, "tree"},
 		{FamilyReduce, c.autoReduce, facts{size: 4, bytes: 8 * k}, "binomial"},
+		{FamilyReduce, c.autoReduce, facts{size: 2, bytes: 9 * k, commutes: true}, "binomial"},
 		{FamilyReduce, c.autoReduce, facts{size: 9, bytes: 8 * k}, "knomial"},
 		{FamilyReduce, c.autoReduce, facts{size: 9, bytes: 9 * k, commutes: true}, "rabenseifner"},
 		{FamilyReduce, c.autoReduce, facts{size: 9, bytes: 9 * k}, "pairwise"},
@@ -115,6 +116,8 @@ func TestChoiceOnHosts(t *testing.T) {
 		{two, KindBcast, 8 * k, Op{}, "shared"},
 		{two, KindBcast, 8*k + 1, Op{}, Auto},
 		{four, KindBcast, 99 * m, Op{}, "shared"},
+		{two, KindReduce, 8 * k, sum, "shared"},
+		{two, KindReduce, 8*k + 1, sum, Auto},
 		{two, KindAllreduce, 99 * m, own, "shared"},
 		{two, KindAllreduce, 99 << 30, own, Auto},      // more pieces than a word counts
 		{two, KindAllreduce, 8, Op{Size: 9 * k}, Auto}, // an element that fits no piece

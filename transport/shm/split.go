@@ -78,6 +78,11 @@ const (
 	pieceMax  = 64 << 10 // so that no poll takes long
 	splitInto = 16       // pieces, where their size permits
 
+	// A block up to halfMax is cut in two, of which the one that the helper takes
+	// is shorter by about what it copies in the time that asking it takes.
+	halfMax   = 96 << 10
+	headStart = 4 << 10
+
 	maxPieces = 1<<16 - 1
 	failedBit = 1 << 16 // of done
 	unknown   = -1
@@ -85,6 +90,9 @@ const (
 
 // pieceSize is what a block of n bytes is cut into.
 func pieceSize(n int) int {
+	if n <= halfMax {
+		return (n/2 + headStart + pageSize - 1) &^ (pageSize - 1)
+	}
 	return min(max(n/splitInto+pageSize-1, pieceMin)&^(pageSize-1), pieceMax)
 }
 

@@ -298,7 +298,7 @@ func TestPieceSizes(t *testing.T) {
 	for n := splitMin; n <= maxRMASize; n += n/7 + 1 {
 		piece := pieceSize(n)
 		pieces := pieceCount(n, piece)
-		require.True(t, piece >= pieceMin && piece <= pieceMax && piece%pageSize == 0)
+		require.True(t, piece >= splitMin/2 && piece <= pieceMax && piece%pageSize == 0)
 		require.True(t, pieces > 1 && pieces <= maxPieces && (pieces-1)*piece < n && pieces*piece >= n)
 	}
 	require.LessOrEqual(t, pieceCount(maxRMASize, pieceSize(maxRMASize)), maxPieces)
