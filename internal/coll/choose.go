@@ -282,7 +282,7 @@ func (c *Config) autoAllgather(f facts) int {
 
 func (c *Config) autoAlltoall(f facts) int {
 	switch {
-	case !f.uniform:
+	case !f.uniform, f.size > 2 && f.host != nil && f.host.Hosts() == 1:
 		return alltoallByScattered
 	case f.bytes <= c.AlltoallBruckBytes && f.size >= c.AlltoallBruckRanks:
 		return alltoallByBruck
@@ -374,6 +374,10 @@ func (c *Config) shares(fam Family, f facts) bool {
 		return f.size <= c.SharedRanks
 	case FamilyAllgather:
 		f.bytes /= f.size
+	case FamilyAlltoall:
+		if f.size > 2 {
+			most = c.SharedPairsBytes / f.size
+		}
 	default:
 	}
 	return f.size <= c.SharedRanks && f.bytes <= most

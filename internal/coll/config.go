@@ -47,6 +47,7 @@ type Config struct {
 	SharedRanks      int // up to so many ranks of a host everybody looks at everybody
 	SharedPairBytes  int // two ranks of a host: copied through shared memory up to so many bytes; more go as a message
 	SharedBlockBytes int // more ranks: blocks up to so many bytes; bcast: any
+	SharedPairsBytes int // alltoall of more ranks: up to so many bytes per rank in all
 	SharedSliceBytes int // allreduce of more than two ranks: each combines a slice from so many bytes on, at least 1
 	SharedRootBytes  int // reduce of more than two ranks: the root combines all by itself up to so many bytes
 	HostsTotalBytes  int // several hosts: up to so many bytes in all are gathered by host; bcast: up to so many
@@ -96,6 +97,7 @@ var defaultConfig = Config{
 	SharedRanks:      64,
 	SharedPairBytes:  8 << 10,
 	SharedBlockBytes: 512 << 10,
+	SharedPairsBytes: 256 << 10,
 	SharedSliceBytes: 16 << 10,
 	SharedRootBytes:  512 << 10,
 	HostsTotalBytes:  256 << 10,

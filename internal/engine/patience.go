@@ -68,6 +68,7 @@ const (
 	// else for what a store takes from core to core.
 	glancesAlone   = 1000
 	glancesCrowded = 20
+	turnsCrowded   = 16 // of others, between glances
 )
 
 func newPolicy(p *params.Set, ranks, cores int) policy {

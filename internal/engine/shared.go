@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -133,20 +135,29 @@ func (c *Context) Wake(rank int) {
 // Errors: that rank has failed, the communicator is revoked, the engine is
 // closed, or ctx has ended.
 //
-// It looks at the word alone for a moment. Then it waits as others do, leads if
+// It looks at the word alone for a moment, and gives its core to others a few
+// times where ranks outnumber cores. Then it waits as others do, leads if
 // nobody does, and so moves the transports on; whoever leads looks at the words
 // of all who wait for one between two polls, and once more when it has armed to
 // sleep, so that Wake finds it awake or ends the sleep:
 //
 //	glances at the word, no lock ──► waiter in Engine.words ──► leader, or follower of one
 //
-// Hot path: no allocation, no lock and no system call while it glances.
+// Hot path: no allocation, no lock, and no system call while it glances but those
+// that give the core away.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
-	for range e.glances.Load() {
-		if reached(word, least) {
-			return nil
+	glances := e.glances.Load()
+	for turn := 0; ; turn++ {
+		for range glances {
+			if reached(word, least) {
+				return nil
+			}
 		}
+		if glances != glancesCrowded || turn == turnsCrowded || engines.Load() > 1 {
+			break
+		}
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // to whom we wait for
 	}
 	e.mu.lock()
 	err := e.awaitWord(ctx, c, c.world(rank), word, least)
