@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -137,6 +138,10 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		closeRails(rails)
 		return nil, err
+	}
+	if ways.shares && local == w.Size {
+		// Who reads memory waits for nobody's turn.
+		j.coll.AlltoallScatterBytes = math.MaxInt
 	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,

@@ -282,7 +282,7 @@ func (c *Config) autoAllgather(f facts) int {
 
 func (c *Config) autoAlltoall(f facts) int {
 	switch {
-	case !f.uniform, f.size > 2 && f.host != nil && f.host.Hosts() == 1:
+	case !f.uniform:
 		return alltoallByScattered
 	case f.bytes <= c.AlltoallBruckBytes && f.size >= c.AlltoallBruckRanks:
 		return alltoallByBruck
