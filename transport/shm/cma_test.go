@@ -83,7 +83,7 @@ func (s *side) hear() (uint64, error) {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.ends) > 0 {
+		if len(s.news) == 0 && len(s.ends) > 0 { // its last word may come with its end
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
