@@ -99,6 +99,15 @@ func hostWith(t *testing.T, lowest ...int) *Host {
 	return h
 }
 
+// TestChoiceOnOneHost: what is too large for shared memory is sent to all at once.
+func TestChoiceOnOneHost(t *testing.T) {
+	f := facts{size: 8, bytes: 1 << 20, uniform: true}
+	c := DefaultConfig()
+	assert.Equal(t, alltoallByPairwise, c.autoAlltoall(f))
+	c.OneHost()
+	assert.Equal(t, alltoallByScattered, c.autoAlltoall(f))
+}
+
 // TestChoiceOnHosts pins which calls are made in shared memory.
 func TestChoiceOnHosts(t *testing.T) {
 	two, four := hostWith(t, 0, 0), hostWith(t, 0, 0, 0, 0)

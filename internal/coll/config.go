@@ -2,6 +2,7 @@ package coll
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/params"
@@ -115,6 +116,11 @@ func ConfigFrom(s *params.Set) (*Config, error) {
 	c.SharedBytes = s.Int("coll.shared_memory")
 	return c, nil
 }
+
+// OneHost adapts the choice of what goes by messages to a job whose ranks all
+// share memory. There a message is read from its sender's memory: no link gets
+// more of them than it can carry, which is what turns in pairs are for.
+func (c *Config) OneHost() { c.AlltoallScatterBytes = math.MaxInt }
 
 // Force makes all calls of a family use one algorithm, by its name, or with
 // "auto" the one that fits. Where the algorithm cannot do a call (its Needs),
