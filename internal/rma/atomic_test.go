@@ -179,7 +179,7 @@ func (f *atomicFabric) carryOut(op *transport.Op) error {
 		}
 	default:
 		for i := Sum; i < Ops; i++ {
-			if atomics[i] == op.Atomic {
+			if fabricOps[i] == op.Atomic {
 				kernels(i)(part, op.Data)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -22,7 +23,7 @@ import (
 // nativeBy is Part.Native: the rail that leads to all other ranks and to this
 // one, if its atomics can all that the elements permit.
 func (w *Window) nativeBy(direct int) int {
-	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !aligned(w.local, w.cfg.Elem) {
+	if !w.cfg.HasType || w.cfg.Datatype.Size() != w.cfg.Elem || !atomics.Aligned(w.local, w.cfg.Elem) {
 		return 0 // a processor needs more than Go, which aligns a complex64 to 4
 	}
 	rail := -1
@@ -45,7 +46,7 @@ func (w *Window) nativeBy(direct int) int {
 		if op > NoOp && w.kernels[op] == nil {
 			continue
 		}
-		ask.Atomic = atomics[op]
+		ask.Atomic = fabricOps[op]
 		for fetch := range 2 {
 			ask.Data, ask.Fetch = one, nil
 			if fetch == 1 {
@@ -152,7 +153,7 @@ func (t *target) advance(op *operation) {
 			fetch = 1
 		}
 		n = min(n, w.counts[op.op][fetch]*w.cfg.Elem)
-		x.Atomic, x.Data, x.Compare, x.Fetch = atomics[op.op], part(op.src), nil, part(op.result)
+		x.Atomic, x.Data, x.Compare, x.Fetch = fabricOps[op.op], part(op.src), nil, part(op.result)
 	}
 	x.Datatype = w.cfg.Datatype
 	where := &t.part.Regions[rail]

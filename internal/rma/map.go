@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -135,7 +136,7 @@ func (w *Window) mapParts() Reach {
 		}
 		if mapped != nil {
 			t.near, t.mapped = true, mapped
-			if !aligned(mapped, w.cfg.Elem) && len(mapped) > 0 {
+			if all&reachWords != 0 && len(mapped) > 0 && !atomics.Aligned(mapped, w.cfg.Elem) {
 				all &^= reachWords
 			}
 		} else {
@@ -149,8 +150,9 @@ func (w *Window) mapParts() Reach {
 // wordy says whether elements are as large as words, and the processor has all
 // operations that are defined for them.
 func (w *Window) wordy() bool {
+	typed := w.cfg.HasType && w.cfg.Datatype.Size() == w.cfg.Elem
 	for op := Sum; op < Ops; op++ {
-		if w.kernels[op] != nil && w.mergers[op] == nil {
+		if w.kernels[op] != nil && (!typed || !atomics.Combines(fabricOps[op], w.cfg.Datatype)) {
 			return false
 		}
 	}
@@ -178,7 +180,7 @@ func (w *Window) mapPart(t *target) (boardMem, part []byte) {
 		return nil, nil
 	}
 	t.maps[0] = mem
-	if len(mem) < boardSize(len(w.targets)) || !aligned(mem, boardAlign) {
+	if len(mem) < boardSize(len(w.targets)) || !atomics.Aligned(mem, boardAlign) {
 		return nil, nil
 	}
 	boardMem = mem

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
 )
@@ -222,7 +223,7 @@ func (w *Window) combine(op Op, part, data []byte) {
 	case Replace:
 		copy(part, data)
 	default:
-		if !aligned(data, w.cfg.Align) {
+		if !atomics.Aligned(data, w.cfg.Align) {
 			if cap(w.scratch) < len(data) {
 				w.scratch = alignedBytes(max(len(data), maxChunk))
 			}

@@ -23,8 +23,9 @@ const (
 	Ops // how many there are
 )
 
-// atomics are the fabric's names of the operations.
-var atomics = [Ops]transport.AtomicOp{
+// fabricOps are the names that fabrics, and package atomics, have for the
+// operations.
+var fabricOps = [Ops]transport.AtomicOp{
 	Replace: transport.AtomicWrite, NoOp: transport.AtomicRead,
 	Sum: transport.AtomicSum, Prod: transport.AtomicProd, Min: transport.AtomicMin, Max: transport.AtomicMax,
 	Band: transport.AtomicBand, Bor: transport.AtomicBor, Bxor: transport.AtomicBxor,

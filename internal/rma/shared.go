@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -111,9 +112,9 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 		return false
 	}
 	switch { // who gets a single element sees all of it or nothing, and what was put before
-	case len(buf) == 8 && aligned(part, 8):
+	case len(buf) == 8 && atomics.Aligned(part, 8):
 		store64(part, binary.NativeEndian.Uint64(buf))
-	case len(buf) == 4 && aligned(part, 4):
+	case len(buf) == 4 && atomics.Aligned(part, 4):
 		store32(part, binary.NativeEndian.Uint32(buf))
 	default:
 		copy(part, buf)
@@ -131,10 +132,10 @@ func (w *Window) get(target, disp int, buf []byte) bool {
 		return false
 	}
 	switch {
-	case len(buf) == 8 && aligned(part, 8):
-		binary.NativeEndian.PutUint64(buf, atomic.LoadUint64(word64(part)))
-	case len(buf) == 4 && aligned(part, 4):
-		binary.NativeEndian.PutUint32(buf, atomic.LoadUint32(word32(part)))
+	case len(buf) == 8 && atomics.Aligned(part, 8):
+		binary.NativeEndian.PutUint64(buf, atomic.LoadUint64(atomics.Word64(part)))
+	case len(buf) == 4 && atomics.Aligned(part, 4):
+		binary.NativeEndian.PutUint32(buf, atomic.LoadUint32(atomics.Word32(part)))
 	default:
 		copy(buf, part)
 	}
@@ -159,9 +160,9 @@ func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64,
 		return 0, false
 	}
 	if len(part) == 8 {
-		old = w.update64(word64(part), op, operand)
+		old = w.changes[op].On64(atomics.Word64(part), operand)
 	} else {
-		old = uint64(w.update32(word32(part), op, uint32(operand)))
+		old = uint64(w.changes[op].On32(atomics.Word32(part), uint32(operand)))
 	}
 	w.out()
 	return old, true
@@ -179,9 +180,9 @@ func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64
 		return 0, false
 	}
 	if len(part) == 8 {
-		old = swap64(word64(part), compare, replace)
+		old = atomics.CompareSwap64(atomics.Word64(part), compare, replace)
 	} else {
-		old = uint64(swap32(word32(part), uint32(compare), uint32(replace)))
+		old = uint64(atomics.CompareSwap32(atomics.Word32(part), uint32(compare), uint32(replace)))
 	}
 	w.out()
 	return old, true
@@ -239,13 +240,13 @@ func (w *Window) changeWords(c *call, part []byte) {
 		}
 		switch {
 		case c.kind == wire.WinSwap && elem == 8:
-			old = swap64(word64(part), load(c.compare), in)
+			old = atomics.CompareSwap64(atomics.Word64(part), load(c.compare), in)
 		case c.kind == wire.WinSwap:
-			old = uint64(swap32(word32(part), uint32(load(c.compare)), uint32(in)))
+			old = uint64(atomics.CompareSwap32(atomics.Word32(part), uint32(load(c.compare)), uint32(in)))
 		case elem == 8:
-			old = w.update64(word64(part[at:]), c.op, in)
+			old = w.changes[c.op].On64(atomics.Word64(part[at:]), in)
 		default:
-			old = uint64(w.update32(word32(part[at:]), c.op, uint32(in)))
+			old = uint64(w.changes[c.op].On32(atomics.Word32(part[at:]), uint32(in)))
 		}
 		switch {
 		case c.result == nil:
@@ -266,7 +267,7 @@ const latchTries = 100
 
 // changeLatched changes elements under the latch; false: another rank has it.
 func (w *Window) changeLatched(t *target, c *call, part []byte) bool {
-	if c.op > NoOp && !aligned(c.src, w.cfg.Align) { // by none of comm's calls
+	if c.op > NoOp && !atomics.Aligned(c.src, w.cfg.Align) { // by none of comm's calls
 		c.src = append(alignedBytes(len(c.src))[:0], c.src...)
 	}
 	step := max(w.cfg.Elem, latched/w.cfg.Elem*w.cfg.Elem)

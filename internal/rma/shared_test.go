@@ -225,25 +225,30 @@ func TestWideElements(t *testing.T) {
 }
 
 // What the processor does to words is what kernels do to elements.
-func TestMergersAgainstKernels(t *testing.T) {
-	all := mergers(transport.Int64)
+func TestWordsAgainstKernels(t *testing.T) {
+	var f sharer
+	ms := sharing(t, &f, 2, ofInt64())
+	m, local := ms[0], ms[1].local[8:16]
+	require.NoError(t, m.Lock(background, 1, false))
 	rng := rand.New(rand.NewPCG(1, 2))
-	w := &Window{mergers: all, integral: true}
 	for op := Replace; op < Ops; op++ {
 		for range 100 {
 			a, b := rng.Int64()-rng.Int64(), rng.Int64N(3)-1
-			was, want := word(a), word(a)
+			want := word(a)
 			switch {
 			case op == Replace:
 				want = word(b)
 			case op > NoOp:
 				kernels(op)(want, word(b))
 			}
-			old := w.update64(word64(was), op, uint64(b))
+			put(local, a)
+			old, ok := m.FetchWord(1, 8, op, uint64(b))
+			require.True(t, ok)
 			require.Equal(t, uint64(a), old)
-			require.Equal(t, want, was, "%d %d %d", op, a, b)
+			require.Equal(t, want, local, "%d %d %d", op, a, b)
 		}
 	}
+	require.NoError(t, m.Unlock(background, 1))
 }
 
 // Memory of a window that is not freed together stays until the others have

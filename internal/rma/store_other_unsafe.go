@@ -2,8 +2,12 @@
 
 package rma
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-func store64(b []byte, v uint64) { atomic.StoreUint64(word64(b), v) }
+	"github.com/weft-hpc/weft/internal/atomics"
+)
 
-func store32(b []byte, v uint32) { atomic.StoreUint32(word32(b), v) }
+func store64(b []byte, v uint64) { atomic.StoreUint64(atomics.Word64(b), v) }
+
+func store32(b []byte, v uint32) { atomic.StoreUint32(atomics.Word32(b), v) }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -80,13 +81,12 @@ type Window struct {
 	gate atomic.Uint64 // see shared.go
 
 	// Set by New, Connect and Settle for good.
-	targets  []target
-	kernels  [Ops]func(inout, in []byte)
-	mergers  [Ops]merger // of elements that the processor changes in one step
-	integral bool        // sums of those are sums of words
-	locks    bool        // of parts are those of boards, else messages
-	whole    bool        // every rank has mapped every part, so that accumulates are loads and stores
-	words    bool        // by the processor's atomics, else under latches
+	targets []target
+	kernels [Ops]func(inout, in []byte)
+	changes [Ops]atomics.Change // of elements that the processor changes in one step
+	locks   bool                // of parts are those of boards, else messages
+	whole   bool                // every rank has mapped every part, so that accumulates are loads and stores
+	words   bool                // by the processor's atomics, else under latches
 
 	// Guarded by the engine's lock, as all below.
 	local   []byte
@@ -188,6 +188,7 @@ type flushers struct {
 // Connect. New does not communicate. The caller closes the window, also where
 // Connect fails.
 func New(cfg Config) (*Window, Part, error) {
+	cfg.Align = max(1, cfg.Align)
 	w := &Window{cfg: cfg, local: cfg.Local}
 	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
 		return nil, Part{}, fmt.Errorf("elements of %d bytes: %w", cfg.Elem, ErrOp)
@@ -197,8 +198,8 @@ func New(cfg Config) (*Window, Part, error) {
 			w.kernels[op] = cfg.Combine(op)
 		}
 	}
-	if cfg.HasType {
-		w.mergers, w.integral = mergers(cfg.Datatype), integral(cfg.Datatype)
+	for op := range w.changes { // without a type those alone are used that need none
+		w.changes[op] = atomics.For(fabricOps[op], cfg.Datatype)
 	}
 	port, err := cfg.Ctx.OpenPort((*service)(w))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/internal/local"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
@@ -67,13 +68,11 @@ type domain struct {
 	drop   bool  // messages are not delivered any more
 	broken error // why the queue is of no further use
 
-	loop    selfQueue
+	loop    local.SelfQueue // since providers make the way to oneself long
+	done    local.Completions
 	polls   uint64
 	owed    []transport.Addr // peers whose bye is to be answered
-	out     []transport.Completion
-	pend    []transport.Completion // what found no place there, from pendAt
-	pendAt  int
-	crowded bool // a message had to go to pend in this Read
+	crowded bool             // a message had to wait in this Read
 
 	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
 	// takes each before it closes the descriptors.
@@ -284,7 +283,7 @@ func (d *domain) Close() error {
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
 	}
-	d.owed, d.pend = nil, nil
+	d.owed, d.done = nil, local.Completions{}
 	if err := errors.Join(errs...); err != nil {
 		abandon(d)
 		return fmt.Errorf("libfabric: close: %w", err)
@@ -327,31 +326,6 @@ func (d *domain) closeFIEndpoint() error {
 	return d.fiep.Close()
 }
 
-// emit reports c now or, without room, at a later Read.
-func (d *domain) emit(c transport.Completion) {
-	if len(d.out) == cap(d.out) {
-		d.pend = append(d.pend, c)
-	} else {
-		d.out = append(d.out, c)
-	}
-}
-
-// later reports c at the next Read: it must not take the place of a message,
-// whose bytes are there only now.
-func (d *domain) later(c transport.Completion) { d.pend = append(d.pend, c) }
-
 func (d *domain) opDone(op *transport.Op, err error) {
-	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
-}
-
-// drain gives the user what is pending.
-func (d *domain) drain() {
-	for len(d.out) < cap(d.out) && d.pendAt < len(d.pend) {
-		d.out = append(d.out, d.pend[d.pendAt])
-		d.pend[d.pendAt] = transport.Completion{}
-		d.pendAt++
-	}
-	if d.pendAt == len(d.pend) {
-		d.pend, d.pendAt = d.pend[:0], 0
-	}
+	d.done.Emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
 }

@@ -45,7 +45,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, transport.ErrTooLarge
 	}
 	if op.Peer == d.cfg.Self {
-		return d.loop.send(op)
+		return d.loop.Send(op)
 	}
 	p := d.tokens(op.Peer)
 	f := d.frame(p, kindData)

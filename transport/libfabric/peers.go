@@ -164,5 +164,5 @@ func (d *domain) peerDown(r transport.Addr, op string, cause error) {
 		return
 	}
 	p.err = d.peerError(op, r, cause)
-	d.later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: p.err})
+	d.done.Later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: p.err})
 }

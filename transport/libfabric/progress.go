@@ -22,29 +22,26 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	if d.closed {
 		return 0, transport.ErrClosed
 	}
-	d.out, d.crowded = c[:0:len(c)], false
+	d.done.Begin(c)
+	d.crowded = false
 	d.progress()
-	n := len(d.out)
-	d.out = nil
+	n := d.done.End()
 	if n > 0 {
 		d.found.Store(true)
-	} else if d.broken != nil {
+	} else if d.broken != nil && !d.done.Pending() {
 		return 0, d.broken
 	}
 	return n, nil
 }
 
 func (d *domain) progress() {
-	if len(d.pend) > 0 {
-		d.drain()
-	}
-	if d.loop.waiting() {
-		d.loop.deliver(d)
+	if d.loop.Waiting() {
+		d.loop.Deliver(&d.done, d.cfg.Self, d.drop)
 	}
 	if d.ep == nil || d.broken != nil {
 		return
 	}
-	room := cap(d.out) - len(d.out)
+	room := d.done.Room()
 	if d.drop {
 		room = batch
 	}
@@ -220,17 +217,17 @@ func (d *domain) next(from transport.Addr, k kind, msg []byte) {
 // next Read. Only where early messages have taken the places of those that the
 // queue was asked for, it is copied, and waits as all after it do.
 func (d *domain) deliver(c transport.Completion) {
-	if len(d.out) < cap(d.out) && !d.crowded {
-		d.out = append(d.out, c)
+	if !d.done.Full() && !d.crowded {
+		d.done.Out = append(d.done.Out, c)
 		return
 	}
 	d.crowded = true
 	c.Msg = slices.Clone(c.Msg)
-	d.later(c)
+	d.done.Later(c)
 }
 
 func (d *domain) stranger() {
-	d.later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errStranger})
+	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errStranger})
 }
 
 // maxFailures bounds how many failed operations one Read looks at.

@@ -68,3 +68,21 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 	p.roomy()
 	return nil
 }
+
+// selfRMA copies between op.Data and a region of this process.
+func (d *domain) selfRMA(op *transport.Op, what operation) {
+	want := transport.RemoteWrite
+	if what == opRead {
+		want = transport.RemoteRead
+	}
+	mem, err := d.mrs.find(op.RemoteKey, op.RemoteAddr, uint64(len(op.Data)), want)
+	switch {
+	case err != nil:
+		err = d.peerError(what.String(), d.cfg.Self, err)
+	case what == opRead:
+		copy(op.Data, mem)
+	default:
+		copy(mem, op.Data)
+	}
+	d.opDone(op, err)
+}

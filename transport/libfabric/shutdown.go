@@ -143,7 +143,7 @@ func (d *domain) answer() {
 				continue
 			}
 		}
-		d.later(transport.Completion{Kind: transport.PeerLeft, Peer: r})
+		d.done.Later(transport.Completion{Kind: transport.PeerLeft, Peer: r})
 	}
 	d.owed = kept
 }

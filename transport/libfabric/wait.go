@@ -53,13 +53,13 @@ func (d *domain) closePoll() {
 
 // Arm answers false where a Read has something to do (fi_trywait).
 func (q *completionQueue) Arm() bool {
-	return len(q.d.pend) == 0 && q.d.arm()
+	return !q.d.done.Pending() && q.d.arm()
 }
 
 // arm is Arm but for completions that are already there.
 func (d *domain) arm() bool {
 	switch {
-	case d.closed, d.broken != nil, d.loop.waiting(), len(d.owed) > 0:
+	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.owed) > 0:
 		return false
 	case d.arena != nil && (len(d.arena.spent) > 0 || d.raw.Pending() > 0):
 		return false // buffers to be posted

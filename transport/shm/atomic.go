@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -40,7 +41,7 @@ func (e *endpoint) AtomicValid(op *transport.Op) (count int, ok bool) {
 	case op.Atomic == transport.AtomicWrite, swaps:
 		ok = op.Data != nil
 	default:
-		ok = op.Data != nil && mergers[op.Datatype][op.Atomic] != nil
+		ok = op.Data != nil && atomics.Combines(op.Atomic, op.Datatype)
 	}
 	if !ok {
 		return 0, false
@@ -106,7 +107,7 @@ func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
 	if op.Atomic == transport.AtomicRead {
 		data = nil
 	}
-	apply(op.Atomic, op.Datatype, mem, data, op.Compare, op.Fetch)
+	atomics.Apply(op.Atomic, op.Datatype, mem, data, op.Compare, op.Fetch)
 	return nil
 }
 
@@ -118,7 +119,7 @@ func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err err
 	} else {
 		mem, err = d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), rightsOf(op.Atomic, op.Fetch != nil))
 	}
-	if err == nil && n > 0 && !aligned(mem, op.Datatype.Size()) {
+	if err == nil && n > 0 && !atomics.Aligned(mem, op.Datatype.Size()) {
 		err = errUnaligned
 	}
 	return mem, err

@@ -3,7 +3,6 @@ package shm
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -254,35 +253,6 @@ func TestMixedAtomics(t *testing.T) {
 	require.NoError(t, sumOf(1, heap.Key(), 8, 1).begin(all[0]))
 	require.NoError(t, <-done)
 	require.EqualValues(t, 2*rounds, binary.NativeEndian.Uint64(mem))
-}
-
-// TestElementsBesideEachOther: bytes and halves of a word, each end of it.
-func TestElementsBesideEachOther(t *testing.T) {
-	mem := make([]byte, 8)
-	data := []byte{1, 2, 3, 4, 5, 6, 7, 250}
-	old := make([]byte, 8)
-	apply(transport.AtomicSum, transport.Uint8, mem, data, nil, old)
-	apply(transport.AtomicSum, transport.Uint8, mem, data, nil, old)
-	require.Equal(t, data, old)
-	require.Equal(t, []byte{2, 4, 6, 8, 10, 12, 14, 244}, mem)
-	apply(transport.AtomicMin, transport.Int8, mem[3:7], []byte{200, 1, 11, 15}, nil, nil)
-	require.Equal(t, []byte{2, 4, 6, 200, 1, 11, 14, 244}, mem)
-	half := make([]byte, 2)
-	binary.NativeEndian.PutUint16(half, 0xabcd)
-	apply(transport.AtomicWrite, transport.Uint16, mem[2:4], half, nil, nil)
-	require.Equal(t, half, mem[2:4])
-	require.Equal(t, []byte{2, 4, 1, 11, 14, 244}, append(mem[:2:2], mem[4:]...))
-}
-
-// TestNaNs are always the same one, and what Min and Max give where there is one.
-func TestNaNs(t *testing.T) {
-	for _, op := range []transport.AtomicOp{transport.AtomicMin, transport.AtomicMax, transport.AtomicSum} {
-		mem, data := make([]byte, 8), make([]byte, 8)
-		binary.NativeEndian.PutUint64(mem, math.Float64bits(1))
-		binary.NativeEndian.PutUint64(data, 0xfff8000000000123)
-		apply(op, transport.Float64, mem, data, nil, nil)
-		require.EqualValues(t, 0x7ff8000000000000, binary.NativeEndian.Uint64(mem))
-	}
 }
 
 func TestAtomicsAllocateNothing(t *testing.T) {

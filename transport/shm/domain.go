@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
 // eagerLimit is the largest data worth copying twice to save the two sides'
@@ -18,18 +19,15 @@ const eagerLimit = 12 << 10
 // otherwise belongs to the rank's user, who serialises calls.
 type domain struct {
 	// What a poll looks at first.
-	out      []transport.Completion // the user's, during Read
-	active   []*peer                // those that have ever sent
-	peers    []*peer                // by world rank, itself too; nil: not of this host, or not yet known
-	news     *atomic.Uint32         // of the own card; nil until there is one
+	done     local.Completions
+	active   []*peer        // those that have ever sent
+	peers    []*peer        // by world rank, itself too; nil: not of this host, or not yet known
+	news     *atomic.Uint32 // of the own card; nil until there is one
 	newsSeen uint32
 	turn     uint // counts Reads
 	closed   bool
 	left     bool // Shutdown or Close has begun: nothing is sent, messages are not delivered any more
-	loop     selfQueue
-
-	pend   []transport.Completion // what found no place in out, from pendAt
-	pendAt int
+	loop     local.SelfQueue
 
 	transfers transfers
 	heap      heap
@@ -172,27 +170,12 @@ func (d *domain) tellAll() {
 
 // emit reports c in this Read or, without room, in a later one.
 func (d *domain) emit(c transport.Completion) {
-	if len(d.out) == cap(d.out) || len(d.pend) > 0 {
-		d.pend = append(d.pend, c)
+	if !d.done.Emit(c) {
 		d.stir()
-	} else {
-		d.out = append(d.out, c)
 	}
 }
 
 // completed queues the end of an operation for the completion queue.
 func (d *domain) completed(op *transport.Op, err error) {
 	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
-}
-
-// drain gives the user what is pending.
-func (d *domain) drain() {
-	for len(d.out) < cap(d.out) && d.pendAt < len(d.pend) {
-		d.out = append(d.out, d.pend[d.pendAt])
-		d.pend[d.pendAt] = transport.Completion{}
-		d.pendAt++
-	}
-	if d.pendAt == len(d.pend) {
-		d.pend, d.pendAt = d.pend[:0], 0
-	}
 }

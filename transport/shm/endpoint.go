@@ -86,7 +86,7 @@ func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 		return false, transport.ErrClosed
 	}
 	if op.Peer == d.rank {
-		return d.loop.send(op)
+		return d.loop.Send(op)
 	}
 	p, err := d.target(op.Peer)
 	if err != nil {

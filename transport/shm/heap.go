@@ -325,18 +325,11 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 // Unmap has nothing to do: the window stays, for it may serve other extents.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// findShared gives n bytes at addr of a peer's shared-heap region, mapped here
-// until the domain is closed; false: the key is of no such region, or they are
-// not all in it.
+// inShared gives n bytes at addr of a peer's shared-heap region, mapped here
+// until the domain is closed; or ErrKey, where the key is of no such region,
+// ErrBounds, where they are not all in it, or why it cannot be mapped.
 //
 // Hot path: no allocation and no system call, unless the region is new.
-func (d *domain) findShared(p *peer, key, addr uint64, n int) ([]byte, bool) {
-	mem, err := d.inShared(p, key, addr, n)
-	return mem, err == nil
-}
-
-// inShared is findShared with the reason: ErrKey, ErrBounds, or why the region
-// cannot be mapped.
 func (d *domain) inShared(p *peer, key, addr uint64, n int) ([]byte, error) {
 	mem, err := d.sharedRegion(p, key)
 	switch {

@@ -130,8 +130,8 @@ func TestHeapBounds(t *testing.T) {
 	require.NoError(t, err)
 	copy(mem[4990:], "0123456789")
 	p := ds[0].locals[1]
-	got, ok := ds[0].findShared(p, mr.Key(), 4995, 5)
-	require.True(t, ok)
+	got, err := ds[0].inShared(p, mr.Key(), 4995, 5)
+	require.NoError(t, err)
 	require.Equal(t, "56789", string(got))
 	require.Equal(t, 5, cap(got))
 	for _, c := range []struct {
@@ -347,15 +347,15 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 	require.EqualValues(t, 77, theirs[heapAlign-1])
 }
 
-// TestFindSharedAllocatesNothing: RMA asks for every transfer.
-func TestFindSharedAllocatesNothing(t *testing.T) {
+// TestInSharedAllocatesNothing: RMA asks for every transfer.
+func TestInSharedAllocatesNothing(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
 	require.NoError(t, err)
 	p, key, sum := ds[0].locals[1], mr.Key(), 0
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		b, ok := ds[0].findShared(p, key, 8, 8)
-		if ok {
+		b, err := ds[0].inShared(p, key, 8, 8)
+		if err == nil {
 			sum += len(b)
 		}
 	}))

@@ -21,11 +21,9 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	if d.closed {
 		return 0, transport.ErrClosed
 	}
-	d.out = c[:0:len(c)]
+	d.done.Begin(c)
 	d.progress()
-	n := len(d.out)
-	d.out = nil
-	return n, nil
+	return d.done.End(), nil
 }
 
 // progress moves everything on; busy says that transfers are under way that
@@ -34,21 +32,14 @@ func (d *domain) progress() (busy bool) {
 	if d.turn++; d.turn%lookTurn == 0 {
 		d.lookAtSome()
 	}
+	if d.loop.Waiting() {
+		d.loop.Deliver(&d.done, d.rank, d.left)
+	}
 	if d.news == nil { // alone as yet
-		d.drain()
-		if d.loop.waiting() {
-			d.loop.deliver(d)
-		}
 		return false
 	}
 	if news := d.news.Load(); news != d.newsSeen {
 		d.takeNews(news)
-	}
-	if len(d.pend) > 0 {
-		d.drain()
-	}
-	if d.loop.waiting() {
-		d.loop.deliver(d)
 	}
 	switch n := uint(len(d.active)); n {
 	case 0:
@@ -76,14 +67,14 @@ func (d *domain) poll(p *peer) {
 		r.show()
 	}
 	for range ringTurn {
-		if len(d.out) == cap(d.out) && !d.left {
+		if d.done.Full() && !d.left {
 			return
 		}
 		b, kind, err := r.next()
 		switch {
 		case kind == kindMessage:
 			if !d.left {
-				d.out = append(d.out, transport.Completion{Kind: transport.RecvDone, Peer: p.rank, Msg: b})
+				d.done.Out = append(d.done.Out, transport.Completion{Kind: transport.RecvDone, Peer: p.rank, Msg: b})
 			}
 			continue
 		case err != nil:

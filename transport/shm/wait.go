@@ -98,7 +98,7 @@ func (q *completionQueue) Arm() bool {
 
 // busy says whether there is something to do that no peer will wake us for.
 func (d *domain) busy() bool {
-	return len(d.pend) > 0 || d.loop.waiting() || d.seg != nil && d.advance() || len(d.pend) > 0
+	return d.done.Pending() || d.loop.Waiting() || d.seg != nil && d.advance() || d.done.Pending()
 }
 
 // arrived looks at all that peers write, and sees to it that they know what

@@ -89,7 +89,7 @@ type conn struct {
 	cur      *stream // the stream whose chunk is next or under way
 	turn     bool    // whose turn it is: true for writes
 	mid      source  // which source has a frame partly written
-	inOut    bool    // is in d.out
+	inOut    bool    // is in d.outq
 	epollOut bool
 	bye      bool // goodbye is in ctl or written
 	shut     bool // SHUT_WR done
@@ -252,7 +252,7 @@ func (c *conn) fail(op string, cause error) {
 	c.state = connGone
 	c.endOps()
 	if had != connLeft {
-		c.d.emit(transport.Completion{Kind: transport.PeerDown, Peer: c.rank, Err: c.err})
+		c.d.done.Emit(transport.Completion{Kind: transport.PeerDown, Peer: c.rank, Err: c.err})
 		c.d.links.gone(c.rank)
 	}
 }
@@ -271,7 +271,7 @@ func (c *conn) leave() {
 		c.endOutput()
 	}
 	c.endOps()
-	c.d.emit(transport.Completion{Kind: transport.PeerLeft, Peer: c.rank})
+	c.d.done.Emit(transport.Completion{Kind: transport.PeerLeft, Peer: c.rank})
 }
 
 // endOutput tells the peer that it has read all that we had for it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
 // eagerLimit is the largest message worth copying twice to save a round trip.
@@ -32,15 +33,12 @@ type domain struct {
 	conns []*conn // by rank; nil until first use
 	live  []*conn // polled
 	outq  []*conn // with output, or lately so
-	loop  selfQueue
+	loop  local.SelfQueue
+	done  local.Completions
 
 	round   uint // counts calls of progress
 	anyMore bool // a connection may have more set
 	events  [64]unix.EpollEvent
-
-	out    []transport.Completion // the user's, during Read
-	pend   []transport.Completion // what found no place there, from pendAt
-	pendAt int
 
 	streams *stream // free ones
 	gather  gather
@@ -134,32 +132,6 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// full says whether no completion may be given to the user directly.
-func (d *domain) full() bool {
-	return len(d.out) == cap(d.out) || len(d.pend) > 0
-}
-
-// emit reports c now or, without room, at a later Read.
-func (d *domain) emit(c transport.Completion) {
-	if d.full() {
-		d.pend = append(d.pend, c)
-	} else {
-		d.out = append(d.out, c)
-	}
-}
-
 func (d *domain) opDone(op *transport.Op, err error) {
-	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
-}
-
-// drain gives the user what is pending.
-func (d *domain) drain() {
-	for len(d.out) < cap(d.out) && d.pendAt < len(d.pend) {
-		d.out = append(d.out, d.pend[d.pendAt])
-		d.pend[d.pendAt] = transport.Completion{}
-		d.pendAt++
-	}
-	if d.pendAt == len(d.pend) {
-		d.pend, d.pendAt = d.pend[:0], 0
-	}
+	d.done.Emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
 }

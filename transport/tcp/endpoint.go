@@ -41,7 +41,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, transport.ErrTooLarge
 	}
 	if op.Peer == d.self {
-		return d.loop.send(op)
+		return d.loop.Send(op)
 	}
 	c := d.peer(op.Peer)
 	op.Scratch = 0

@@ -68,7 +68,7 @@ func (c *conn) poll() {
 			return
 		}
 		budget -= n
-		if d.full() {
+		if d.done.Full() {
 			return
 		}
 	}
@@ -177,11 +177,12 @@ func (c *conn) parse() bool {
 				c.rpos += end
 				continue
 			}
-			if d.full() {
+			if d.done.Full() {
 				c.more, d.anyMore = true, true
 				return false
 			}
-			d.out = append(d.out, transport.Completion{Kind: transport.RecvDone, Peer: c.rank, Msg: b[wire.TCPHeaderSize:end:end]})
+			msg := b[wire.TCPHeaderSize:end:end]
+			d.done.Out = append(d.done.Out, transport.Completion{Kind: transport.RecvDone, Peer: c.rank, Msg: msg})
 			c.rpos += end
 			continue
 		}

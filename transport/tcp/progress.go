@@ -26,22 +26,17 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	if d.closed {
 		return 0, transport.ErrClosed
 	}
-	d.out = c[:0:len(c)]
+	d.done.Begin(c)
 	d.progress()
-	n := len(d.out)
-	d.out = nil
-	return n, nil
+	return d.done.End(), nil
 }
 
 func (d *domain) progress() {
 	if d.links.waiting.Load() {
 		d.takeHanded()
 	}
-	if len(d.pend) > 0 {
-		d.drain()
-	}
-	if d.loop.waiting() {
-		d.loop.deliver(d)
+	if d.loop.Waiting() {
+		d.loop.Deliver(&d.done, d.self, d.drop)
 	}
 	d.round++
 	if len(d.live) > directConns {
@@ -98,7 +93,7 @@ func (d *domain) pollMore() {
 func (d *domain) takeHanded() {
 	for _, h := range d.links.take() {
 		if h.rank < 0 {
-			d.emit(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: h.err})
+			d.done.Emit(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: h.err})
 			continue
 		}
 		c := d.peer(h.rank)
@@ -133,12 +128,12 @@ func (d *domain) pushAll() {
 
 // Arm answers false where a Read has something to do without the kernel.
 func (q *completionQueue) Arm() bool {
-	return len(q.d.pend) == 0 && q.d.arm()
+	return !q.d.done.Pending() && q.d.arm()
 }
 
 // arm is Arm but for completions that are already there.
 func (d *domain) arm() bool {
-	if d.closed || d.links.waiting.Load() || d.loop.waiting() {
+	if d.closed || d.links.waiting.Load() || d.loop.Waiting() {
 		return false
 	}
 	for _, c := range d.live {

@@ -274,3 +274,22 @@ func (c *conn) dropRegion(r *region) {
 	}
 	c.replies = keep
 }
+
+// selfRMA copies between op.Data and a region of this process.
+func (d *domain) selfRMA(op *transport.Op, read bool) {
+	want, what := transport.RemoteWrite, "write"
+	if read {
+		want, what = transport.RemoteRead, "read"
+	}
+	_, mem, status := d.mrs.find(op.RemoteKey, op.RemoteAddr, uint64(len(op.Data)), want)
+	switch {
+	case status != wire.TCPOK:
+		d.opDone(op, d.peerError(what, d.self, statusErr(status)))
+		return
+	case read:
+		copy(op.Data, mem)
+	default:
+		copy(mem, op.Data)
+	}
+	d.opDone(op, nil)
+}

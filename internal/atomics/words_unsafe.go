@@ -1,17 +1,23 @@
-package shm
+package atomics
 
 import "unsafe"
 
-// aligned says whether b begins at a multiple of n, a power of two.
-func aligned(b []byte, n int) bool {
+// Aligned says whether b begins at a multiple of n bytes, a power of two.
+func Aligned(b []byte, n int) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(n-1) == 0
 }
 
-// word32 is b's first four bytes, which are aligned.
-func word32(b []byte) *uint32 { return (*uint32)(unsafe.Pointer(&b[0])) }
+// Word64 is the word at the start of b, which is aligned for it.
+func Word64(b []byte) *uint64 {
+	_ = b[7]
+	return (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
+}
 
-// word64 is b's first eight bytes, which are aligned.
-func word64(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
+// Word32 is the same of half the size.
+func Word32(b []byte) *uint32 {
+	_ = b[3]
+	return (*uint32)(unsafe.Pointer(unsafe.SliceData(b)))
+}
 
 // wordAround is the aligned word of four bytes that b's first byte is in, and
 // which of them that is. The word is in the page of that byte, and the bytes

@@ -1,0 +1,122 @@
+package local
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// from is a completion that its peer tells from others.
+func from(peer int) transport.Completion {
+	return transport.Completion{Kind: transport.OpDone, Peer: transport.Addr(peer), Op: &transport.Op{}}
+}
+
+// peers are those of the first n completions.
+func peers(cs []transport.Completion, n int) []int {
+	ps := []int{}
+	for _, c := range cs[:n] {
+		ps = append(ps, int(c.Peer))
+	}
+	return ps
+}
+
+func TestCompletionsWaitForRoom(t *testing.T) {
+	var c Completions
+	require.False(t, c.Emit(from(0)), "outside of a Read")
+	require.True(t, c.Pending())
+
+	user := make([]transport.Completion, 5)
+	c.Begin(user[:2])
+	require.False(t, c.Pending())
+	require.False(t, c.Full())
+	require.Equal(t, 1, c.Room())
+	require.True(t, c.Emit(from(1)))
+	require.True(t, c.Full())
+	require.Zero(t, c.Room())
+	require.False(t, c.Emit(from(2)))
+	require.False(t, c.Emit(from(3)))
+	require.True(t, c.Pending())
+	require.Equal(t, 2, c.End())
+	require.Equal(t, []int{0, 1}, peers(user, 2))
+	require.Zero(t, user[2], "beyond what the user gave")
+	require.True(t, c.Full(), "outside of a Read")
+	require.Nil(t, c.Out)
+
+	c.Begin(user[:1])
+	require.True(t, c.Pending())
+	require.False(t, c.Emit(from(4)))
+	require.Equal(t, 1, c.End())
+	require.Equal(t, []int{2}, peers(user, 1))
+
+	c.Begin(user)
+	require.False(t, c.Pending())
+	require.True(t, c.Emit(from(5)))
+	require.Equal(t, 3, c.End())
+	require.Equal(t, []int{3, 4, 5}, peers(user, 3))
+	for _, x := range c.later[:cap(c.later)] {
+		require.Zero(t, x, "what was given is held no longer")
+	}
+}
+
+func TestCompletionsLater(t *testing.T) {
+	var c Completions
+	user := make([]transport.Completion, 3)
+	c.Begin(user)
+	c.Later(from(0))
+	require.True(t, c.Pending())
+	require.False(t, c.Full(), "room for messages")
+	c.Out = append(c.Out, from(1))
+	require.False(t, c.Emit(from(2)), "it does not pass what waits")
+	require.Equal(t, 1, c.End())
+	require.Equal(t, []int{1}, peers(user, 1))
+	c.Begin(user)
+	require.Equal(t, 2, c.End())
+	require.Equal(t, []int{0, 2}, peers(user, 2))
+}
+
+// TestCompletionsOrder emits in and between Reads of any size: each completion
+// is given once, in the order of Emit.
+func TestCompletionsOrder(t *testing.T) {
+	const seed = 7
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	var c Completions
+	given, emitted := 0, 0
+	emit := func() {
+		for range rnd.IntN(6) {
+			c.Emit(from(emitted))
+			emitted++
+		}
+	}
+	for range 1000 {
+		user := make([]transport.Completion, rnd.IntN(8))
+		emit()
+		c.Begin(user)
+		emit()
+		n := c.End()
+		for _, p := range peers(user, n) {
+			require.Equal(t, given, p)
+			given++
+		}
+		require.Equal(t, given < emitted, c.Pending())
+	}
+}
+
+func TestCompletionsAllocateNothing(t *testing.T) {
+	var c Completions
+	user := make([]transport.Completion, 4)
+	x := from(0)
+	require.Zero(t, testing.AllocsPerRun(500, func() {
+		for range 6 {
+			c.Emit(x)
+		}
+		c.Begin(user)
+		c.Emit(x) // waits as well
+		c.End()
+		c.Begin(user) // gives the rest
+		c.Emit(x)
+		c.End()
+	}))
+}
