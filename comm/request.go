@@ -74,7 +74,7 @@ type early struct {
 
 var (
 	fromNobody = &Comm{early: &early{st: nobody}}
-	hasLeft    = &Comm{early: &early{}} // a send that was complete at once
+	hasLeft    = &Comm{early: &early{}} // a send or a one-sided operation that was complete at once
 )
 
 // refused is a request whose arguments were wrong.
@@ -135,7 +135,7 @@ func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Req
 		return refused(c.fail(op.String(), dest, tag, err))
 	}
 	if dest == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Mode: mode})
 	if r == (engine.Request{}) {

@@ -382,5 +382,8 @@ func (x *window) request(op callName, target int, r engine.Request, err error) R
 	if err != nil {
 		return refused(x.c.fail(op.String(), target, noRank, err))
 	}
+	if r == (engine.Request{}) {
+		return Request{c: hasLeft}
+	}
 	return x.c.begun(r, op, target, noRank, 0)
 }

@@ -164,7 +164,7 @@ func (w *Win[T]) RAccumulate(buf []T, target, disp int, op OpFor[T]) Request {
 		return refused(w.fail("RAccumulate", target, err))
 	}
 	if target == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r, err := x.win.RAccumulate(x.c.ctx, target, at, bytesView(buf), o)
 	return x.request(opRAccumulate, target, r, err)
@@ -201,7 +201,7 @@ func (w *Win[T]) fetch(name callName, buf, result []T, target, disp int, op OpFo
 		return refused(w.fail(name.String(), target, err))
 	}
 	if target == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r, err := x.win.RGetAccumulate(x.c.ctx, target, at, bytesView(buf), bytesView(result), o)
 	return x.request(name, target, r, err)
@@ -306,7 +306,7 @@ func (w *Win[T]) swap(name callName, z *cell[T], result *T, target, disp int) Re
 		return refused(w.fail(name.String(), target, err))
 	}
 	if target == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r, err := x.win.RCompareSwap(x.c.ctx, target, at, bytesView(one(&z.value)), bytesView(one(&z.compare)), bytesView(one(result)))
 	return x.request(name, target, r, err)

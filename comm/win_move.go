@@ -38,7 +38,7 @@ func (w *Win[T]) RPut(buf []T, target, disp int) Request {
 		return refused(w.fail("RPut", target, err))
 	}
 	if target == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r, err := x.win.Rput(x.c.ctx, target, at, bytesView(buf))
 	return x.request(opRPut, target, r, err)
@@ -70,7 +70,7 @@ func (w *Win[T]) RGet(buf []T, target, disp int) Request {
 		return refused(w.fail("RGet", target, err))
 	}
 	if target == ProcNull {
-		return Request{}
+		return Request{c: hasLeft}
 	}
 	r, err := x.win.Rget(x.c.ctx, target, at, bytesView(buf))
 	return x.request(opRGet, target, r, err)

@@ -315,9 +315,10 @@ func TestWindowRequests(t *testing.T) {
 			for i := range before {
 				rs = append(rs, w.RFetchOp(&ones[i], &before[i], next, 999, comm.Sum))
 			}
-			for range rs {
-				if _, _, err := comm.WaitAny(rs); err != nil {
-					return err
+			rs = append(rs, w.RPut(count(5, 1), next, 0), w.RGet(got[:5], next, 0), w.RGet(nil, comm.ProcNull, 0), comm.Isend(c, got, comm.ProcNull, 0))
+			for range rs { // each once, also those that were complete at once
+				if i, _, err := comm.WaitAny(rs); err != nil || i < 0 {
+					return fmt.Errorf("WaitAny: %d, %w", i, err)
 				}
 			}
 			slices.Sort(before)
