@@ -11,22 +11,25 @@ package coll
 // Restrictions: none; a call in place copies its operand to scratch.
 func alltoallScattered(l Link, cfg *Config, send []byte, sb blocks, recv []byte, rb blocks) error {
 	rank, size := l.Rank(), l.Size()
+	own, from := rb.of(recv, rank), sb.of(send, rank)
 	if same(send, recv) {
-		sb = rb
+		sb, from = rb, own
 		send = l.Scratch(len(recv))
-		copy(send, recv)
-	} else {
-		copy(rb.of(recv, rank), sb.of(send, rank))
+		move(send, recv)
 	}
-	for d := 1; d < size; {
+	for d := 1; ; {
 		for end := min(size, d+cfg.Window); d < end; d++ {
 			source, dest := mod(rank-d, size), mod(rank+d, size)
 			l.Irecv(rb.of(recv, source), source)
 			l.Isend(sb.of(send, dest), dest)
 		}
+		move(own, from) // while the others begin
+		from = own
 		if err := l.WaitAll(); err != nil {
 			return err
 		}
+		if d >= size {
+			return nil
+		}
 	}
-	return nil
 }

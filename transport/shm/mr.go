@@ -92,6 +92,7 @@ type regions struct {
 	free    *region // the last closed first: few pages of the table are in use
 	keys    *rand.ChaCha8
 	entries []entry // in the segment; nil while there is none
+	lent    int     // regions open that peers may read and not write: messages that they are to fetch
 }
 
 func (t *regions) init(entries []entry) {
@@ -135,6 +136,9 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	r.gen = (r.gen + 1) % (1 << generationBits)
 	r.key = keyValid | t.keys.Uint64()>>(64-randomBits)<<(slotBits+generationBits) | r.gen<<slotBits | r.slot
 	r.buf, r.access, r.open = buf, access, true
+	if r.access == transport.RemoteRead {
+		t.lent++
+	}
 	t.publish(r)
 	return r, nil
 }
@@ -172,6 +176,9 @@ func (r *region) Close() error {
 func (d *domain) withdraw(r *region) {
 	r.open = false
 	t := &d.transfers.regions
+	if r.access == transport.RemoteRead {
+		t.lent--
+	}
 	if r.slot >= uint64(len(t.entries)) {
 		return
 	}

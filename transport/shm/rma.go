@@ -49,6 +49,9 @@ var errKind = errors.New("a control message of no kind")
 // copyBudget is how many bytes a call copies before it returns.
 const copyBudget = 64 << 10
 
+// aloneMax is the largest piece of a transfer that nobody helps with.
+const aloneMax = 1 << 20
+
 // streamMax is the largest transfer that is done without help where it is not
 // the first since the last Read: in a stream of them the other side is busy with
 // more of its own, and comes late.
@@ -165,12 +168,9 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 		d.byMessages(x)
 		return nil
 	}
-	x.cut(pieceMax)
+	x.cut(aloneMax)
 	if x.way == viaKernel {
-		if len(op.Data) > streamMax || d.transfers.begun != d.turn {
-			d.askHelp(x)
-		}
-		d.transfers.begun = d.turn
+		d.askHelp(x)
 	}
 	if _, over := d.move(x, copyBudget); !over {
 		t := &d.transfers

@@ -178,13 +178,21 @@ func (h *help) parse(b []byte) error {
 	return nil
 }
 
+// engaged says whether the other side of a transfer is likely to have no time for
+// it: it sleeps, and to wake it takes longer than it would be of use; or this is
+// an exchange, in which both sides have messages to fetch; or a stream.
+func (d *domain) engaged(t *transfer) bool {
+	streams := d.transfers.begun == d.turn && len(t.op.Data) <= streamMax
+	d.transfers.begun = d.turn
+	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
+}
+
 // askHelp opens a claim line for a transfer and tells the other side. Where it
-// cannot, or that side sleeps, nobody helps: waking it takes longer than it
-// would be of use.
+// cannot, or that side is busy, nobody helps.
 func (d *domain) askHelp(t *transfer) {
 	l := &d.transfers.lines
 	n := len(t.op.Data)
-	if n < splitMin || l.n == 0 || t.p.sleep.Load() == asleep {
+	if d.engaged(t) || n < splitMin || l.n == 0 {
 		return
 	}
 	slot := l.free[l.n-1]
