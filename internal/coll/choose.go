@@ -312,9 +312,10 @@ func SharedUpTo(cfg *Config, h *Host, k Kind) int {
 		return -1
 	}
 	cfg = orDefault(cfg)
-	uses := func(count int) bool {
+	uses := func(count int) bool { // whatever the operation: an algorithm that was forced may need one that commutes
 		picked, _ := Pick(cfg, h, k, count, Op{})
-		return picked == int(firstOfHost[k.family()])
+		commuting, _ := Pick(cfg, h, k, count, Op{Commutes: true})
+		return picked == commuting && picked == int(firstOfHost[k.family()])
 	}
 	// The choice has one cut-off, if any.
 	if !uses(0) {

@@ -169,6 +169,27 @@ func TestChoiceOnHosts(t *testing.T) {
 	}
 }
 
+// TestSharedUpTo: below it, Pick has the same call made in shared memory whatever
+// the operation and whichever algorithm is forced. Ranks that have the arena
+// already ask the one, those that are about to make it the other.
+func TestSharedUpTo(t *testing.T) {
+	h := hostWith(t, 0, 0, 0, 0, 0, 0, 0)
+	for _, a := range Algorithms() {
+		cfg := DefaultConfig()
+		assert.NoError(t, cfg.Force(a.Family, a.Name))
+		for k := KindBarrier; k <= KindExscan; k++ {
+			up := SharedUpTo(cfg, h, k)
+			for _, count := range []int{0, 8, 1 << 10, 1 << 20} {
+				for _, op := range []Op{{Size: 8}, {Size: 8, Commutes: true}} {
+					if picked, _ := Pick(cfg, h, k, count, op); count <= up {
+						assert.Equal(t, int(firstOfHost[k.family()]), picked, "%s %s: %v of %d bytes, %v", a.Family, a.Name, k, count, op.Commutes)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestShape: what all ranks say makes the hosts.
 func TestShape(t *testing.T) {
 	s := NewShape([]int{0, 1, 0, 1, 4})
