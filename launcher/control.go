@@ -214,10 +214,14 @@ func (r *run) rankEnded(i int) {
 	r.closeControl(i)
 	rk.exited, rk.status = true, st
 	r.ended++
-	if r.failure != nil {
+	f := &Failure{Rank: i, ExitCode: st.code, Signal: st.signal}
+	switch {
+	case r.mourned(st):
+		r.blame(f, st.exitCode())
+		return
+	case r.failure != nil:
 		return
 	}
-	f := &Failure{Rank: i, ExitCode: st.code, Signal: st.signal}
 	if st != (status{}) {
 		r.fail(f, st.exitCode())
 		return

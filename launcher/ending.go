@@ -70,14 +70,7 @@ func (r *run) fail(f *Failure, code int) {
 	if r.failure != nil {
 		return
 	}
-	f.Host = r.host
-	if f.Rank >= 0 {
-		r.mu.Lock()
-		f.PID = r.ranks[f.Rank].pid
-		r.mu.Unlock()
-		f.Program = r.job.Apps[r.ranks[f.Rank].app].Program
-	}
-	r.failure, r.exitCode = f, code
+	r.blame(f, code)
 	r.mu.Lock()
 	r.stop = true
 	r.mu.Unlock()
@@ -96,6 +89,26 @@ func (r *run) fail(f *Failure, code int) {
 		r.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
 	}
 	r.killAt = time.Now().Add(r.job.Grace)
+}
+
+// blame notes what the job failed of.
+func (r *run) blame(f *Failure, code int) {
+	f.Host = r.host
+	if f.Rank >= 0 {
+		r.mu.Lock()
+		f.PID = r.ranks[f.Rank].pid
+		r.mu.Unlock()
+		f.Program = r.job.Apps[r.ranks[f.Rank].app].Program
+	}
+	r.failure, r.exitCode = f, code
+}
+
+// mourned says whether the job failed of what a rank did by itself, and another
+// has since been found dead by a signal that gorun has not sent: ranks learn of a
+// death before the kernel reports it here, and abort or leave because of it.
+func (r *run) mourned(st status) bool {
+	f := r.failure
+	return f != nil && f.Rank >= 0 && f.Signal == 0 && !r.killed && r.signaled == 0 && st.signal != 0 && st.signal != syscall.SIGTERM
 }
 
 // kill ends every process group at once.
