@@ -16,7 +16,7 @@ tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric
 # What differs without the tag.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
-.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers cover vuln nocgo fi-2x clean
+.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo fi-2x clean
 
 all: build
 
@@ -82,6 +82,10 @@ bench: test-deps
 # -time, -ranks and -only make it shorter: make bench-peers PEERS='-rounds 1'.
 bench-peers: test-deps
 	$(GO) run ./bench/peers -write docs/performance.md -svg docs/peers.svg $(PEERS)
+
+# Random jobs, and jobs of which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
+stress:
+	$(GO) run ./bench/stress $(STRESS)
 
 cover: test-deps
 	$(GO) test $(tags) -coverprofile=cover.out -coverpkg=./... $(PKGS)

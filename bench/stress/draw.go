@@ -1,0 +1,119 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// setting is a tunable and values that it may have; the empty one is the default.
+type setting struct {
+	key    string
+	values []string
+}
+
+var tunables = []setting{
+	{"transport.use", []string{"", "", "tcp", "shm", "shm,tcp", "tcp,shm"}},
+	{"transport.shm.single_copy", []string{"", "auto", "off", "off"}},
+	{"engine.poll", []string{"", "", "0s", "1us", "100us", "2ms"}},
+	{"engine.spin", []string{"", "", "always", "never"}},
+	{"engine.yield", []string{"", "", "0s", "5us", "1ms"}},
+	{"engine.eager_limit", []string{"", "", "", "1", "100", "4k", "64k", "1m"}},
+	{"engine.unexpected_limit", []string{"", "", "", "64k", "1m"}},
+	{"engine.async_progress", []string{"", "", "", "false"}},
+	{"coll.shared_memory", []string{"", "", "", "0", "4k", "64k", "3m"}},
+}
+
+// environment are variables that Go knows.
+var environment = []setting{
+	{"GOGC", []string{"", "", "1", "off"}},
+	{"GOMAXPROCS", []string{"", "", "1", "2", "5"}},
+	{"GODEBUG", []string{"", "", "", "gcstoptheworld=1", "asyncpreemptoff=1"}},
+}
+
+var family = regexp.MustCompile(`(?m)^(\w+) +auto (.*)$`)
+
+// algorithms reads those that may be forced from what gorun -info prints.
+func algorithms(info string) (s []setting, err error) {
+	for _, m := range family.FindAllStringSubmatch(info, -1) {
+		s = append(s, setting{"coll." + m[1] + ".algorithm", append([]string{""}, strings.Fields(m[2])...)})
+	}
+	if len(s) == 0 {
+		return nil, errors.New("gorun -info lists no algorithms of collectives")
+	}
+	return s, nil
+}
+
+// job is one that was drawn.
+type job struct {
+	ranks   int
+	flags   []string // of gorun
+	args    []string // of the ranks
+	program string
+	gorun   string
+	kill    *kill
+}
+
+// kill is who dies, and when.
+type kill struct {
+	rank    int
+	after   time.Duration // since all ranks are there
+	survive bool          // the others look what their calls return
+}
+
+func (j job) command() []string {
+	return append(append([]string{"-np", fmt.Sprint(j.ranks)}, j.flags...), append([]string{j.program}, j.args...)...)
+}
+
+func (j job) String() string {
+	s := j.gorun + " " + strings.Join(j.command(), " ")
+	if j.kill != nil {
+		s += fmt.Sprintf("  # rank %d is killed after %v", j.kill.rank, j.kill.after)
+	}
+	return s
+}
+
+// draw draws a job from a seed.
+func (r *runner) draw(seed uint64, kills bool) job {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	j := job{ranks: 1 + rng.IntN(8), program: r.program("rank"), gorun: r.program("gorun")}
+	if rng.IntN(4) == 0 { // on as many cores as there are
+		j.ranks = 2
+	}
+	set := func(flag string, settings []setting, often int) {
+		for _, s := range settings {
+			if v := s.values[rng.IntN(len(s.values))]; v != "" && rng.IntN(often) == 0 {
+				j.flags = append(j.flags, flag, s.key+"="+v)
+			}
+		}
+	}
+	if rng.IntN(4) > 0 { // one of four has nothing but defaults
+		set("-p", tunables, 1)
+		set("-x", environment, 1)
+	}
+	if rng.IntN(2) == 0 {
+		set("-p", r.algorithms, 1+rng.IntN(3))
+	}
+	if rng.IntN(8) == 0 {
+		j.flags = append(j.flags, "-bind-to", "core")
+	}
+	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
+	if !kills {
+		return j
+	}
+	j.ranks = max(j.ranks, 2)
+	k := kill{rank: rng.IntN(j.ranks), after: time.Duration(rng.IntN(300)) * time.Millisecond, survive: rng.IntN(2) == 0}
+	if rng.IntN(3) == 0 { // while it starts
+		k.after /= 20
+	}
+	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", "0", "-bytes", "2097152"}
+	if k.survive {
+		j.args = append(j.args, "-survive")
+		j.flags = append(j.flags, "-grace", "20s") // SIGTERM does nothing to them; they end by themselves
+	}
+	j.kill = &k
+	return j
+}

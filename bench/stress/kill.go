@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// over is how long a job may go on after a rank was killed. Survivors are not
+// ended by gorun: over tcp they take it for two seconds for a rank that does not
+// listen yet.
+func (k *kill) over() time.Duration {
+	if k.survive {
+		return 4 * time.Second
+	}
+	return 2 * time.Second
+}
+
+var ready = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
+
+// kill kills a rank once all are there, and looks at the job's end.
+func (p *running) kill(j job) error {
+	var pids map[int]int
+	for begun := time.Now(); len(pids) < j.ranks; {
+		if time.Since(begun) > hang || p.wait(time.Millisecond) {
+			p.dump()
+			return fmt.Errorf("of %d ranks %d were there: %w", j.ranks, len(pids), p.err)
+		}
+		pids = map[int]int{}
+		for _, m := range ready.FindAllStringSubmatch(p.stdout.String(), -1) {
+			rank, _ := strconv.Atoi(m[1])
+			pids[rank], _ = strconv.Atoi(m[2])
+		}
+	}
+	if p.wait(j.kill.after) {
+		return fmt.Errorf("over before a rank was killed: %w", p.err)
+	}
+	if err := syscall.Kill(pids[j.kill.rank], syscall.SIGKILL); err != nil {
+		return err
+	}
+	killed := time.Now()
+	if over := j.kill.over(); !p.wait(over) {
+		took := "it hangs"
+		if p.wait(hang / 6) {
+			took = fmt.Sprintf("after %v it is", time.Since(killed).Round(time.Millisecond))
+		}
+		p.dump()
+		return fmt.Errorf("not over %v after rank %d was killed; %s", over, j.kill.rank, took)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGKILL) {
+		return fmt.Errorf("exit code %d after rank %d was killed", code, j.kill.rank)
+	}
+	if want := fmt.Sprintf("rank %d ", j.kill.rank); !strings.Contains(p.stderr.String(), want) {
+		return fmt.Errorf("gorun does not name rank %d, which was killed", j.kill.rank)
+	}
+	for rank, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("rank %d, process %d, is still there", rank, pid)
+		}
+	}
+	if j.kill.survive {
+		return p.survivors(j)
+	}
+	return nil
+}
+
+// survivors is whether each rank but the killed one was told by a call that a
+// process had failed, and has given weft up.
+func (p *running) survivors(j job) error {
+	for rank := range j.ranks {
+		if rank == j.kill.rank {
+			continue
+		}
+		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed \d+ (process-failed|revoked) `, rank))
+		if !told.MatchString(p.stdout.String()) {
+			return fmt.Errorf("no call of rank %d told that a process had failed", rank)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// Stress runs random jobs through gorun, one after the other, and looks whether
+// each does what it must:
+//
+//	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
+//
+// A job is bench/stress/rank with a random number of ranks, transports, sizes and
+// forced algorithms. It must end with 0 within a minute, or its goroutines are
+// printed. With -kills, a random rank of further jobs dies by SIGKILL at a random
+// moment: the job must be over within seconds, tell who died, and leave nothing
+// behind. Of a failure the command that repeats it is printed.
+//
+//	draw.go  what a job is      run.go   runs one
+//	kill.go  kills a rank       left.go  what is left behind
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+func main() { os.Exit(run(os.Stdout, os.Stderr, os.Args[1:])) }
+
+func run(stdout, stderr io.Writer, args []string) int {
+	flags := flag.NewFlagSet("stress", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	jobs := flags.Int("jobs", 100, "`number` of jobs")
+	kills := flags.Int("kills", 0, "`number` of jobs of which a rank is killed, after the others")
+	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`number` that the first job is drawn from; the next has the next number")
+	ops := flags.Int("ops", 30, "`operations` of a job")
+	verbose := flags.Bool("v", false, "print the command of every job")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return 2
+	}
+	r, err := newRunner(*ops)
+	if err != nil {
+		fmt.Fprintln(stderr, "stress:", err)
+		return 1
+	}
+	defer r.close()
+	fmt.Fprintf(stdout, "%d jobs and %d kills from seed %d\n", *jobs, *kills, *seed)
+	failed, begun := 0, time.Now()
+	for i := range *jobs + *kills {
+		s, kill := *seed+uint64(i), i >= *jobs
+		what, again := "job", fmt.Sprintf("go run ./bench/stress -jobs 1 -ops %d -seed %d", *ops, s)
+		if kill {
+			s -= uint64(*jobs)
+			what, again = "kill", fmt.Sprintf("go run ./bench/stress -jobs 0 -kills 1 -seed %d", s)
+		}
+		j := r.draw(s, kill)
+		if *verbose {
+			fmt.Fprintf(stdout, "%s %d: %s\n", what, s, j)
+		}
+		if err := r.do(j); err != nil {
+			failed++
+			fmt.Fprintf(stdout, "%s %d FAILED: %v\n%s\nagain: %s\n\n", what, s, err, j, again)
+		}
+		if n := i + 1; n%100 == 0 || n == *jobs+*kills {
+			fmt.Fprintf(stdout, "%d jobs in %v, %d failed\n", n, time.Since(begun).Round(time.Second), failed)
+		}
+	}
+	if failed > 0 {
+		return 1
+	}
+	return 0
+}
+
+// runner has what jobs need: programs, in a folder of its own.
+type runner struct {
+	dir        string // absolute
+	tmp        string // TMPDIR of the jobs
+	ops        int
+	algorithms []setting
+}
+
+// newRunner builds the programs.
+func newRunner(ops int) (*runner, error) {
+	dir, err := os.MkdirTemp("", "weft-stress-")
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops}
+	if err := r.prepare(); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *runner) prepare() error {
+	const project = "github.com/weft-hpc/weft/"
+	build := exec.Command("go", "build", "-o", r.dir, project+"cmd/gorun", project+"bench/stress/rank")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	if err := os.Mkdir(r.tmp, 0o700); err != nil {
+		return err
+	}
+	info, err := exec.Command(r.program("gorun"), "-info").Output()
+	if err != nil {
+		return fmt.Errorf("gorun -info: %w", err)
+	}
+	r.algorithms, err = algorithms(string(info))
+	return err
+}
+
+func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
+
+func (r *runner) close() { _ = os.RemoveAll(r.dir) } // a temporary folder

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// call is what an operation knows.
+type call struct {
+	*job
+	c      *comm.Comm
+	rng    *rand.Rand // drawn from in the same way by all ranks of c
+	own    *rand.Rand // this rank's
+	salt   uint64     // of the data: another in every operation and communicator
+	tag    int        // the first of tagsPerOperation
+	budget int        // bytes that the ranks together may move
+
+	closers []func() error // see close
+}
+
+// close looks at what lies beside the buffers, and gives memory back.
+func (k *call) close() error {
+	for _, f := range k.closers {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	k.closers = nil
+	return nil
+}
+
+// wait waits for all requests, in one of the ways that there are, and returns
+// their statuses.
+func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
+	sts := make([]comm.Status, len(rs))
+	switch k.own.IntN(5) {
+	case 0:
+		for _, i := range k.own.Perm(len(rs)) {
+			var err error
+			if sts[i], err = rs[i].Wait(); err != nil {
+				return sts, err
+			}
+		}
+	case 1:
+		for range rs {
+			i, st, err := comm.WaitAny(rs)
+			if err != nil {
+				return sts, err
+			}
+			sts[i] = st
+		}
+	case 2:
+		for left := len(rs); left > 0; {
+			done, err := comm.WaitSome(rs, nil)
+			for _, d := range done {
+				sts[d.Index], err = d.Status, errors.Join(err, d.Err)
+			}
+			if err != nil {
+				return sts, err
+			}
+			left -= len(done)
+		}
+	case 3:
+		for left := len(rs); left > 0; k.dawdle() {
+			for _, d := range comm.TestSome(rs, nil) {
+				if sts[d.Index] = d.Status; d.Err != nil {
+					return sts, d.Err
+				}
+				left--
+			}
+			runtime.Gosched()
+		}
+	default:
+		for i, r := range rs {
+			for {
+				st, ok, err := r.Test()
+				if err != nil {
+					return sts, err
+				}
+				if ok {
+					sts[i] = st
+					break
+				}
+				runtime.Gosched()
+			}
+		}
+	}
+	return sts, nil
+}
+
+// subject draws an element type.
+func (k *call) subject() subject { return subjects[k.rng.IntN(len(subjects))] }
+
+// drawBudget is mostly small, so that a job has many operations.
+func drawBudget(rng *rand.Rand, limit int) int {
+	switch rng.IntN(20) {
+	case 0:
+		return limit
+	case 1, 2, 3, 4:
+		return min(limit, 1<<20)
+	default:
+		return min(limit, 128<<10)
+	}
+}
+
+// limits are sizes about which protocols and algorithms change, in bytes.
+var limits = []int{8, 16, 64, 128, 256, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20}
+
+// length draws a number of elements of which the budget allows copies.
+func (k *call) length(size, copies int) int {
+	most := k.budget / (size * max(copies, 1))
+	n := 0
+	switch k.rng.IntN(8) {
+	case 0:
+		n = k.rng.IntN(4)
+	case 1, 2, 3:
+		n = limits[k.rng.IntN(len(limits))]/size + k.rng.IntN(3) - 1
+	default: // each order of magnitude as often as another
+		n = int(math.Exp(k.rng.Float64() * math.Log(float64(most+1))))
+	}
+	return max(min(n, most), 0)
+}
+
+// dawdle keeps ranks from being in step.
+func (k *call) dawdle() {
+	switch k.own.IntN(64) {
+	case 0:
+		time.Sleep(time.Duration(k.own.IntN(int(time.Millisecond))))
+	case 1, 2, 3:
+		for begun, d := time.Now(), time.Duration(k.own.IntN(100))*time.Microsecond; time.Since(begun) < d; {
+		}
+	case 4, 5, 6:
+		runtime.Gosched()
+	case 7:
+		runtime.GC()
+	}
+}
+
+// mix is a hash of three numbers, by the finalizer of splitmix64 (Steele, Lea,
+// Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+func mix(a, b, c uint64) uint64 {
+	x := a ^ b*0x9e3779b97f4a7c15 ^ (c+1)*0xd1b54a32d192ed03
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// same is an error where two slices differ; it says where.
+func same[T comparable](what string, got, want []T) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%s: %d elements instead of %d", what, len(got), len(want))
+	}
+	first, n := 0, 0
+	for i := range got {
+		if got[i] != want[i] {
+			if n++; n == 1 {
+				first = i
+			}
+		}
+	}
+	if n > 0 {
+		return fmt.Errorf("%s: %d of %d elements differ, the first is %d: %v instead of %v", what, n, len(got), first, got[first], want[first])
+	}
+	return nil
+}
+
+// branch is randomness of this rank for a goroutine of its own.
+func (k *call) branch() *rand.Rand { return rand.New(rand.NewPCG(k.own.Uint64(), 0)) }

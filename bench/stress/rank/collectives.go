@@ -1,0 +1,242 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// kind is one of the collectives: draw draws a call of it.
+type kind struct {
+	name string
+	draw func(k *call) (deed, error)
+}
+
+// kinds are all collectives over an element type.
+func (e element[T]) kinds() []kind {
+	even := func(draw func(k *call, even bool) (deed, error), even bool) func(k *call) (deed, error) {
+		return func(k *call) (deed, error) { return draw(k, even) }
+	}
+	return []kind{
+		{"Bcast", e.bcast}, {"Reduce", e.reduce}, {"Allreduce", e.allreduce},
+		{"Gather", even(e.gather, true)}, {"Gatherv", even(e.gather, false)},
+		{"Scatter", even(e.scatter, true)}, {"Scatterv", even(e.scatter, false)},
+		{"Allgather", even(e.allgather, true)}, {"Allgatherv", even(e.allgather, false)},
+		{"Alltoall", even(e.alltoall, true)}, {"Alltoallv", even(e.alltoall, false)},
+		{"ReduceScatterBlock", even(e.reduceScatter, true)}, {"ReduceScatter", even(e.reduceScatter, false)},
+		{"Scan", even(e.scan, true)}, {"Exscan", even(e.scan, false)},
+	}
+}
+
+// collectives are up to four, one after the other or all at once.
+func (e element[T]) collectives(k *call) error {
+	kinds, doing := e.kinds(), *k.doing.Load()
+	n, together := 1+k.rng.IntN(4), k.rng.IntN(2) == 0
+	k.budget /= n
+	var requests []comm.Request
+	var checks []func() error
+	for i := range n {
+		drawn := kinds[k.rng.IntN(len(kinds))]
+		k.salt = mix(k.salt, uint64(i), 0)
+		doing += fmt.Sprintf(", %s of %v", drawn.name, e)
+		k.say(doing)
+		d, err := drawn.draw(k)
+		if err != nil {
+			return err
+		}
+		named := func(err error) error {
+			if err != nil {
+				err = fmt.Errorf("%s of %v, number %d of %d, nonblocking %v: %w", drawn.name, e, i, n, together, err)
+			}
+			return err
+		}
+		k.dawdle()
+		if together {
+			requests = append(requests, d.start())
+			checks = append(checks, func() error { return named(d.check()) })
+		} else {
+			if err = d.call(); err == nil {
+				err = d.check()
+			}
+			if err != nil {
+				return named(err)
+			}
+		}
+	}
+	if _, err := k.wait(requests); err != nil {
+		return fmt.Errorf("collectives of %v: %w", e, err)
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fold is what ranks from up to to-1 have, combined in their order.
+func fold[T any](do func(lower, upper T) T, parts [][]T) []T {
+	if len(parts) == 0 {
+		return nil
+	}
+	sum := slices.Clone(parts[0])
+	for _, p := range parts[1:] {
+		for i := range sum {
+			sum[i] = do(sum[i], p[i])
+		}
+	}
+	return sum
+}
+
+// operands are n elements of each rank, and buffers with this rank's and for the
+// result, which are one and the same if the collective is done in place.
+func (e element[T]) operands(k *call, n int, inPlace bool) (parts [][]T, send, recv []T, err error) {
+	for r := range k.c.Size() {
+		parts = append(parts, e.block(k.salt, r, 0, n))
+	}
+	if send, err = e.filled(k, parts[k.c.Rank()]); err != nil || inPlace {
+		return parts, send, send, err
+	}
+	recv, err = e.buffer(k, n)
+	return parts, send, recv, err
+}
+
+func (e element[T]) reduce(k *call) (deed, error) {
+	c, me, root, o := k.c, k.c.Rank(), k.rng.IntN(k.c.Size()), e.draw(k)
+	inPlace := k.own.IntN(4) == 0 && me == root
+	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
+	check := expect(recv, slices.Clone(recv), send, parts[me])
+	if inPlace {
+		check = expect(recv, fold(o.do, parts))
+	} else if me == root {
+		check = expect(recv, fold(o.do, parts), send, parts[me])
+	}
+	return deed{
+		func() error { return comm.Reduce(c, send, recv, o.op, root) },
+		func() comm.Request { return comm.Ireduce(c, send, recv, o.op, root) },
+		named(o.name, check),
+	}, err
+}
+
+// named is a check whose error says more.
+func named(name string, check func() error) func() error {
+	return func() error {
+		if err := check(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+}
+
+func (e element[T]) allreduce(k *call) (deed, error) {
+	c, o, inPlace := k.c, e.draw(k), k.rng.IntN(4) == 0
+	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
+	check := expect(recv, fold(o.do, parts), send, parts[c.Rank()])
+	if inPlace {
+		check = expect(recv, fold(o.do, parts))
+	}
+	return deed{
+		func() error { return comm.Allreduce(c, send, recv, o.op) },
+		func() comm.Request { return comm.Iallreduce(c, send, recv, o.op) },
+		named(o.name, check),
+	}, err
+}
+
+// scan is Scan, or without this rank's elements Exscan.
+func (e element[T]) scan(k *call, with bool) (deed, error) {
+	c, me, o, inPlace := k.c, k.c.Rank(), e.draw(k), k.rng.IntN(4) == 0
+	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
+	if err != nil {
+		return deed{}, err
+	}
+	want := fold(o.do, parts[:me+1])
+	if !with && me > 0 {
+		want = fold(o.do, parts[:me])
+	} else if !with {
+		want = slices.Clone(recv)
+	}
+	check := expect(recv, want, send, parts[me])
+	if inPlace {
+		check = expect(recv, want)
+	}
+	if with {
+		return deed{
+			func() error { return comm.Scan(c, send, recv, o.op) },
+			func() comm.Request { return comm.Iscan(c, send, recv, o.op) }, named(o.name, check),
+		}, nil
+	}
+	return deed{
+		func() error { return comm.Exscan(c, send, recv, o.op) },
+		func() comm.Request { return comm.Iexscan(c, send, recv, o.op) }, named(o.name, check),
+	}, nil
+}
+
+// reduceScatter is ReduceScatterBlock, or where blocks are not even ReduceScatter.
+func (e element[T]) reduceScatter(k *call, even bool) (deed, error) {
+	c, me, p, o := k.c, k.c.Rank(), k.c.Size(), e.draw(k)
+	counts := k.drawCounts(k.length(e.size(), p*p), even)
+	at, total := 0, 0
+	for r, n := range counts {
+		if r < me {
+			at += n
+		}
+		total += n
+	}
+	parts, send, _, err := e.operands(k, total, true)
+	if err != nil {
+		return deed{}, err
+	}
+	want := fold(o.do, parts)[at : at+counts[me]]
+	recv, err := e.buffer(k, counts[me])
+	check := expect(recv, want, send, parts[me])
+	if k.rng.IntN(4) == 0 { // in place
+		recv = send[:counts[me]]
+		check = expect(recv, want)
+	}
+	if even {
+		return deed{
+			func() error { return comm.ReduceScatterBlock(c, send, recv, o.op) },
+			func() comm.Request { return comm.IreduceScatterBlock(c, send, recv, o.op) }, named(o.name, check),
+		}, err
+	}
+	return deed{
+		func() error { return comm.ReduceScatter(c, send, recv, counts, o.op) },
+		func() comm.Request { return comm.IreduceScatter(c, send, recv, counts, o.op) }, named(o.name, check),
+	}, err
+}
+
+// barriers are some in a row, blocking or not.
+func barriers(k *call) error {
+	for range 1 + k.rng.IntN(5) {
+		k.dawdle()
+		if k.rng.IntN(2) == 0 {
+			if err := comm.Barrier(k.c); err != nil {
+				return err
+			}
+		} else if _, err := k.wait([]comm.Request{comm.Ibarrier(k.c), comm.Ibarrier(k.c)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sums are many short collectives in a row, into the same buffers.
+func sums(k *call) error {
+	p, n := k.c.Size(), 1+k.rng.IntN(16)
+	send, recv := make([]int64, n), make([]int64, n)
+	for i := range 20 + k.rng.IntN(100) {
+		for j := range send {
+			send[j] = int64(i*(k.c.Rank()+1) + j)
+		}
+		if err := comm.Allreduce(k.c, send, recv, comm.Sum); err != nil {
+			return err
+		}
+		for j := range recv {
+			if want := int64(i*p*(p+1)/2 + j*p); recv[j] != want {
+				return fmt.Errorf("sum %d, element %d: %d instead of %d", i, j, recv[j], want)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// message is one of those that an operation sends.
+type message struct {
+	from, to, tag int
+	n             int // elements
+	data          uint64
+	taken         bool // a receive has got it
+}
+
+// pattern is what a receive asks for.
+type pattern struct{ source, tag int }
+
+func (p pattern) fits(m *message) bool {
+	return (p.source == comm.AnySource || p.source == m.from) && (p.tag == comm.AnyTag || p.tag == m.tag)
+}
+
+// inbox are the messages to this rank. Which of them a receive gets is not known
+// before, where it asks for any source; but of those that fit and come from one
+// rank it is the first, and receives match in the order in which they start.
+type inbox struct {
+	list []*message
+	n    int // elements of the longest
+}
+
+// take is the message that the next receive must have got, by its status.
+func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
+	for _, m := range in.list {
+		if m.taken || m.from != st.Source || !p.fits(m) {
+			continue
+		}
+		if m.taken = true; st.Tag != m.tag || st.Count != m.n {
+			return nil, fmt.Errorf("receive of %+v: %+v instead of tag %d, %d elements", p, st, m.tag, m.n)
+		}
+		return m, nil
+	}
+	return nil, fmt.Errorf("receive of %+v: %+v, of which there is none", p, st)
+}
+
+// messages are up to 24 between any ranks: this one sends its own in one
+// goroutine while it receives in another, or starts all receives before.
+func (e element[T]) messages(k *call) error {
+	p, me := k.c.Size(), k.c.Rank()
+	var out []*message
+	var in inbox
+	total := 1 + k.rng.IntN(24)
+	tags := 1 + k.rng.IntN(4)
+	k.budget /= 4
+	left := k.budget
+	for i := range total {
+		m := &message{from: k.rng.IntN(p), to: k.rng.IntN(p), tag: k.tag + k.rng.IntN(tags), data: uint64(i)}
+		m.n = min(k.length(e.size(), 1), left/e.size())
+		left -= m.n * e.size()
+		if m.from == me {
+			out = append(out, m)
+		}
+		if m.to == me {
+			in.list = append(in.list, m)
+			in.n = max(in.n, m.n)
+		}
+	}
+	// What receives leave open is the same for all: one that leaves more open
+	// might take the message of one that leaves less open. Sends that block, and
+	// receives in another order or from any source, wait for each other in vain.
+	w := ways[k.rng.IntN(len(ways))]
+	anySource, anyTag := w.open && k.rng.IntN(3) == 0, w.open && k.rng.IntN(3) == 0
+	var patterns []pattern
+	for _, m := range in.list {
+		w := pattern{m.from, m.tag}
+		if anySource {
+			w.source = comm.AnySource
+		}
+		if anyTag {
+			w.tag = comm.AnyTag
+		}
+		patterns = append(patterns, w)
+	}
+	if w.open {
+		k.own.Shuffle(len(patterns), func(i, j int) { patterns[i], patterns[j] = patterns[j], patterns[i] })
+	}
+	var err error
+	if w.ahead || k.own.IntN(4) == 0 {
+		err = e.startReceives(k, patterns, &in, out, w.blocks)
+	} else {
+		sent, sender := make(chan error, 1), *k
+		sender.own, sender.closers = k.branch(), nil
+		go func() { // ends with its last send, or with the communicator; waited for below
+			err := e.send(&sender, out, w.blocks)
+			if err != nil {
+				err = k.fail(err)
+			}
+			sent <- err
+		}()
+		if err = e.receive(k, patterns, &in); err != nil {
+			err = k.fail(err)
+		}
+		err = errors.Join(err, <-sent)
+		k.closers = append(k.closers, sender.closers...)
+	}
+	if err == nil && anySource && anyTag { // or the next operation's might be taken
+		err = comm.Barrier(k.c)
+	}
+	return err
+}
+
+// way is how an operation sends and receives.
+type way struct {
+	ahead  bool // all receives are started before the first send
+	open   bool // receives are in any order, and perhaps from any source or with any tag
+	blocks bool // sends may wait for their receive
+}
+
+var ways = []way{{ahead: true, open: true, blocks: true}, {open: true}, {blocks: true}}
+
+// startReceives starts all receives, then sends, then waits.
+func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []*message, blocks bool) error {
+	var requests []comm.Request
+	var buffers [][]T
+	for _, p := range patterns {
+		buf, err := e.buffer(k, in.n)
+		if err != nil {
+			return err
+		}
+		buffers = append(buffers, buf)
+		requests = append(requests, comm.Irecv(k.c, buf, p.source, p.tag))
+	}
+	if err := e.send(k, out, blocks); err != nil {
+		return err
+	}
+	sts, err := k.wait(requests)
+	if err != nil {
+		return err
+	}
+	for i, p := range patterns {
+		m, err := in.take(p, sts[i])
+		if err != nil {
+			return err
+		}
+		if err := e.compare(k, m, buffers[i][:m.n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e element[T]) compare(k *call, m *message, got []T) error {
+	what := fmt.Sprintf("message %d of %v from %d to %d, tag %d", m.data, e, m.from, m.to, m.tag)
+	return same(what, got, e.block(k.salt, int(m.data), 0, m.n))
+}
+
+// send sends messages in their order, each in one of the ways that there are.
+func (e element[T]) send(k *call, out []*message, blocks bool) error {
+	var requests []comm.Request
+	for _, m := range out {
+		buf, err := e.filled(k, e.block(k.salt, int(m.data), 0, m.n))
+		if err != nil {
+			return err
+		}
+		k.dawdle()
+		switch n := k.own.IntN(8); {
+		case n == 0:
+			err = comm.Bsend(k.c, buf, m.to, m.tag)
+			clear(buf)
+		case n <= 2 && blocks:
+			err = comm.Send(k.c, buf, m.to, m.tag)
+		case n <= 4 && blocks:
+			err = comm.Ssend(k.c, buf, m.to, m.tag)
+		case n <= 3:
+			requests = append(requests, comm.Issend(k.c, buf, m.to, m.tag))
+		default:
+			requests = append(requests, comm.Isend(k.c, buf, m.to, m.tag))
+		}
+		if err != nil {
+			return fmt.Errorf("send of %d %v to %d: %w", m.n, e, m.to, err)
+		}
+	}
+	_, err := k.wait(requests)
+	return err
+}
+
+// receive receives one message after the other, each in one of the ways that
+// there are.
+func (e element[T]) receive(k *call, patterns []pattern, in *inbox) error {
+	for _, p := range patterns {
+		k.dawdle()
+		got, st, err := e.receiveOne(k, p, in.n)
+		if err != nil {
+			return fmt.Errorf("receive of %+v: %w", p, err)
+		}
+		m, err := in.take(p, st)
+		if err != nil {
+			return err
+		}
+		if err := e.compare(k, m, got[:m.n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.Status, err error) {
+	switch k.own.IntN(5) {
+	case 0:
+		return comm.RecvAlloc[T](k.c, p.source, p.tag)
+	case 1: // nobody else receives here, so it gets what was probed
+		if st, err = k.c.Probe(p.source, p.tag); err != nil {
+			return nil, st, err
+		}
+		if got, err = e.buffer(k, st.Count/e.size()); err != nil {
+			return nil, st, err
+		}
+		st, err = comm.Recv(k.c, got, st.Source, st.Tag)
+		return got, st, err
+	case 2:
+		var m *comm.Message
+		for m == nil {
+			if k.own.IntN(4) == 0 {
+				m, st, err = k.c.Mprobe(p.source, p.tag)
+			} else {
+				m, st, err = k.c.Improbe(p.source, p.tag)
+			}
+			if err != nil {
+				return nil, st, err
+			}
+			runtime.Gosched()
+		}
+		if got, err = e.buffer(k, st.Count/e.size()); err != nil {
+			return nil, st, err
+		}
+		st, err = comm.Mrecv(m, got)
+		return got, st, err
+	}
+	if got, err = e.buffer(k, most); err != nil {
+		return nil, st, err
+	}
+	st, err = comm.Recv(k.c, got, p.source, p.tag)
+	return got, st, err
+}
+
+// ring passes blocks round, from each rank to one some places further on. Some
+// are cut short by their receiver.
+func (e element[T]) ring(k *call) error {
+	p, me := k.c.Size(), k.c.Rank()
+	for i := range 1 + k.rng.IntN(10) {
+		n, by, short := k.length(e.size(), 4*p), k.rng.IntN(p), k.rng.IntN(8) == 0
+		to, from := (me+by)%p, (me+p-by)%p
+		mine, want := e.block(k.salt+uint64(i), me, 0, n), e.block(k.salt+uint64(i), from, 0, n)
+		send, err := e.filled(k, mine)
+		if err != nil {
+			return err
+		}
+		recv, err := e.buffer(k, n)
+		if err != nil {
+			return err
+		}
+		var st comm.Status
+		switch {
+		case short && n > 0:
+			want, recv = want[:n/2], recv[:n/2]
+			if st, err = comm.Sendrecv(k.c, send, to, k.tag, recv, from, k.tag); !errors.Is(err, comm.ErrTruncate) {
+				return fmt.Errorf("%d elements for a buffer of %d: %w", n, n/2, errors.Join(errors.New("no ErrTruncate"), err))
+			}
+			err = nil
+		case k.own.IntN(2) == 0:
+			copy(recv, mine)
+			st, err = comm.SendrecvReplace(k.c, recv, to, k.tag, from, k.tag)
+		default:
+			st, err = comm.Sendrecv(k.c, send, to, k.tag, recv, from, k.tag)
+		}
+		if err != nil {
+			return err
+		}
+		if want := (comm.Status{Source: from, Tag: k.tag, Count: n}); st != want {
+			return fmt.Errorf("exchange %d: %+v instead of %+v", i, st, want)
+		}
+		if err := same(fmt.Sprintf("exchange %d of %v", i, e), recv, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}

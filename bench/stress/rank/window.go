@@ -1,0 +1,291 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// field is a window, and what all its parts must hold. Every part is in as many
+// blocks of n elements as there are ranks: one for each, where only it puts.
+type field[T comparable] struct {
+	e element[T]
+	*call
+	w     *comm.Win[T]
+	n     int
+	parts [][]T
+	salt  uint64
+	op    operation[T] // all accumulates are of one, or floats might be rounded
+}
+
+// window makes one and does some epochs of any kind.
+func (e element[T]) window(k *call) (err error) {
+	p, me := k.c.Size(), k.c.Rank()
+	f := field[T]{e: e, call: k, n: k.length(e.size(), p*p*4), op: operation[T]{"Replace", comm.Replace[T], func(_, b T) T { return b }}}
+	if len(e.common) > 0 {
+		f.op = e.common[k.rng.IntN(len(e.common))]
+	}
+	for r := range p {
+		f.parts = append(f.parts, e.block(k.salt, r, 0, p*f.n))
+	}
+	if k.rng.IntN(2) == 0 {
+		if f.w, err = comm.NewWin[T](k.c, p*f.n); err != nil {
+			return err
+		}
+		copy(f.w.Local(), f.parts[me])
+	} else {
+		buf, err := e.filled(k, f.parts[me])
+		if err != nil {
+			return err
+		}
+		if f.w, err = comm.WinOf(k.c, buf); err != nil {
+			return err
+		}
+	}
+	if err := comm.Barrier(k.c); err != nil {
+		return err
+	}
+	kinds := []struct {
+		name string
+		run  func() error
+	}{
+		{"fence", f.fence}, {"accumulate", f.accumulate}, {"locks", f.locks}, {"post", f.post},
+	}
+	for i := range 1 + k.rng.IntN(4) {
+		f.salt = mix(k.salt, uint64(i), 1)
+		drawn := kinds[k.rng.IntN(len(kinds))]
+		if err = drawn.run(); err == nil {
+			err = comm.Barrier(k.c)
+		}
+		if err != nil {
+			_ = f.w.Revoke() // others may wait for this rank's locks
+			return fmt.Errorf("%s of %v, parts of %d×%d, %s: %w", drawn.name, e, p, f.n, f.op.name, err)
+		}
+	}
+	return f.w.Free()
+}
+
+// block is what a rank puts into its block of another's part, at its displacement.
+func (f *field[T]) block(origin, target int) (b []T, disp int) {
+	return f.e.block(f.salt, origin*f.c.Size()+target, 0, f.n), origin * f.n
+}
+
+// put notes what all ranks put.
+func (f *field[T]) put() {
+	for o := range f.c.Size() {
+		for t := range f.c.Size() {
+			b, at := f.block(o, t)
+			copy(f.parts[t][at:], b)
+		}
+	}
+}
+
+// some is a random piece of a part.
+func (f *field[T]) some() (disp, n int) {
+	all := f.c.Size() * f.n
+	disp = f.own.IntN(all + 1)
+	return disp, f.own.IntN(all - disp + 1)
+}
+
+// look is whether this rank's part holds what it must.
+func (f *field[T]) look() error {
+	return same("this rank's part", f.w.Local(), f.parts[f.c.Rank()])
+}
+
+// fence puts to all, and in another epoch gets of all.
+func (f *field[T]) fence() error {
+	if err := f.w.Fence(); err != nil {
+		return err
+	}
+	for _, t := range f.own.Perm(f.c.Size()) {
+		b, at := f.block(f.c.Rank(), t)
+		f.dawdle()
+		if err := f.w.Put(b, t, at); err != nil {
+			return err
+		}
+	}
+	if err := f.w.Fence(); err != nil {
+		return err
+	}
+	f.put()
+	if err := f.look(); err != nil {
+		return err
+	}
+	type piece struct {
+		t, at int
+		got   []T
+	}
+	var pieces []piece
+	for _, t := range f.own.Perm(f.c.Size()) {
+		at, n := f.some()
+		got, err := f.e.buffer(f.call, n)
+		if err != nil {
+			return err
+		}
+		if err := f.w.Get(got, t, at); err != nil {
+			return err
+		}
+		pieces = append(pieces, piece{t, at, got})
+		if part, ok := f.w.Shared(t); ok {
+			if err := same("the part as memory", part, f.parts[t]); err != nil {
+				return err
+			}
+		}
+	}
+	if err := f.w.Fence(); err != nil {
+		return err
+	}
+	for _, p := range pieces {
+		if err := same(fmt.Sprintf("got of rank %d from %d on", p.t, p.at), p.got, f.parts[p.t][p.at:p.at+len(p.got)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accumulate combines the same pieces with those of all ranks, between fences or
+// with all locked.
+func (f *field[T]) accumulate() error {
+	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
+	begin, end := f.w.LockAll, f.w.UnlockAll
+	if fences {
+		begin, end = f.w.Fence, f.w.Fence
+	}
+	if err := begin(); err != nil {
+		return err
+	}
+	replaces := len(f.e.common) == 0 // in any order, so to blocks of one's own only
+	var requests []comm.Request
+	for range 1 + f.rng.IntN(3) {
+		f.salt++
+		for t := range p {
+			at := f.rng.IntN(p*f.n + 1)
+			n := f.rng.IntN(p*f.n - at + 1)
+			for o := range p {
+				b := f.e.block(f.salt, o*p+t, 0, n)
+				if replaces {
+					b, at = f.block(o, t)
+				}
+				for i, v := range b {
+					f.parts[t][at+i] = f.op.do(f.parts[t][at+i], v)
+				}
+				if o != me {
+					continue
+				}
+				f.dawdle()
+				var err error
+				switch {
+				case len(b) == 1 && f.own.IntN(2) == 0:
+					_, err = f.w.FetchOp(b[0], t, at, f.op.op)
+				case f.own.IntN(3) == 0:
+					err = f.w.GetAccumulate(b, make([]T, len(b)), t, at, f.op.op)
+				case f.own.IntN(2) == 0:
+					requests = append(requests, f.w.RAccumulate(b, t, at, f.op.op))
+				default:
+					err = f.w.Accumulate(b, t, at, f.op.op)
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if _, err := f.wait(requests); err != nil {
+		return err
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	return f.lookLocked()
+}
+
+// lookLocked is look where epochs were the others' own.
+func (f *field[T]) lookLocked() error {
+	if err := comm.Barrier(f.c); err != nil {
+		return err
+	}
+	if err := f.w.Lock(f.c.Rank(), comm.LockExclusive); err != nil {
+		return err
+	}
+	if err := f.look(); err != nil {
+		return err
+	}
+	return f.w.Unlock(f.c.Rank())
+}
+
+// locks puts to one target after the other, and reads back.
+func (f *field[T]) locks() error {
+	for _, t := range f.own.Perm(f.c.Size()) {
+		kind := comm.LockShared
+		if f.own.IntN(2) == 0 {
+			kind = comm.LockExclusive
+		}
+		if err := f.w.Lock(t, kind); err != nil {
+			return err
+		}
+		b, at := f.block(f.c.Rank(), t)
+		got := slices.Clone(b)
+		var err error
+		switch f.own.IntN(3) {
+		case 0:
+			err = f.w.Put(b, t, at)
+		case 1:
+			_, err = f.w.RPut(b, t, at).Wait()
+		default:
+			if err = f.w.GetAccumulate(b, got, t, at, comm.Replace[T]); err == nil {
+				err = f.w.FlushLocal(t)
+			}
+			if err == nil {
+				err = same("what was replaced", got, f.parts[t][at:at+f.n])
+			}
+		}
+		if err == nil {
+			err = f.w.Flush(t)
+		}
+		if err == nil {
+			clear(got)
+			_, err = f.w.RGet(got, t, at).Wait()
+		}
+		if err == nil {
+			err = same("what was put", got, b)
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.w.Unlock(t); err != nil {
+			return err
+		}
+	}
+	f.put()
+	return f.lookLocked()
+}
+
+// post puts to one rank while another puts here.
+func (f *field[T]) post() error {
+	me, p := f.c.Rank(), f.c.Size()
+	by := f.rng.IntN(p)
+	to := (me + by) % p
+	if err := f.w.Post([]int{(me + p - by) % p}); err != nil {
+		return err
+	}
+	if err := f.w.Start([]int{to}); err != nil {
+		return err
+	}
+	b, at := f.block(me, to)
+	if err := f.w.Put(b, to, at); err != nil {
+		return err
+	}
+	f.dawdle()
+	if err := f.w.Complete(); err != nil {
+		return err
+	}
+	if err := f.w.Wait(); err != nil {
+		return err
+	}
+	for o := range p {
+		b, at := f.block(o, (o+by)%p)
+		copy(f.parts[(o+by)%p][at:], b)
+	}
+	return f.look()
+}

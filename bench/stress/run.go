@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	hang  = time.Minute      // a job that takes longer hangs
+	dying = 10 * time.Second // what it may take to print goroutines
+)
+
+// output is what a job prints; it may be read while the job runs.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// running is a job that was started.
+type running struct {
+	cmd            *exec.Cmd
+	stdout, stderr output
+	ended          chan struct{} // closed when gorun has ended
+	err            error         // of Wait; read after ended
+}
+
+func (r *runner) start(j job) (*running, error) {
+	p := &running{cmd: exec.Command(j.gorun, j.command()...), ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.Env = append(os.Environ(), "TMPDIR="+r.tmp, "GOTRACEBACK=all")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	p.cmd.WaitDelay = dying
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { // ends with the job, for which dump and do wait
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// do runs a job; an error says what was wrong.
+func (r *runner) do(j job) error {
+	before := r.left()
+	p, err := r.start(j)
+	if err != nil {
+		return err
+	}
+	if j.kill != nil {
+		err = p.kill(j)
+	} else {
+		err = p.finish()
+	}
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, p.said())
+	}
+	if after := r.left(); err == nil && len(after) > len(before) {
+		err = fmt.Errorf("left behind: %s", strings.Join(after, ", "))
+	}
+	return err
+}
+
+// finish waits for a job that must end with 0.
+func (p *running) finish() error {
+	if !p.wait(hang) {
+		p.dump()
+		return fmt.Errorf("not over after %v", hang)
+	}
+	return p.err
+}
+
+// wait says whether the job is over within a time.
+func (p *running) wait(d time.Duration) bool {
+	select {
+	case <-p.ended:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+// dump has all ranks say where they are, and ends the job.
+func (p *running) dump() {
+	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGQUIT, syscall.SIGTERM} {
+		_ = p.cmd.Process.Signal(s) // gorun passes it on
+		if s == syscall.SIGUSR1 {
+			p.wait(time.Second)
+		} else if p.wait(dying) {
+			return
+		}
+	}
+	_ = p.cmd.Process.Kill() // no rank outlives gorun
+	<-p.ended
+}
+
+// said is what the job printed, of which gorun's remarks about cores are none.
+func (p *running) said() string {
+	var lines []string
+	for line := range strings.Lines(p.stdout.String() + p.stderr.String()) {
+		if !strings.Contains(line, "cores of this machine") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
