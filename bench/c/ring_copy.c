@@ -43,10 +43,12 @@ static double now_us(void)
     return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
+static cpu_set_t have; /* the cores that the program was given */
+
 static void pin(int i)
 {
-    cpu_set_t have, want;
-    if (sched_getaffinity(0, sizeof have, &have) || CPU_COUNT(&have) < 2)
+    cpu_set_t want;
+    if (CPU_COUNT(&have) < 2)
         return;
     CPU_ZERO(&want);
     for (int c = 0, k = 0; c < CPU_SETSIZE; c++)
@@ -146,6 +148,10 @@ int main(int argc, char **argv)
         (pieces = atol(argv[3])) < 1 || ring % bytes || bytes % pieces) {
         fprintf(stderr, "usage: ring_copy RING BYTES PIECES [ahead]\n");
         return 2;
+    }
+    if (sched_getaffinity(0, sizeof have, &have)) {
+        perror("sched_getaffinity");
+        return 1;
     }
     ahead = argc > 4;
     piece = bytes / pieces;

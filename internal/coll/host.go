@@ -3,6 +3,8 @@ package coll
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/bytecopy"
 )
 
 // Collectives within a host
@@ -374,7 +376,7 @@ func (h *Host) offer(data []byte) error {
 		if err != nil {
 			return err
 		}
-		copy(bay, data)
+		bytecopy.Share(bay, data)
 	}
 	h.arrived(l)
 	return nil

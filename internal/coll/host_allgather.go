@@ -1,5 +1,7 @@
 package coll
 
+import "github.com/weft-hpc/weft/internal/bytecopy"
+
 // Allgather by reading each other's blocks.
 //
 // Idea: every rank puts its block where all can read it, and copies those of the
@@ -54,7 +56,7 @@ func (h *Host) allgather(recv []byte, b blocks) error {
 	for t := range count(most, part) {
 		half := t % 2 * part
 		if len(own) > t*part {
-			copy(bay[half:], cutOut(own, t, part))
+			bytecopy.Share(bay[half:], cutOut(own, t, part))
 		}
 		h.say(&h.own().put.word, h.step(t+1))
 		for x := 1; x < h.Size; x++ {

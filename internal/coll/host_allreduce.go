@@ -1,5 +1,7 @@
 package coll
 
+import "github.com/weft-hpc/weft/internal/bytecopy"
+
 // Allreduce by everybody for himself.
 //
 // Idea: every rank puts its operand where all can read it, waits for all, and
@@ -54,7 +56,7 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 		}
 		from := cutOut(send, i, piece)
 		o.own, o.at = from, h.place(i)
-		copy(h.pieceAt(bay, i, len(from)), from)
+		bytecopy.Share(h.pieceAt(bay, i, len(from)), from)
 		h.say(&h.own().put.word, h.step(i+1))
 		for x := 1; x < h.Size; x++ {
 			r := h.after(x)
@@ -112,7 +114,7 @@ func (h *Host) slices(send, recv []byte, op Op, root int) error {
 					return err
 				}
 			}
-			copy(bay[r*place:], parts.of(from, r, r+1))
+			bytecopy.Share(bay[r*place:], parts.of(from, r, r+1))
 		}
 		if t == 0 {
 			err = h.arrive()

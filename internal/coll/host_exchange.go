@@ -1,6 +1,10 @@
 package coll
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/weft-hpc/weft/internal/bytecopy"
+)
 
 // Gather, scatter and alltoall by reading each other's blocks.
 //
@@ -72,7 +76,7 @@ func (h *Host) Alltoall(send, recv []byte) error {
 	}
 	for r := range h.Size {
 		if r != h.Rank {
-			copy(to[b.off(r):], b.of(send, r))
+			bytecopy.Share(to[b.off(r):], b.of(send, r))
 		}
 	}
 	h.arrived(l)
@@ -236,7 +240,7 @@ func (x *hostExchange) begin() error {
 			binary.NativeEndian.PutUint64(to[8*place:], uint64(len(data)))
 		}
 		if len(data) > 0 {
-			copy(to[x.at(0, place):], cutOut(data, 0, x.part))
+			bytecopy.Share(to[x.at(0, place):], cutOut(data, 0, x.part))
 		}
 	}
 	h.arrived(l)
@@ -261,7 +265,7 @@ func (x *hostExchange) write(t int) error {
 				return err
 			}
 		}
-		copy(bay[x.at(t, place):], cutOut(data, t, x.part))
+		bytecopy.Share(bay[x.at(t, place):], cutOut(data, t, x.part))
 	}
 	h.say(&h.own().put.word, h.step(t))
 	return nil

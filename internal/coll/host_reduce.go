@@ -1,5 +1,7 @@
 package coll
 
+import "github.com/weft-hpc/weft/internal/bytecopy"
+
 // Reduce by one reader.
 //
 // Idea: every rank puts its operand where the root can read it and is done;
@@ -77,7 +79,7 @@ func (h *Host) feed(data []byte, piece, reader int) error {
 			return err
 		}
 		from := cutOut(data, i, piece)
-		copy(h.pieceAt(bay, i, len(from)), from)
+		bytecopy.Share(h.pieceAt(bay, i, len(from)), from)
 		h.say(&h.own().put.word, h.step(i+1))
 	}
 	return nil

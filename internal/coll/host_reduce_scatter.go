@@ -1,5 +1,7 @@
 package coll
 
+import "github.com/weft-hpc/weft/internal/bytecopy"
+
 // Reduce-scatter by blocks.
 //
 // Idea: every rank puts a part of each of the others' blocks into its bay, waits
@@ -36,7 +38,7 @@ func reduceScatterShared(l Link, _ *Config, send, recv []byte, b blocks, op Op) 
 			if r == h.Rank && !inPlace || len(from) <= t*part {
 				continue
 			}
-			copy(bay[half+r*part:], cutOut(from, t, part))
+			bytecopy.Share(bay[half+r*part:], cutOut(from, t, part))
 		}
 		if t == 0 {
 			err = h.arrive()

@@ -1,5 +1,7 @@
 package coll
 
+import "github.com/weft-hpc/weft/internal/bytecopy"
+
 // Scan and exscan by everybody for himself.
 //
 // Idea: as the allreduce of everybody for himself, but that a rank waits for the
@@ -29,7 +31,7 @@ func scanShared(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 		}
 		from := cutOut(send, i, piece)
 		o.own, o.at = from, h.place(i)
-		copy(h.pieceAt(bay, i, len(from)), from)
+		bytecopy.Share(h.pieceAt(bay, i, len(from)), from)
 		if i == 0 {
 			if err := h.arrive(); err != nil {
 				return err

@@ -1,6 +1,10 @@
 package coll
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/weft-hpc/weft/internal/bytecopy"
+)
 
 // blocks says where each rank's part lies in a buffer. Either all parts have
 // equal bytes and lie in rank order, or counts and displs say it (in bytes).
@@ -156,19 +160,11 @@ func mod(a, n int) int {
 // place do.
 func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// move copies src to dst where they are not the same memory. Go's copy of a
-// mebibyte or more goes around the caches; the caller of a collective looks at
-// its result next, and others read it.
+// move copies src to dst where they are not the same memory.
 func move(dst, src []byte) {
-	const most = 512 << 10
-	if same(dst, src) {
-		return
+	if !same(dst, src) {
+		bytecopy.Keep(dst, src)
 	}
-	for len(src) > most && len(dst) > most {
-		copy(dst[:most], src[:most])
-		dst, src = dst[most:], src[most:]
-	}
-	copy(dst, src)
 }
 
 // exchange sends and receives, where either side may be missing (rank -1).

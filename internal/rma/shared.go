@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/atomics"
+	"github.com/weft-hpc/weft/internal/bytecopy"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -117,7 +118,7 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 	case len(buf) == 4 && atomics.Aligned(part, 4):
 		store32(part, binary.NativeEndian.Uint32(buf))
 	default:
-		copy(part, buf)
+		bytecopy.Share(part, buf)
 	}
 	w.out()
 	return true
@@ -137,7 +138,7 @@ func (w *Window) get(target, disp int, buf []byte) bool {
 	case len(buf) == 4 && atomics.Aligned(part, 4):
 		binary.NativeEndian.PutUint32(buf, atomic.LoadUint32(atomics.Word32(part)))
 	default:
-		copy(buf, part)
+		bytecopy.Keep(buf, part)
 	}
 	w.out()
 	return true

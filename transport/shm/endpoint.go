@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/bytecopy"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -46,7 +47,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		own(b[:n])
 	}
 	putHeader(b, op, hl)
-	copy(b[hl:], op.Data)
+	bytecopy.Share(b[hl:hl+len(op.Data)], op.Data)
 	r.publish(i, k, n, kindMessage)
 	if p.sleep.Load() == asleep {
 		d.wake(p)
@@ -131,7 +132,7 @@ func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	}
 	b := r.bytes[i*lineSize+wordSize:]
 	copy(b, head)
-	copy(b[len(head):], data)
+	bytecopy.Share(b[len(head):len(head)+len(data)], data)
 	r.publish(i, k, n, kind)
 	if p.sleep.Load() == asleep {
 		d.wake(p)

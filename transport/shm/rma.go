@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/weft-hpc/weft/internal/bytecopy"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -342,9 +343,9 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 			return err
 		}
 		if x.write {
-			copy(mem, local)
+			bytecopy.Keep(mem, local)
 		} else {
-			copy(local, mem)
+			bytecopy.Keep(local, mem)
 		}
 		return nil
 	case !x.write && x.way == viaHeap:
@@ -352,7 +353,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		if err != nil {
 			return err
 		}
-		copy(local, mem)
+		bytecopy.Keep(local, mem)
 		return nil
 	case !x.write:
 		if err := d.present(x); err != nil {
@@ -369,7 +370,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		if err != nil {
 			return err
 		}
-		copy(mem, local)
+		bytecopy.Share(mem, local)
 		return nil
 	}
 	if err := d.present(x); err != nil {

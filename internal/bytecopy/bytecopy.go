@@ -1,0 +1,47 @@
+// Package bytecopy copies memory that several cores use.
+//
+// Go's copy is made for memory of one core. Two things are missed here: what it
+// copies a mebibyte at a time goes around the caches, and where lines of the
+// destination are in another core's cache it fetches all of them, only to
+// overwrite them.
+//
+// Data races are the callers' matter as with copy; under the race detector both
+// functions are copy.
+package bytecopy
+
+// most is the longest that copy leaves in the caches: less than a mebibyte.
+const most = 512 << 10
+
+// Keep copies src to dst, as copy does, and leaves dst in the caches whatever
+// its length: it is used next, by this core or another.
+//
+// Hot path: no allocation.
+func Keep(dst, src []byte) int {
+	if len(src) <= most {
+		return copy(dst, src)
+	}
+	return keep(dst, src)
+}
+
+func keep(dst, src []byte) int {
+	n := 0
+	for len(src)-n > most && len(dst)-n > most {
+		n += copy(dst[n:n+most], src[n:])
+	}
+	return n + copy(dst[n:], src[n:])
+}
+
+// sharedMin is the least that Share has another way for.
+const sharedMin = 2 << 10
+
+// Share copies src to dst, as copy does, where other cores have used dst last and
+// are about to again. What it stores is seen before what is stored by sync/atomic
+// afterwards. dst and src do not overlap.
+//
+// Hot path: no allocation.
+func Share(dst, src []byte) int {
+	if len(src) < sharedMin {
+		return copy(dst, src)
+	}
+	return share(dst, src)
+}

@@ -1,0 +1,42 @@
+package bytecopy
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Both copy what copy does, and nothing beside it, at any place and length.
+func TestAgainstCopy(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	src := make([]byte, 3*most)
+	for i := range src {
+		src[i] = byte(rng.Uint32())
+	}
+	lengths := []int{0, 1, 63, 64, 2047, 2048, 2049, 4096, most - 1, most, most + 1, 2 * most, 2*most + 1}
+	for range 50 {
+		lengths = append(lengths, rng.IntN(2*most))
+	}
+	for name, f := range map[string]func(dst, src []byte) int{"keep": Keep, "share": Share} {
+		for _, n := range lengths {
+			for _, room := range []int{n, n + 100, max(0, n-7)} {
+				from, to := rng.IntN(100), 1+rng.IntN(100)
+				got, want := make([]byte, to+room+1), make([]byte, to+room+1)
+				at := fmt.Sprint(name, " ", n, " bytes to room for ", room)
+				require.Equal(t, copy(want[to:to+room], src[from:from+n]), f(got[to:to+room], src[from:from+n]), at)
+				require.True(t, bytes.Equal(want, got), at)
+			}
+		}
+	}
+}
+
+func TestAllocatesNothing(t *testing.T) {
+	dst, src := make([]byte, 2*most), make([]byte, 2*most)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		Keep(dst, src)
+		Share(dst, src)
+	}))
+}
