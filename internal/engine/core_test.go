@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/transport/inproc"
 )
 
 // The ranks of a host have homes of their own among the cores that they may use,
@@ -66,4 +68,44 @@ func TestGoesHome(t *testing.T) {
 	require.NoError(t, unix.SchedGetaffinity(0, &after))
 	require.Equal(t, other, after)
 	require.NoError(t, unix.SchedSetaffinity(0, &before))
+}
+
+// TestLeaderHearsWhileItShowsUp: a leader that goes through Go's scheduler right
+// before it sleeps opens the lock, and another goroutine may have what it waits
+// for meanwhile; no transport would wake it.
+func TestLeaderHearsWhileItShowsUp(t *testing.T) {
+	e := openJob(t, 1, inproc.NewFabric(), map[string]string{"engine.poll": "0s", "engine.yield": "0s"})[0]
+	over := make(chan struct{})
+	go func() { // ends with the last round, or after the test has failed with the engine
+		defer close(over)
+		for i := range 5000 {
+			e.mu.lock()
+			w := e.newWaiter()
+			e.polls = 255 - fewPolls           // it shows up at the poll after that which yields,
+			e.shownUp = e.clock() - showUpTime // where its patience is over
+			told := make(chan struct{})
+			go func() { // ends with the round
+				defer close(told)
+				for begun := time.Now(); time.Since(begun) < time.Duration(i%200)*50*time.Nanosecond; {
+				}
+				e.mu.lock()
+				e.tell(w)
+				e.mu.unlock()
+			}()
+			err := e.await(t.Context(), w)
+			e.mu.unlock()
+			<-told
+			if err != nil {
+				return
+			}
+			e.mu.lock()
+			e.freeWaiter(w)
+			e.mu.unlock()
+		}
+	}()
+	select {
+	case <-over:
+	case <-time.After(patienceOfTests):
+		t.Fatal("the leader sleeps, though what it waits for has happened")
+	}
 }

@@ -253,14 +253,15 @@ const showUpTime = 4 * time.Millisecond
 // short system calls or calls to C, and never does, is found in one of them by
 // the runtime's monitor once its 10 ms are over, and has its processor taken
 // away. It gets another whose time counts as over too, and so on: the monitor
-// stays awake and costs a tenth of a core.
-func (e *Engine) showUp() {
+// stays awake and costs a tenth of a core. It says whether it opened the lock.
+func (e *Engine) showUp() bool {
 	now := e.clock()
 	if now-e.shownUp < showUpTime {
-		return
+		return false
 	}
 	e.shownUp = now
 	e.mu.unlock()
 	runtime.Gosched()
 	e.mu.lock()
+	return true
 }

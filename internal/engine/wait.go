@@ -201,8 +201,8 @@ func (e *Engine) lead(ctx context.Context, w *waiter) (handOver bool) {
 			e.mu.breathe()
 			continue
 		}
-		if e.polls&255 == 0 {
-			e.showUp()
+		if e.polls&255 == 0 && e.showUp() {
+			continue // the lock was open: w may be ready, and a sleep would not end
 		}
 		if ctx.Err() != nil {
 			return false
