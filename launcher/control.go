@@ -41,7 +41,7 @@ type run struct {
 	forked chan struct{} // closed by forkAll at its end
 	over   chan struct{} // closed when no rank lives: forkAll may end
 
-	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
+	mu     sync.Mutex // guards what follows, and pid, pidfd and late of ranks that are being started
 	inbox  []event
 	unread bool // control reads no more of them
 	stop   bool // start no more ranks
@@ -199,7 +199,7 @@ func (r *run) failStart(rank int, err error) {
 func (r *run) rankEnded(i int) {
 	rk := &r.ranks[i]
 	r.mu.Lock()
-	pid, fd := rk.pid, rk.pidfd
+	pid, fd, late := rk.pid, rk.pidfd, rk.late
 	r.mu.Unlock()
 	st, ended := exitStatus(pid)
 	if !ended || rk.exited {
@@ -216,7 +216,7 @@ func (r *run) rankEnded(i int) {
 	r.ended++
 	f := &Failure{Rank: i, ExitCode: st.code, Signal: st.signal}
 	switch {
-	case r.mourned(st):
+	case !late && r.mourned(st):
 		r.blame(f, st.exitCode())
 		return
 	case r.failure != nil:
