@@ -12,10 +12,10 @@ import (
 
 // over is how long a job may go on after a rank was killed. Survivors are not
 // ended by gorun: over tcp they take it for two seconds for a rank that does not
-// listen yet.
+// listen yet, and then some leave, and are taken for such a rank by others.
 func (k *kill) over() time.Duration {
 	if k.survive {
-		return 4 * time.Second
+		return 12 * time.Second
 	}
 	return 2 * time.Second
 }
@@ -45,7 +45,7 @@ func (p *running) kill(j job) error {
 	killed := time.Now()
 	if over := j.kill.over(); !p.wait(over) {
 		took := "it hangs"
-		if p.wait(hang / 6) {
+		if p.wait(hang / 2) {
 			took = fmt.Sprintf("after %v it is", time.Since(killed).Round(time.Millisecond))
 		}
 		p.dump()
