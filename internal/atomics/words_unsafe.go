@@ -9,13 +9,13 @@ func Aligned(b []byte, n int) bool {
 
 // Word64 is the word at the start of b, which is aligned for it.
 func Word64(b []byte) *uint64 {
-	_ = b[7]
+	b = b[:8] // no load, which would be one that is not atomic
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 // Word32 is the same of half the size.
 func Word32(b []byte) *uint32 {
-	_ = b[3]
+	b = b[:4]
 	return (*uint32)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 

@@ -229,7 +229,7 @@ func (w *Window) Leave() {
 	}
 	w.left = true
 	w.lookAll()
-	w.shut()
+	w.gate.shut()
 	if w.port.Ended() {
 		return // others know it of this rank, and what was mapped may be gone
 	}

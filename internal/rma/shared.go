@@ -2,7 +2,6 @@ package rma
 
 import (
 	"encoding/binary"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/atomics"
@@ -26,44 +25,8 @@ import (
 // not hear of it.
 //
 // Whether a call may do so it finds out without the engine's lock: target.ready
-// says that the rules of epochs permit it. The gate counts the calls that are
+// says that the rules of epochs permit it. The gate knows of the calls that are
 // at it, so that nobody unmaps what they are about to touch.
-
-// The gate counts in its lower half the calls that touch mapped memory, of which
-// the highest bit shuts it, and in its upper half those that ever did.
-const (
-	gateShut  = 1 << 31
-	gateCalls = 1 << 32
-
-	// pauseEvery calls one looks after the engine and the other goroutines: a
-	// rank that asks for an element again and again, until another changes it,
-	// calls nothing that would.
-	pauseEvery = 128
-)
-
-// in enters the gate; false: it is shut.
-func (w *Window) in() bool {
-	if w.gate.Add(gateCalls|1)&gateShut != 0 {
-		w.gate.Add(^uint64(0))
-		return false
-	}
-	return true
-}
-
-// out leaves the gate.
-func (w *Window) out() {
-	if g := w.gate.Add(^uint64(0)); g/gateCalls%pauseEvery == 0 {
-		w.port.Pause()
-	}
-}
-
-// shut shuts the gate for good and waits until nobody is within, which takes as
-// long as a copy. The caller holds the engine's lock, which nobody within needs.
-func (w *Window) shut() {
-	for w.gate.Or(gateShut); w.gate.Load()&(gateShut-1) != 0; {
-		runtime.Gosched()
-	}
-}
 
 // look brings ready and calm up to date. The caller holds the engine's lock, and
 // has changed something that they depend on.
@@ -93,22 +56,34 @@ func (w *Window) lookAll() {
 // nil: they are none, are not there, or must wait for something.
 //
 // Hot path: no allocation, no lock.
-func (w *Window) open(target, disp, n int) []byte {
+func (w *Window) open(target, disp, n int) ([]byte, pass) {
 	if uint(target) >= uint(len(w.targets)) {
-		return nil
+		return nil, passNone
 	}
 	t := &w.targets[target]
-	if !t.ready.Load() || n == 0 || disp < 0 || disp > len(t.mapped) || n > len(t.mapped)-disp || !w.in() {
-		return nil
+	if !t.ready.Load() || n == 0 || disp < 0 || disp > len(t.mapped) || n > len(t.mapped)-disp {
+		return nil, passNone
 	}
-	return t.mapped[disp : disp+n]
+	p := w.gate.enter()
+	if p == passNone {
+		return nil, passNone
+	}
+	return t.mapped[disp : disp+n], p
+}
+
+// leave ends what open has begun. fence: stores of the caller's are to be seen
+// before it loads anything, as after an atomic operation they are.
+func (w *Window) leave(p pass, fence bool) {
+	if w.gate.leave(p, fence) {
+		w.port.Pause()
+	}
 }
 
 // put is Put where that is a store.
 //
 // Hot path: no allocation, no lock.
 func (w *Window) put(target, disp int, buf []byte) bool {
-	part := w.open(target, disp, len(buf))
+	part, p := w.open(target, disp, len(buf))
 	if part == nil {
 		return false
 	}
@@ -120,7 +95,7 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 	default:
 		bytecopy.Share(part, buf)
 	}
-	w.out()
+	w.leave(p, true)
 	return true
 }
 
@@ -128,7 +103,7 @@ func (w *Window) put(target, disp int, buf []byte) bool {
 //
 // Hot path: no allocation, no lock.
 func (w *Window) get(target, disp int, buf []byte) bool {
-	part := w.open(target, disp, len(buf))
+	part, p := w.open(target, disp, len(buf))
 	if part == nil {
 		return false
 	}
@@ -140,7 +115,7 @@ func (w *Window) get(target, disp int, buf []byte) bool {
 	default:
 		bytecopy.Keep(buf, part)
 	}
-	w.out()
+	w.leave(p, false)
 	return true
 }
 
@@ -156,7 +131,7 @@ func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64,
 	if !w.words || disp&(w.cfg.Elem-1) != 0 || op >= Ops || op > NoOp && w.kernels[op] == nil {
 		return 0, false
 	}
-	part := w.open(target, disp, w.cfg.Elem)
+	part, p := w.open(target, disp, w.cfg.Elem)
 	if part == nil {
 		return 0, false
 	}
@@ -165,7 +140,7 @@ func (w *Window) FetchWord(target, disp int, op Op, operand uint64) (old uint64,
 	} else {
 		old = uint64(w.changes[op].On32(atomics.Word32(part), uint32(operand)))
 	}
-	w.out()
+	w.leave(p, false)
 	return old, true
 }
 
@@ -176,7 +151,7 @@ func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64
 	if !w.words || disp&(w.cfg.Elem-1) != 0 {
 		return 0, false
 	}
-	part := w.open(target, disp, w.cfg.Elem)
+	part, p := w.open(target, disp, w.cfg.Elem)
 	if part == nil {
 		return 0, false
 	}
@@ -185,7 +160,7 @@ func (w *Window) SwapWord(target, disp int, compare, replace uint64) (old uint64
 	} else {
 		old = uint64(atomics.CompareSwap32(atomics.Word32(part), uint32(compare), uint32(replace)))
 	}
-	w.out()
+	w.leave(p, false)
 	return old, true
 }
 
@@ -217,7 +192,7 @@ func (w *Window) near(c *call) (done, busy bool) {
 	if err != nil || c.kind == wire.WinAcc && c.op == NoOp {
 		return false, false
 	}
-	part := w.open(c.target, c.disp, n)
+	part, p := w.open(c.target, c.disp, n)
 	if part == nil {
 		return false, false
 	}
@@ -227,7 +202,7 @@ func (w *Window) near(c *call) (done, busy bool) {
 	} else {
 		done = w.changeLatched(t, c, part)
 	}
-	w.out()
+	w.leave(p, false)
 	return done, !done
 }
 

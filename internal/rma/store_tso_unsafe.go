@@ -2,7 +2,12 @@
 
 package rma
 
-import "github.com/weft-hpc/weft/internal/atomics"
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/weft-hpc/weft/internal/atomics"
+)
 
 // store64 stores an element that others load atomically, after all that was
 // stored before. On this architecture each store is seen after those before it
@@ -11,3 +16,6 @@ import "github.com/weft-hpc/weft/internal/atomics"
 func store64(b []byte, v uint64) { *atomics.Word64(b) = v }
 
 func store32(b []byte, v uint32) { *atomics.Word32(b) = v }
+
+// release32 stores 0 after all that was stored before.
+func release32(p *atomic.Uint32) { *(*uint32)(unsafe.Pointer(p)) = 0 }

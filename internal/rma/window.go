@@ -78,7 +78,7 @@ type Window struct {
 	cfg  Config
 	port *engine.Port
 	rank int
-	gate atomic.Uint64 // see shared.go
+	gate gate
 
 	// Set by New, Connect and Settle for good.
 	targets []target
@@ -367,7 +367,7 @@ func (w *Window) Native() bool {
 func (w *Window) end(err error) {
 	w.err = err
 	w.lookAll()
-	w.shut()
+	w.gate.shut()
 	for i := range w.targets {
 		w.targets[i].fail(err)
 	}

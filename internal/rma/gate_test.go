@@ -1,0 +1,49 @@
+package rma
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Many go in and out until the gate is shut. Nobody is inside after that, and
+// all have been told now and then to look after the engine.
+func TestGate(t *testing.T) {
+	for range 200 {
+		var g gate
+		var open, pauses atomic.Int64
+		memory := new(atomic.Int64)
+		memory.Store(1)
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					p := g.enter()
+					if p == passNone {
+						return
+					}
+					if memory.Load() != 1 {
+						t.Error("inside of a gate that is shut")
+					}
+					if g.leave(p, (n+i)%2 == 0) {
+						pauses.Add(1)
+					}
+					open.Add(1)
+				}
+			})
+		}
+		for open.Load() < 3*pauseEvery {
+			if g.leave(g.enter(), true) {
+				pauses.Add(1)
+			}
+		}
+		g.shut()
+		memory.Store(0)
+		wg.Wait()
+		require.Equal(t, passNone, g.enter())
+		require.Positive(t, pauses.Load())
+		g.shut() // again
+	}
+}
