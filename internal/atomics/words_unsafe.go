@@ -9,13 +9,13 @@ func Aligned(b []byte, n int) bool {
 
 // Word64 is the word at the start of b, which is aligned for it.
 func Word64(b []byte) *uint64 {
-	b = b[:8] // no load, which would be one that is not atomic
+	b = b[:8:len(b)] // no load, which would be one that is not atomic
 	return (*uint64)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 // Word32 is the same of half the size.
 func Word32(b []byte) *uint32 {
-	b = b[:4]
+	b = b[:4:len(b)]
 	return (*uint32)(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
