@@ -75,9 +75,8 @@ func TestGoesHome(t *testing.T) {
 // for meanwhile; no transport would wake it.
 func TestLeaderHearsWhileItShowsUp(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), map[string]string{"engine.poll": "0s", "engine.yield": "0s"})[0]
-	over := make(chan struct{})
+	over := make(chan error, 1)
 	go func() { // ends with the last round, or after the test has failed with the engine
-		defer close(over)
 		for i := range 5000 {
 			e.mu.lock()
 			w := e.newWaiter()
@@ -96,15 +95,18 @@ func TestLeaderHearsWhileItShowsUp(t *testing.T) {
 			e.mu.unlock()
 			<-told
 			if err != nil {
+				over <- err
 				return
 			}
 			e.mu.lock()
 			e.freeWaiter(w)
 			e.mu.unlock()
 		}
+		over <- nil
 	}()
 	select {
-	case <-over:
+	case err := <-over:
+		require.NoError(t, err)
 	case <-time.After(patienceOfTests):
 		t.Fatal("the leader sleeps, though what it waits for has happened")
 	}
