@@ -107,11 +107,11 @@ func sumPairs(old, in uint64) uint64 {
 	return wordOf(a+c, b+d)
 }
 
-// prodPairs rounds each part once to float32. The conversions of the products,
-// which float64 has exactly, keep a compiler from fusing them with the sums.
+// prodPairs computes in float64, which has the products exactly, so that each part
+// is the same whether a processor fuses a product with the sum or not.
 func prodPairs(old, in uint64) uint64 {
 	a32, b32 := pairOf(old)
 	c32, d32 := pairOf(in)
 	a, b, c, d := float64(a32), float64(b32), float64(c32), float64(d32)
-	return wordOf(float32(float64(a*c)-float64(b*d)), float32(float64(a*d)+float64(b*c)))
+	return wordOf(float32(a*c-b*d), float32(a*d+b*c))
 }
