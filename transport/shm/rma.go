@@ -172,6 +172,7 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 	x.cut(aloneMax)
 	if x.way == viaKernel {
 		d.askHelp(x)
+		d.transfers.begun = d.turn
 	}
 	if _, over := d.move(x, copyBudget); !over {
 		t := &d.transfers

@@ -183,7 +183,6 @@ func (h *help) parse(b []byte) error {
 // an exchange, in which both sides have messages to fetch; or a stream.
 func (d *domain) engaged(t *transfer) bool {
 	streams := d.transfers.begun == d.turn && len(t.op.Data) <= streamMax
-	d.transfers.begun = d.turn
 	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
 }
 
