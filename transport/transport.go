@@ -61,7 +61,7 @@ type Config struct {
 	Secret [32]byte // known to them alone; every connection or segment is authenticated with it
 
 	Params   *params.Set // tunables; nil: all defaults
-	Listener *os.File    // a socket already bound for this process; nil: the provider makes its own
+	Listener *os.File    // a socket bound for this process, that listens if peers know of it already; nil: the provider makes its own
 	OneHost  bool        // every process of the job runs on this host
 
 	// Memory is a memory file (memfd_create(2)), empty or sized and sealed by
@@ -180,7 +180,9 @@ type Address string
 
 // AddressVector translates indexes to addresses (fi_av(3), FI_AV_TABLE).
 type AddressVector interface {
-	// Insert adds addresses at consecutive indexes and returns the first.
+	// Insert adds addresses at consecutive indexes and returns the first. Who
+	// is at them is open, or his Listener listens: where nobody is, a peer has
+	// ended.
 	Insert(addrs []Address) (Addr, error)
 	// InsertSym adds nodes × services addresses that follow each other: node
 	// names the first host by a numeric address, service its first port; the

@@ -18,6 +18,9 @@ const strangerTime = 5 * time.Second
 // port scanners, health checks and dying peers do.
 var errSilent = errors.New("connection closed before its handshake")
 
+// errNoAnswer is for an attempt that the peer's kernel has not answered in time.
+var errNoAnswer = errors.New("no answer to a connection attempt")
+
 // identity is what a process knows of itself and its job.
 type identity struct {
 	rank, size uint32

@@ -32,6 +32,14 @@ var errTimeout = os.ErrDeadlineExceeded
 // wait in the listener's backlog.
 const maxStrangers = 128
 
+// answerTime is how long an attempt waits for the peer's kernel, which does not
+// answer where its backlog is full. It would be asked again by ours after 1, 3
+// and 7 seconds; should the peer die meanwhile, that is too late.
+const answerTime = time.Second
+
+// silenceTime is for how long connections that end in silence are repeated.
+const silenceTime = 2 * time.Second
+
 type linkState uint8
 
 const (
@@ -59,7 +67,6 @@ type handoff struct {
 type links struct {
 	id       identity
 	timeout  time.Duration
-	refused  time.Duration // how long a refusal is taken for a peer that is starting
 	listener *net.TCPListener
 	signal   func()
 	ctx      context.Context
@@ -287,9 +294,11 @@ func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	}()
 }
 
-// dial tries until there is a verdict.
+// dial tries until there is a verdict, or nobody is at the address: a peer's
+// address is known to none before the peer listens, so that a refused connection
+// is the peer's end, never a start that is late.
 func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) handoff {
-	began := time.Now()
+	var silent time.Time // since when; zero: it has not been
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, err := k.attempt(ctx, rank, addr)
 		if err == nil {
@@ -310,9 +319,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 			}
 			return handoff{rank: rank, fd: -1, err: errNoOther}
 		}
-		again := errors.Is(err, errSilent) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-			errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAGAIN)
-		if !again || ctx.Err() != nil || time.Since(began) > k.refused {
+		if ctx.Err() != nil || !again(err, &silent) {
 			return handoff{rank: rank, fd: -1, err: err}
 		}
 		select {
@@ -323,10 +330,29 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	}
 }
 
+// again says whether an attempt that failed is to be repeated. A connection that
+// ended in silence lay in the backlog of a peer that ends, or took this process
+// too long: the next attempt tells which.
+func again(err error, silent *time.Time) bool {
+	switch {
+	case errors.Is(err, errSilent), errors.Is(err, syscall.ECONNRESET):
+		if silent.IsZero() {
+			*silent = time.Now()
+		}
+		return time.Since(*silent) < silenceTime
+	case errors.Is(err, errNoAnswer), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAGAIN): // the last two are of this host
+		return true
+	}
+	return false
+}
+
 // attempt connects once. The descriptor it returns is the caller's.
 func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (int, wire.TCPVerdict, error) {
-	dialer := net.Dialer{KeepAlive: -1}
+	dialer := net.Dialer{Timeout: answerTime, KeepAlive: -1}
 	nc, err := dialer.DialContext(ctx, "tcp", addr)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && ctx.Err() == nil {
+		return -1, 0, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
 	if err != nil {
 		return -1, 0, err
 	}

@@ -1,12 +1,19 @@
 package tcp
 
 import (
+	"net"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/transport"
 )
+
+// deathKnown is within which time the others know that a process has ended.
+const deathKnown = 2 * time.Second
 
 // TestManyConnections polls more connections than are asked one by one, with
 // messages, full completion queues and a peer that ends among them.
@@ -36,4 +43,125 @@ func TestManyConnections(t *testing.T) {
 	c := await(t, all[:1], all[0], kind(transport.PeerDown))
 	require.Equal(t, transport.Addr(n-1), c.Peer)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+}
+
+// inherited opens n ranks with sockets that a launcher has bound.
+func inherited(t *testing.T, n int) []*node {
+	t.Helper()
+	return nodes(t, n, func(c *transport.Config) { c.Listener, _ = boundSocket(t) })
+}
+
+// finds sends from one node to another that nobody is left of.
+func finds(t *testing.T, n *node, gone int) {
+	t.Helper()
+	_, err := n.ep.Send(&transport.Op{Peer: transport.Addr(gone)})
+	require.NoError(t, err)
+	failed := false
+	c := await(t, []*node{n}, n, func(c *transport.Completion) bool {
+		failed = failed || c.Kind == transport.OpDone && c.Err != nil
+		return c.Kind == transport.PeerDown
+	})
+	require.True(t, failed, "the message")
+	require.Equal(t, transport.Addr(gone), c.Peer)
+	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+}
+
+// TestDeadBeforeContact has a rank end that nobody has a connection with. Each
+// of the others finds the one before it dead, and ends in turn.
+func TestDeadBeforeContact(t *testing.T) {
+	const n = 6
+	for name, open := range map[string]func(*testing.T) []*node{
+		"inherited": func(t *testing.T) []*node { return inherited(t, n) },
+		"own":       func(t *testing.T) []*node { return nodes(t, n) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := open(t)
+			start := time.Now()
+			for i := range n - 1 {
+				require.NoError(t, all[i].dom.Close())
+				finds(t, all[i+1], i)
+			}
+			require.Less(t, time.Since(start), deathKnown)
+		})
+	}
+}
+
+// TestLeftBeforeContact has a rank leave in good order that nobody has a
+// connection with: who comes then finds nobody.
+func TestLeftBeforeContact(t *testing.T) {
+	all := inherited(t, 2)
+	require.NoError(t, all[0].ep.Shutdown(t.Context()))
+	require.NoError(t, all[0].dom.Close())
+	start := time.Now()
+	finds(t, all[1], 0)
+	require.Less(t, time.Since(start), deathKnown)
+}
+
+// full makes a socket that listens and has no room for another connection.
+func full(t *testing.T) (f *os.File, addr string) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	f = os.NewFile(uintptr(fd), "listener")
+	t.Cleanup(func() { _ = f.Close() })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, unix.Listen(fd, 0))
+	sa, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	addr = (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*unix.SockaddrInet4).Port}).String()
+	for range 100 {
+		c, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+		if err != nil {
+			return f, addr
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Fatal("the backlog has no end")
+	return nil, ""
+}
+
+// TestBacklog has a rank connect to one that has not started, and whose backlog
+// may be full: it is dead only when its socket is closed.
+func TestBacklog(t *testing.T) {
+	for name, bind := range map[string]func(*testing.T) (*os.File, string){
+		"full": full,
+		"room": func(t *testing.T) (*os.File, string) { return boundSocket(t) },
+	} {
+		waits := func(t *testing.T) (*node, *os.File, []transport.Address) {
+			f, addr := bind(t)
+			n, err := newNode(config(0, 2))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
+			addrs := []transport.Address{n.ep.Address(), transport.Address(addr)}
+			_, err = n.dom.av.Insert(addrs)
+			require.NoError(t, err)
+			_, err = n.ep.Send(&transport.Op{Peer: 1, HeaderLen: 7})
+			require.NoError(t, err)
+			for end := time.Now().Add(answerTime + 100*time.Millisecond); time.Now().Before(end); {
+				require.Empty(t, n.read(t))
+				require.NoError(t, n.cq.Wait(10*time.Millisecond))
+			}
+			return n, f, addrs
+		}
+		t.Run(name+" dies", func(t *testing.T) {
+			n, f, _ := waits(t)
+			require.NoError(t, f.Close())
+			start := time.Now()
+			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			require.Equal(t, transport.Addr(1), c.Peer)
+			require.Less(t, time.Since(start), deathKnown)
+		})
+		t.Run(name+" starts", func(t *testing.T) {
+			n, f, addrs := waits(t)
+			cfg := config(1, 2)
+			cfg.Listener = f
+			late, err := newNode(cfg)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, late.dom.Close()) })
+			_, err = late.dom.av.Insert(addrs)
+			require.NoError(t, err)
+			c := await(t, []*node{n, late}, late, kind(transport.RecvDone))
+			require.Len(t, c.Msg, 7)
+		})
+	}
 }

@@ -9,7 +9,6 @@ package tcp
 import (
 	"fmt"
 	"net"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -54,12 +53,6 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	}
 	d.links = newLinks(identity{rank: uint32(cfg.Self), size: uint32(cfg.Size), jobID: cfg.JobID, secret: cfg.Secret}, l, d.Signal)
 	d.links.timeout = cfg.Params.Duration("transport.tcp.connect_timeout")
-	d.links.refused = d.links.timeout
-	if cfg.Listener != nil {
-		// The launcher bound every rank's socket before it started any, so a
-		// refusal is a rank that has ended, or not yet begun to listen.
-		d.links.refused = min(2*time.Second, d.links.timeout)
-	}
 	return d, nil
 }
 

@@ -15,7 +15,8 @@ import (
 //
 // so that everything has passed the peer's Read when it returns, and no reset
 // can destroy what is on its way. Messages that come meanwhile are dropped;
-// completions stay for the next Read.
+// completions stay for the next Read. Who connects for the first time is told
+// too until the domain's Close; after it he finds nobody, as after a death.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
