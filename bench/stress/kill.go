@@ -10,15 +10,8 @@ import (
 	"time"
 )
 
-// over is how long a job may go on after a rank was killed. Survivors are not
-// ended by gorun: over tcp they take it for two seconds for a rank that does not
-// listen yet, and then some leave, and are taken for such a rank by others.
-func (k *kill) over() time.Duration {
-	if k.survive {
-		return 12 * time.Second
-	}
-	return 2 * time.Second
-}
+// over is how long a job may go on after a rank was killed: what ranks promise.
+const over = 2 * time.Second
 
 var ready = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
 
@@ -43,7 +36,7 @@ func (p *running) kill(j job) error {
 		return err
 	}
 	killed := time.Now()
-	if over := j.kill.over(); !p.wait(over) {
+	if !p.wait(over) {
 		took := "it hangs"
 		if p.wait(hang / 2) {
 			took = fmt.Sprintf("after %v it is", time.Since(killed).Round(time.Millisecond))

@@ -6,7 +6,7 @@
 // A job is bench/stress/rank with a random number of ranks, transports, sizes and
 // forced algorithms. It must end with 0 within a minute, or its goroutines are
 // printed. With -kills, a random rank of further jobs dies by SIGKILL at a random
-// moment: the job must be over within seconds, tell who died, and leave nothing
+// moment: the job must be over within two seconds, tell who died, and leave nothing
 // behind. Of a failure the command that repeats it is printed.
 //
 //	draw.go  what a job is      run.go   runs one
