@@ -12,8 +12,8 @@ package bytecopy
 // most is the longest that copy leaves in the caches: less than a mebibyte.
 const most = 512 << 10
 
-// Keep copies src to dst, as copy does, and leaves dst in the caches whatever
-// its length: it is used next, by this core or another.
+// Keep copies src to dst as copy does, overlapping or not, and leaves dst in the
+// caches whatever its length: it is used next, by this core or another.
 //
 // Hot path: no allocation.
 func Keep(dst, src []byte) int {
@@ -24,19 +24,25 @@ func Keep(dst, src []byte) int {
 }
 
 func keep(dst, src []byte) int {
-	n := 0
-	for len(src)-n > most && len(dst)-n > most {
-		n += copy(dst[n:n+most], src[n:])
+	n := min(len(dst), len(src))
+	dst, src = dst[:n], src[:n]
+	if overwrites(dst, src) {
+		return copy(dst, src)
 	}
-	return n + copy(dst[n:], src[n:])
+	for len(src) > most {
+		copy(dst[:most], src)
+		dst, src = dst[most:], src[most:]
+	}
+	copy(dst, src)
+	return n
 }
 
 // sharedMin is the least that Share has another way for.
 const sharedMin = 2 << 10
 
-// Share copies src to dst, as copy does, where other cores have used dst last and
-// are about to again. What it stores is seen before what is stored by sync/atomic
-// afterwards. dst and src do not overlap.
+// Share copies src to dst as copy does, overlapping or not, where other cores
+// have used dst last and are about to again. What it stores is seen before what
+// is stored by sync/atomic afterwards, but not always before a plain store.
 //
 // Hot path: no allocation.
 func Share(dst, src []byte) int {

@@ -33,6 +33,27 @@ func TestAgainstCopy(t *testing.T) {
 	}
 }
 
+// Both move what overlaps, in either direction and by any distance.
+func TestOverlap(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	fresh := make([]byte, 3*most)
+	for i := range fresh {
+		fresh[i] = byte(rng.Uint32())
+	}
+	for name, f := range map[string]func(dst, src []byte) int{"keep": Keep, "share": Share} {
+		for _, n := range []int{3 << 10, most - 1, 2*most + 5} {
+			for _, by := range []int{1, 40, 64, 2048, most / 2} {
+				for _, d := range [][2]int{{0, by}, {by, 0}, {by, by}} {
+					got, want := bytes.Clone(fresh), bytes.Clone(fresh)
+					copy(want[d[0]:d[0]+n], want[d[1]:d[1]+n])
+					require.Equal(t, n, f(got[d[0]:d[0]+n], got[d[1]:d[1]+n]))
+					require.True(t, bytes.Equal(want, got), "%s: %d bytes from %d to %d", name, n, d[1], d[0])
+				}
+			}
+		}
+	}
+}
+
 func TestAllocatesNothing(t *testing.T) {
 	dst, src := make([]byte, 2*most), make([]byte, 2*most)
 	require.Zero(t, testing.AllocsPerRun(10, func() {

@@ -11,19 +11,13 @@ TEXT ·moveString(SB), NOSPLIT, $0-24
 	REP; MOVSB
 	RET
 
-// func vendorIsAMD() bool
-TEXT ·vendorIsAMD(SB), NOSPLIT, $0-1
-	XORL AX, AX
+// func cpuid(leaf uint32) (a, b, c, d uint32)
+TEXT ·cpuid(SB), NOSPLIT, $0-24
+	MOVL leaf+0(FP), AX
+	XORL CX, CX
 	CPUID
-	CMPL BX, $0x68747541 // "Auth"
-	JNE  no
-	CMPL DX, $0x69746e65 // "enti"
-	JNE  no
-	CMPL CX, $0x444d4163 // "cAMD"
-	JNE  no
-	MOVB $1, ret+0(FP)
-	RET
-
-no:
-	MOVB $0, ret+0(FP)
+	MOVL AX, a+8(FP)
+	MOVL BX, b+12(FP)
+	MOVL CX, c+16(FP)
+	MOVL DX, d+20(FP)
 	RET

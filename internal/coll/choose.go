@@ -374,6 +374,9 @@ func (c *Config) shares(fam Family, f facts) bool {
 	case FamilyAllreduce, FamilyReduceScatter, FamilyScan:
 		return f.size <= c.SharedRanks
 	case FamilyAllgather:
+		if f.size > 2 {
+			return f.size <= c.SharedRanks
+		}
 		f.bytes /= f.size
 	case FamilyAlltoall:
 		if f.size > 2 {

@@ -44,10 +44,10 @@ type Config struct {
 	ReduceScatterTreeBytes    int // reduce_scatter, not commutative: reduce + scatter up to this total
 	ReduceScatterHalvingBytes int // reduce_scatter, commutative: recursive halving up to this total
 
-	SharedBytes      int // of shared memory per rank and communicator, about; 0: none
+	SharedBytes      int // of shared memory per rank and communicator, about, of many ranks less; 0: none
 	SharedRanks      int // up to so many ranks of a host everybody looks at everybody
 	SharedPairBytes  int // two ranks of a host: copied through shared memory up to so many bytes; more go as a message
-	SharedBlockBytes int // more ranks: blocks up to so many bytes; bcast: any
+	SharedBlockBytes int // gather and scatter of more ranks: blocks up to so many bytes
 	SharedPairsBytes int // alltoall of more ranks: up to so many bytes per rank in all
 	SharedSliceBytes int // allreduce of more than two ranks: each combines a slice from so many bytes on, at least 1
 	SharedRootBytes  int // reduce of more than two ranks: the root combines all by itself up to so many bytes
@@ -94,7 +94,7 @@ var defaultConfig = Config{
 	ReduceScatterTreeBytes:    8 << 10,
 	ReduceScatterHalvingBytes: 512 << 10,
 
-	SharedBytes:      512 << 10,
+	SharedBytes:      1 << 20,
 	SharedRanks:      64,
 	SharedPairBytes:  8 << 10,
 	SharedBlockBytes: 512 << 10,

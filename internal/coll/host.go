@@ -113,9 +113,11 @@ const (
 )
 
 // BayBytes is the size of a bay where size ranks share memory and each is to
-// have about total bytes of arena: there is room for a line per pair and piece.
+// have about total bytes of arena, of many ranks less: they share what fullRanks
+// have, but each has a half. There is room for a line per pair and piece.
 func BayBytes(total, size int) int {
-	const unit = 64 * manyPieces
+	const unit, fullRanks = 64 * manyPieces, 8
+	total = max(total/2, total/max(size, fullRanks)*fullRanks)
 	return (max(total/2, 2*64*size) + unit - 1) / unit * unit
 }
 

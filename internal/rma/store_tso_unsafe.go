@@ -10,8 +10,8 @@ import (
 )
 
 // store64 stores an element that others load atomically, after all that was
-// stored before. On this architecture each store is seen after those before it
-// anyway, and the gate is the barrier for what follows; an atomic store would be
+// stored before. On this architecture each store but those of one string
+// instruction is seen after those before it anyway, and the gate is the barrier for what follows; an atomic store would be
 // a second one. To the race detector it has to be atomic. ADR 11 says more.
 func store64(b []byte, v uint64) { *atomics.Word64(b) = v }
 

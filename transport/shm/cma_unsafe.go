@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The copies do not tell the Go scheduler that they are under way: they are
-// short (pieceMax), and telling costs as much as a copy of a few KiB.
+// Copies up to quietMax do not tell the Go scheduler that they are under way: to
+// tell it costs as much as a copy of a few KiB.
+const quietMax = pieceMax
 
 // fetch copies into dst, which is not empty, from an address of a process
 // (process_vm_readv(2)); it may copy less.
@@ -26,7 +27,13 @@ func cross(call uintptr, pid int, local []byte, addr uint64) (int, syscall.Errno
 	here := unix.Iovec{Base: unsafe.SliceData(local)}
 	here.SetLen(len(local))
 	there := unix.RemoteIovec{Base: uintptr(addr), Len: len(local)}
-	n, _, e := syscall.RawSyscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
+	var n uintptr
+	var e syscall.Errno
+	if len(local) <= quietMax {
+		n, _, e = syscall.RawSyscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
+	} else {
+		n, _, e = syscall.Syscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
+	}
 	if e == 0 && n == 0 {
 		e = syscall.EFAULT // a kernel that copies nothing says why
 	}

@@ -159,7 +159,7 @@ func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return 0 }
 
 // Close withdraws the region. It waits for the pieces that peers are writing
-// into it, a few microseconds where they run. The region must not be used, nor
+// into it, up to some tens of microseconds where they run. The region must not be used, nor
 // closed again, after it: it may be somebody else's.
 func (r *region) Close() error {
 	if !r.open {
