@@ -1,7 +1,10 @@
 package shm
 
 import (
+	"bytes"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,6 +106,82 @@ func TestCloseAwaitsWriters(t *testing.T) {
 	}
 	desk.Store(0)
 	require.NoError(t, <-closed)
+}
+
+// TestCloseUnderUnhelpedProcess closes regions that the child, which nobody helps,
+// is writing to in pieces of 1 MiB. Close awaits the piece, and no byte changes
+// after it.
+func TestCloseUnderUnhelpedProcess(t *testing.T) {
+	const n = 1 << 20
+	if asChild(t, func(s *side, _ string) error {
+		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil { // closed with the domain
+			return err
+		}
+		w := &outcome{Op: transport.Op{Data: bytes.Repeat([]byte{0xAA}, n)}}
+		for {
+			if len(s.news) > 0 {
+				w.RemoteKey, s.news = s.news[len(s.news)-1], nil
+			}
+			if w.RemoteKey == 1 {
+				return nil
+			}
+			if err := s.post(w, true); err != nil {
+				return err
+			}
+			if s.transfers.lines.n != claimLines {
+				return errors.New("it asks for help")
+			}
+			if err := s.finish(w); err != nil && !errors.Is(err, transport.ErrKey) {
+				return err
+			}
+			if err := s.poll(); err != nil {
+				return err
+			}
+		}
+	}) {
+		return
+	}
+	s, cmd := withChild(t, "auto")
+	mem, canary := make([]byte, n), bytes.Repeat([]byte{0xEE}, n)
+	amid := 0
+	for i := range 100 {
+		clear(mem)
+		mr, err := s.RegisterMemory(mem, transport.RemoteWrite)
+		require.NoError(t, err)
+		require.NoError(t, s.tell(mr.Key()))
+		for end := time.Now().Add(patience); mem[0] == 0; {
+			require.NoError(t, s.poll())
+			require.True(t, time.Now().Before(end), "nobody writes")
+		}
+		for range i % 50 {
+			require.NoError(t, s.poll())
+		}
+		if mem[n-1] == 0 {
+			amid++
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- mr.Close() }() // received from below, or the test has failed
+		select {
+		case err := <-closed:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			require.FailNow(t, "Close does not return")
+		}
+		for to := n; to > 0; to -= pageSize { // against the direction of copies
+			copy(mem[to-pageSize:to], canary)
+		}
+		for range 50 {
+			require.NoError(t, s.poll())
+		}
+		require.True(t, bytes.Equal(canary, mem), "touched after Close")
+	}
+	t.Logf("%d of 100 in the middle of the first piece", amid)
+	require.NoError(t, s.tell(1))
+	for end := time.Now().Add(patience); len(s.ends) == 0; {
+		require.NoError(t, s.poll())
+		require.True(t, time.Now().Before(end), "the child does not leave")
+	}
+	require.NoError(t, cmd.Wait())
 }
 
 // TestEntriesOfABadPeer has a table say what is not so.

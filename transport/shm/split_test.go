@@ -204,6 +204,71 @@ func TestManySplit(t *testing.T) {
 	require.EqualValues(t, claimLines, a.transfers.lines.n)
 }
 
+// TestNoHelpWhileLending: who has messages for others to fetch takes part in an
+// exchange, of which the other side has its own half to do.
+func TestNoHelpWhileLending(t *testing.T) {
+	for _, access := range []transport.Access{transport.RemoteRead, transport.RemoteRead | transport.RemoteWrite} {
+		for _, write := range []bool{false, true} {
+			all := sides(t, 2, "auto")
+			a, b := all[0], all[1]
+			require.NoError(t, b.meet(b.locals[0]))
+			theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead|transport.RemoteWrite)
+			require.NoError(t, err)
+			asks := func() bool {
+				o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: theirs.Key(), Data: make([]byte, 1<<20)}}
+				require.NoError(t, a.post(o, write))
+				asked := a.transfers.lines.n < claimLines
+				turns(t, o, b, a)
+				require.NoError(t, o.err)
+				require.EqualValues(t, claimLines, a.transfers.lines.n)
+				return asked
+			}
+			require.True(t, asks())
+			var open [2]transport.MemoryRegion
+			for i := range open {
+				open[i], err = a.RegisterMemory(make([]byte, 8), access)
+				require.NoError(t, err)
+			}
+			for _, mr := range open {
+				require.Equal(t, access != transport.RemoteRead, asks(), "access %v, write %v", access, write)
+				require.NoError(t, mr.Close())
+			}
+			require.True(t, asks(), "although what it lent is closed")
+		}
+	}
+}
+
+// TestNoHelpInAStream: the second of two transfers between Reads is not helped with,
+// unless it is large, and none is whose other side sleeps.
+func TestNoHelpInAStream(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, b := all[0], all[1]
+	require.NoError(t, b.meet(b.locals[0]))
+	theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, a.poll())
+	var l []*outcome
+	asks := func(n int) bool {
+		l = append(l, &outcome{Op: transport.Op{Peer: 1, RemoteKey: theirs.Key(), Data: make([]byte, n)}})
+		before := a.transfers.lines.n
+		require.NoError(t, a.post(l[len(l)-1], false))
+		return a.transfers.lines.n < before
+	}
+	require.True(t, asks(streamMax))
+	require.False(t, asks(streamMax))
+	require.True(t, asks(streamMax+1))
+	for _, o := range l {
+		turns(t, o, a, b)
+		require.NoError(t, o.err)
+	}
+	require.True(t, asks(streamMax), "the first since a Read")
+	turns(t, l[len(l)-1], a, b)
+	was := a.locals[1].sleep.Swap(asleep)
+	require.False(t, asks(1<<20))
+	a.locals[1].sleep.Store(was)
+	turns(t, l[len(l)-1], a)
+}
+
 // TestHelperDies has the helper's rank end between its claim and its done.
 func TestHelperDies(t *testing.T) {
 	for _, cleared := range []bool{true, false} { // what it has on its desk, or never
