@@ -115,8 +115,10 @@ func Single(measure func(ctx context.Context) (float64, error)) func(ctx context
 }
 
 // Median is that of the rounds; NaN if there are none.
-func (f Figures) Median() float64 {
-	s := slices.Sorted(slices.Values(f.Rounds))
+func (f Figures) Median() float64 { return median(f.Rounds) }
+
+func median(of []float64) float64 {
+	s := slices.Sorted(slices.Values(of))
 	switch n := len(s); {
 	case n == 0:
 		return math.NaN()
@@ -127,22 +129,40 @@ func (f Figures) Median() float64 {
 	}
 }
 
-// Best is the median of the better peer; NaN if no peer has a figure.
-func (r *Result) Best() float64 {
-	best := math.NaN()
-	for _, p := range r.Sides[1:] {
-		if len(p.Rounds) == 0 {
-			continue
-		}
-		if m := p.Median(); math.IsNaN(best) || (m > best) == r.More {
-			best = m
+// better is the peer with the better median; nil if no peer has a figure.
+func (r *Result) better() *Figures {
+	var best *Figures
+	for i := range r.Sides[1:] {
+		p := &r.Sides[1+i]
+		if len(p.Rounds) > 0 && (best == nil || (p.Median() > best.Median()) == r.More) {
+			best = p
 		}
 	}
 	return best
 }
 
-// Ratio is our median ÷ the better peer's; NaN if one of them is missing.
-func (r *Result) Ratio() float64 { return r.Sides[0].Median() / r.Best() }
+// Best is the median of the better peer; NaN if no peer has a figure.
+func (r *Result) Best() float64 {
+	if p := r.better(); p != nil {
+		return p.Median()
+	}
+	return math.NaN()
+}
+
+// Ratio is our figure ÷ the better peer's: the median of that within each round,
+// since what a machine is like changes from round to round, or, where one of the
+// two has not been through all of them, that of their medians. NaN: one has none.
+func (r *Result) Ratio() float64 {
+	ours, p := r.Sides[0].Rounds, r.better()
+	if p == nil || len(p.Rounds) != len(ours) {
+		return r.Sides[0].Median() / r.Best()
+	}
+	ratios := make([]float64, len(ours))
+	for i, x := range ours {
+		ratios[i] = x / p.Rounds[i]
+	}
+	return median(ratios)
+}
 
 // Value is what the target is of; NaN if a figure is missing.
 func (r *Result) Value() float64 {

@@ -108,7 +108,7 @@ var columns = []string{"Open MPI", "MPICH"}
 func (r *report) markdown(picture string) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "%v.\n", r.Machine)
-	fmt.Fprintf(&w, "Medians of %d rounds of %s per size, in which the sides took turns; the ratio is weft ÷ the better peer.\n", r.Rounds, r.Time)
+	fmt.Fprintf(&w, "Medians of %d rounds of %s per size, in which the sides took turns; the ratio is weft ÷ the better peer, the median of those within a round.\n", r.Rounds, r.Time)
 	for _, note := range r.Notes {
 		fmt.Fprintln(&w, note)
 	}
