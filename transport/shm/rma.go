@@ -19,8 +19,7 @@ import (
 //	 viaHeap          viaSelf         viaKernel      └── viaMessages ──┘
 //	 loads, stores    a copy          cma.go, split.go  stream.go
 //
-// A transfer but viaMessages goes like this, at most a few pieces per call, so
-// that no poll takes long:
+// A transfer but viaMessages goes like this, a piece or a few in a call:
 //
 //	copying ── no piece left to claim ──► settling ── helper done ──► completed
 //	   │                                     ▲  │
@@ -47,10 +46,12 @@ const (
 
 var errKind = errors.New("a control message of no kind")
 
-// copyBudget is how many bytes a call copies before it returns.
+// copyBudget is how many bytes a call copies before it returns, but that it ends
+// the piece that it is at.
 const copyBudget = 64 << 10
 
-// aloneMax is the largest piece of a transfer that nobody helps with.
+// aloneMax is the largest piece of a transfer that nobody helps with, a matter of
+// some 50 µs.
 const aloneMax = 1 << 20
 
 // streamMax is the largest transfer that is done without help where it is not
@@ -427,7 +428,7 @@ func (d *domain) transferError(p *peer, write bool, err error) error {
 	return d.peerError("read", p.rank, err)
 }
 
-// advance moves transfers on, by at most some 64 KiB of copying; busy says that
+// advance moves transfers on, by a piece or some 64 KiB of copying; busy says that
 // some are under way that need further calls.
 //
 // Hot path: no allocation; two loads where there is nothing to do.

@@ -75,7 +75,7 @@ const (
 
 	splitMin  = 48 << 10 // a smaller one is over before help comes
 	pieceMin  = 32 << 10
-	pieceMax  = 64 << 10 // so that no poll takes long
+	pieceMax  = 64 << 10 // so that both sides end together
 	splitInto = 16       // pieces, where their size permits
 
 	// A block up to halfMax is cut in two, of which the one that the helper takes
@@ -180,7 +180,8 @@ func (h *help) parse(b []byte) error {
 
 // engaged says whether the other side of a transfer is likely to have no time for
 // it: it sleeps, and to wake it takes longer than it would be of use; or this is
-// an exchange, in which both sides have messages to fetch; or a stream.
+// a stream; or an exchange, in which all have messages to fetch. For one is taken
+// that this rank has any for others, whoever they are.
 func (d *domain) engaged(t *transfer) bool {
 	streams := d.transfers.begun == d.turn && len(t.op.Data) <= streamMax
 	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
