@@ -41,7 +41,7 @@ type run struct {
 	forked chan struct{} // closed by forkAll at its end
 	over   chan struct{} // closed when no rank lives: forkAll may end
 
-	mu     sync.Mutex // guards what follows, and pid, pidfd and late of ranks that are being started
+	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
 	inbox  []event
 	unread bool // control reads no more of them
 	stop   bool // start no more ranks
@@ -199,7 +199,7 @@ func (r *run) failStart(rank int, err error) {
 func (r *run) rankEnded(i int) {
 	rk := &r.ranks[i]
 	r.mu.Lock()
-	pid, fd, late := rk.pid, rk.pidfd, rk.late
+	pid, fd := rk.pid, rk.pidfd
 	r.mu.Unlock()
 	st, ended := exitStatus(pid)
 	if !ended || rk.exited {
@@ -216,14 +216,13 @@ func (r *run) rankEnded(i int) {
 	r.ended++
 	f := &Failure{Rank: i, ExitCode: st.code, Signal: st.signal}
 	switch {
-	case !late && r.mourned(st):
-		r.blame(f, st.exitCode())
-		return
 	case r.failure != nil:
+		if r.mourned(i) {
+			r.blame(f, st.exitCode())
+		}
 		return
-	}
-	if st != (status{}) {
-		r.fail(f, st.exitCode())
+	case st != (status{}):
+		r.failOf(i, f, st.exitCode())
 		return
 	}
 	early, err := r.pmi.exit(i)
@@ -231,10 +230,10 @@ func (r *run) rankEnded(i int) {
 	switch {
 	case early && r.ended < len(r.ranks):
 		f.Reason = "exited without Finalize"
-		r.fail(f, exitFailed)
+		r.failOf(i, f, exitFailed)
 	case errors.As(err, &hang):
 		f.Rank, f.Reason = hang.rank, err.Error()
-		r.fail(f, exitFailed)
+		r.failOf(i, f, exitFailed)
 	}
 }
 
@@ -294,7 +293,7 @@ func (r *run) controlError(i int, err error) {
 		f.Reason = "does not speak PMI-1 on its control channel: " + err.Error()
 		r.closeControl(i)
 	}
-	r.fail(f, code)
+	r.failOf(i, f, code)
 }
 
 func (r *run) closeControl(i int) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -103,12 +105,38 @@ func (r *run) blame(f *Failure, code int) {
 	r.failure, r.exitCode = f, code
 }
 
-// mourned says whether the job failed of what a rank did by itself, and another
-// has since been found dead by a signal that gorun has not sent: ranks learn of a
-// death before the kernel reports it here, and abort or leave because of it.
-func (r *run) mourned(st status) bool {
-	f := r.failure
-	return f != nil && f.Rank >= 0 && f.Signal == 0 && !r.killed && r.signaled == 0 && st.signal != 0 && st.signal != syscall.SIGTERM
+// failOf is fail for what rank i did by itself. It first notes which ranks somebody
+// has sent SIGKILL: others learn of a death, and abort or leave because of it,
+// before the kernel reports it here.
+func (r *run) failOf(i int, f *Failure, code int) {
+	if r.failure == nil && f.Signal == 0 && r.signaled == 0 {
+		for j := range r.ranks {
+			rk := &r.ranks[j]
+			r.mu.Lock()
+			pid := rk.pid
+			r.mu.Unlock()
+			rk.doomed = j != i && !rk.exited && pid > 0 && killSent(pid)
+		}
+	}
+	r.fail(f, code)
+}
+
+// mourned says whether the job failed of what another did when rank i, which has
+// ended since, had been killed.
+func (r *run) mourned(i int) bool {
+	rk := &r.ranks[i]
+	return rk.doomed && rk.status.signal == syscall.SIGKILL && r.failure.Signal == 0
+}
+
+// killSent says whether a process that has not been reaped was sent SIGKILL, which
+// stays among the signals that are pending for the whole process
+// (proc_pid_status(5)).
+func killSent(pid int) bool {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status") // where it cannot be read, nothing is said
+	_, rest, _ := strings.Cut(string(text), "\nShdPnd:")
+	mask, _, _ := strings.Cut(rest, "\n")
+	pending, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	return err == nil && pending>>(syscall.SIGKILL-1)&1 == 1
 }
 
 // kill ends every process group at once.

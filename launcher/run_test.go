@@ -186,21 +186,6 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestMourned: rank 0 dies by itself, but rank 2 was the first to tell.
-func TestMourned(t *testing.T) {
-	j := testJob(3, "-c", `
-		case $PMI_RANK in
-		0) trap 'kill -9 $$' TERM; echo >ready;;
-		2) until test -e ready; do sleep .01; done; echo cmd=abort >&3; exit 1;;
-		esac
-		while :; do sleep .1; done`)
-	j.Apps[0].Program, j.Apps[0].Wdir = "sh", t.TempDir()
-	res, _, stderr := runJob(t, j)
-	require.Equal(t, 137, res.ExitCode, stderr)
-	require.Contains(t, stderr, "rank 0 was killed by signal 9 (SIGKILL)")
-	require.Zero(t, res.Failure.Rank)
-}
-
 func TestSummary(t *testing.T) {
 	for _, files := range []bool{false, true} {
 		j := testJob(3, "fail", "1", "5")

@@ -35,12 +35,12 @@ type rank struct {
 	// run.mu guards these until the rank has started.
 	pid   int
 	pidfd int
-	late  bool // the job had been ended when it started; it is killed at once
 
 	ctl    int    // our end of its control channel; -1: closed
 	in     []byte // from it, not yet a whole line
 	exited bool
 	status status
+	doomed bool // it had been sent SIGKILL, not by gorun, when the job failed of what another did
 }
 
 // plan is all that the forking thread needs; nobody changes it.
@@ -149,9 +149,9 @@ func (r *run) fork(p *plan, i int) error {
 	}
 	r.mu.Lock()
 	rk.pid, rk.pidfd = pid, pidfd
-	rk.late = r.stop
+	late := r.stop
 	r.mu.Unlock()
-	if rk.late { // the job was ended while this one was being started
+	if late { // the job was ended while this one was being started
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 	}
 	if err := r.output.add(i, reads[0], reads[1]); err != nil {
