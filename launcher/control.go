@@ -195,6 +195,8 @@ func (r *run) failStart(rank int, err error) {
 	r.fail(&Failure{Rank: rank, Host: r.host, Program: r.job.Apps[r.ranks[rank].app].Program, ExitCode: code, Reason: err.Error()}, code)
 }
 
+const withoutFinalize = "exited without Finalize"
+
 // rankEnded judges how a rank ended.
 func (r *run) rankEnded(i int) {
 	rk := &r.ranks[i]
@@ -218,7 +220,11 @@ func (r *run) rankEnded(i int) {
 	switch {
 	case r.failure != nil:
 		if r.mourned(i) {
-			r.blame(f, st.exitCode())
+			code := st.exitCode()
+			if code == 0 {
+				f.Reason, code = withoutFinalize, exitFailed
+			}
+			r.blame(f, code)
 		}
 		return
 	case st != (status{}):
@@ -229,7 +235,7 @@ func (r *run) rankEnded(i int) {
 	var hang *hangError
 	switch {
 	case early && r.ended < len(r.ranks):
-		f.Reason = "exited without Finalize"
+		f.Reason = withoutFinalize
 		r.failOf(i, f, exitFailed)
 	case errors.As(err, &hang):
 		f.Rank, f.Reason = hang.rank, err.Error()
@@ -294,6 +300,7 @@ func (r *run) controlError(i int, err error) {
 		r.closeControl(i)
 	}
 	r.failOf(i, f, code)
+	r.ranks[i].dying = false // it has said why
 }
 
 func (r *run) closeControl(i int) {

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/signal"
@@ -106,26 +107,64 @@ func (r *run) blame(f *Failure, code int) {
 }
 
 // failOf is fail for what rank i did by itself. It first notes which ranks somebody
-// has sent SIGKILL: others learn of a death, and abort or leave because of it,
+// has sent SIGKILL, and which are on their way out while rank i still runs, and so
+// not because of it: others learn of a death, and abort or leave because of it,
 // before the kernel reports it here.
 func (r *run) failOf(i int, f *Failure, code int) {
 	if r.failure == nil && f.Signal == 0 && r.signaled == 0 {
+		runs := r.runs(i)
 		for j := range r.ranks {
 			rk := &r.ranks[j]
 			r.mu.Lock()
 			pid := rk.pid
 			r.mu.Unlock()
 			rk.doomed = j != i && !rk.exited && pid > 0 && killSent(pid)
+			rk.dying = j != i && !rk.exited && pid > 0 && runs && exiting(pid)
 		}
 	}
 	r.fail(f, code)
 }
 
+// runs says whether a rank has been started and not ended.
+func (r *run) runs(i int) bool {
+	r.mu.Lock()
+	pid := r.ranks[i].pid
+	r.mu.Unlock()
+	if pid <= 0 || r.ranks[i].exited {
+		return false
+	}
+	_, ended := exitStatus(pid)
+	return !ended
+}
+
 // mourned says whether the job failed of what another did when rank i, which has
-// ended since, had been killed.
+// ended since, had been killed, or was leaving by itself without having said why.
+// Of several that were leaving the first to end is named.
 func (r *run) mourned(i int) bool {
-	rk := &r.ranks[i]
-	return rk.doomed && rk.status.signal == syscall.SIGKILL && r.failure.Signal == 0
+	rk, f := &r.ranks[i], r.failure
+	switch {
+	case f.Signal != 0:
+		return false
+	case rk.status.signal != 0:
+		return rk.doomed && rk.status.signal == syscall.SIGKILL
+	case rk.status.code == 0 && !r.pmi.ranks[i].joined: // it has finalized
+		return false
+	}
+	return rk.dying && f.Rank >= 0 && !r.ranks[f.Rank].dying
+}
+
+// exiting says whether the first thread of a process is in exit(2) or past it:
+// the kernel closes a process's files when all its threads are
+// (proc_pid_stat(5), flags).
+func exiting(pid int) bool {
+	const pfExiting = 4                                            // linux/sched.h
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // where it cannot be read, nothing is said
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&pfExiting != 0
 }
 
 // killSent says whether a process that has not been reaped was sent SIGKILL, which

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -100,7 +102,7 @@ func rankMain(args []string) int {
 		}
 		return w
 	}
-	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && strconv.Itoa(only) != rank {
+	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && arg(0) != "dying" && strconv.Itoa(only) != rank {
 		return waitForEnd(false) // another rank is to do it
 	}
 	switch arg(0) {
@@ -121,6 +123,8 @@ func rankMain(args []string) int {
 	case "abort":
 		_ = open().KVS.Abort(7, "the disk is full")
 		return 8 // as it is on its way out already
+	case "dying":
+		return dying(ctx, open(), arg(1))
 	case "early": // rank 0 leaves without Finalize, the others wait for it
 		w := open()
 		if w.Rank != 0 {
@@ -233,6 +237,53 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 		return 1
 	}
 	return 0
+}
+
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "dying" {
+		runtime.LockOSThread() // main is the first thread for good
+	}
+}
+
+// dying has rank 1 end its first thread, as a process does that exits slowly, and
+// rank 0 abort then. Ranks 1 and 2 exit when they are told that the job ends.
+func dying(ctx context.Context, w *bootstrap.World, code string) int {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	if err := w.KVS.Fence(ctx); err != nil {
+		return 91
+	}
+	switch w.Rank {
+	case 0:
+		for {
+			if text, err := os.ReadFile("pid"); err == nil {
+				if pid, err := strconv.Atoi(string(text)); err == nil && exiting(pid) {
+					break
+				}
+			}
+			if ctx.Err() != nil {
+				return 92
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = w.KVS.Abort(1, "rank 1 is gone")
+		return waitForEnd(false)
+	case 1:
+		n, _ := strconv.Atoi(code)
+		go func() { // ends the process
+			select {
+			case <-told:
+			case <-ctx.Done():
+			}
+			os.Exit(n)
+		}()
+		if err := os.WriteFile("pid", strconv.AppendInt(nil, int64(unix.Gettid()), 10), 0o600); err != nil || unix.Gettid() != os.Getpid() {
+			return 93
+		}
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // of this thread
+	}
+	<-told
+	return 5
 }
 
 // testJob is a job of np ranks of this binary.

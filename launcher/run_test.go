@@ -186,6 +186,21 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestMournedExit: rank 1 is on its way out with a code when rank 0 aborts. Rank 2
+// exits with a code because the job ends.
+func TestMournedExit(t *testing.T) {
+	for code, want := range map[string]string{
+		"7": "rank 1 exited with code 7", "0": "rank 1 exited without Finalize",
+	} {
+		j := testJob(3, "dying", code)
+		j.Apps[0].Wdir = t.TempDir()
+		res, _, stderr := runJob(t, j)
+		require.Contains(t, stderr, "gorun: "+want)
+		require.Equal(t, 1, res.Failure.Rank)
+		require.Equal(t, max(res.Failure.ExitCode, exitFailed), res.ExitCode)
+	}
+}
+
 func TestSummary(t *testing.T) {
 	for _, files := range []bool{false, true} {
 		j := testJob(3, "fail", "1", "5")

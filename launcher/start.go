@@ -40,6 +40,7 @@ type rank struct {
 	in     []byte // from it, not yet a whole line
 	exited bool
 	status status
+	dying  bool // it was on its way out when another, which still ran, failed the job
 	doomed bool // it had been sent SIGKILL, not by gorun, when the job failed of what another did
 }
 
