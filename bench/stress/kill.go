@@ -21,7 +21,7 @@ func (p *running) kill(j job) error {
 	for begun := time.Now(); len(pids) < j.ranks; {
 		if time.Since(begun) > hang || p.wait(time.Millisecond) {
 			p.dump()
-			return fmt.Errorf("of %d ranks %d were there: %w", j.ranks, len(pids), p.err)
+			return fmt.Errorf("of %d ranks %d were there: %w", j.ranks, len(pids), p.end())
 		}
 		pids = map[int]int{}
 		for _, m := range ready.FindAllStringSubmatch(p.stdout.String(), -1) {
@@ -30,7 +30,7 @@ func (p *running) kill(j job) error {
 		}
 	}
 	if p.wait(j.kill.after) {
-		return fmt.Errorf("over before a rank was killed: %w", p.err)
+		return fmt.Errorf("over before a rank was killed: %w", p.end())
 	}
 	if err := syscall.Kill(pids[j.kill.rank], syscall.SIGKILL); err != nil {
 		return err

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// left is what there is of jobs: their processes, files in their folder for
-// temporary ones, and shared memory by a name of the project's. Processes that
+// left is what a job has left behind, given what there was before. Processes that
 // are about to end are given a second.
-func (r *runner) left() []string {
-	var found []string
+func (r *runner) left(before []string) (found []string) {
 	for range 100 {
-		if found = slices.Concat(r.processes(), files(r.tmp, ""), files("/dev/shm", "weft")); len(found) == 0 {
+		found = slices.DeleteFunc(r.found(), func(s string) bool { return slices.Contains(before, s) })
+		if len(found) == 0 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -22,12 +21,15 @@ func (r *runner) left() []string {
 	return found
 }
 
-func files(dir, prefix string) (found []string) {
+// found is what there is of this runner's jobs: processes, and files in their
+// folder for temporary ones. The memory that ranks share has no name. Segments of
+// libfabric, which no job that is drawn uses, are not looked for.
+func (r *runner) found() []string { return slices.Concat(r.processes(), files(r.tmp)) }
+
+func files(dir string) (found []string) {
 	entries, _ := os.ReadDir(dir) // none where there is no such folder
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) {
-			found = append(found, filepath.Join(dir, e.Name()))
-		}
+		found = append(found, filepath.Join(dir, e.Name()))
 	}
 	return found
 }

@@ -14,12 +14,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -32,11 +36,20 @@ func run(stdout, stderr io.Writer, args []string) int {
 	kills := flags.Int("kills", 0, "`number` of jobs of which a rank is killed, after the others")
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`number` that the first job is drawn from; the next has the next number")
 	ops := flags.Int("ops", 30, "`operations` of a job")
+	timeout := flags.Duration("timeout", 0, "`time` after which it fails with what it is at; 0: none")
+	first := flags.Bool("first", false, "end at the first failure")
 	verbose := flags.Bool("v", false, "print the command of every job")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return 2
 	}
-	r, err := newRunner(*ops)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if *timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		defer cancel()
+	}
+	r, err := newRunner(ctx, *ops)
 	if err != nil {
 		fmt.Fprintln(stderr, "stress:", err)
 		return 1
@@ -55,9 +68,17 @@ func run(stdout, stderr io.Writer, args []string) int {
 		if *verbose {
 			fmt.Fprintf(stdout, "%s %d: %s\n", what, s, j)
 		}
-		if err := r.do(j); err != nil {
+		err := r.do(j)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			fmt.Fprintf(stdout, "interrupted in %s %d\n", what, s)
+			return 1
+		}
+		if err != nil {
 			failed++
 			fmt.Fprintf(stdout, "%s %d FAILED: %v\n%s\nagain: %s\n\n", what, s, err, j, again)
+			if *first || ctx.Err() != nil {
+				return 1
+			}
 		}
 		if n := i + 1; n%100 == 0 || n == *jobs+*kills {
 			fmt.Fprintf(stdout, "%d jobs in %v, %d failed\n", n, time.Since(begun).Round(time.Second), failed)
@@ -71,19 +92,20 @@ func run(stdout, stderr io.Writer, args []string) int {
 
 // runner has what jobs need: programs, in a folder of its own.
 type runner struct {
-	dir        string // absolute
-	tmp        string // TMPDIR of the jobs
+	ctx        context.Context // ends what runs
+	dir        string          // absolute
+	tmp        string          // TMPDIR of the jobs
 	ops        int
 	algorithms []setting
 }
 
 // newRunner builds the programs.
-func newRunner(ops int) (*runner, error) {
+func newRunner(ctx context.Context, ops int) (*runner, error) {
 	dir, err := os.MkdirTemp("", "weft-stress-")
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops}
+	r := &runner{ctx: ctx, dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops}
 	if err := r.prepare(); err != nil {
 		r.close()
 		return nil, err
@@ -93,14 +115,14 @@ func newRunner(ops int) (*runner, error) {
 
 func (r *runner) prepare() error {
 	const project = "github.com/weft-hpc/weft/"
-	build := exec.Command("go", "build", "-o", r.dir, project+"cmd/gorun", project+"bench/stress/rank")
+	build := exec.CommandContext(r.ctx, "go", "build", "-o", r.dir, project+"cmd/gorun", project+"bench/stress/rank")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)
 	}
 	if err := os.Mkdir(r.tmp, 0o700); err != nil {
 		return err
 	}
-	info, err := exec.Command(r.program("gorun"), "-info").Output()
+	info, err := exec.CommandContext(r.ctx, r.program("gorun"), "-info").Output()
 	if err != nil {
 		return fmt.Errorf("gorun -info: %w", err)
 	}

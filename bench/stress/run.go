@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,7 +44,8 @@ type running struct {
 }
 
 func (r *runner) start(j job) (*running, error) {
-	p := &running{cmd: exec.Command(j.gorun, j.command()...), ended: make(chan struct{})}
+	p := &running{cmd: exec.CommandContext(r.ctx, j.gorun, j.command()...), ended: make(chan struct{})}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+r.tmp, "GOTRACEBACK=all")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -60,7 +62,7 @@ func (r *runner) start(j job) (*running, error) {
 
 // do runs a job; an error says what was wrong.
 func (r *runner) do(j job) error {
-	before := r.left()
+	before := r.found()
 	p, err := r.start(j)
 	if err != nil {
 		return err
@@ -73,8 +75,8 @@ func (r *runner) do(j job) error {
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, p.said())
 	}
-	if after := r.left(); err == nil && len(after) > len(before) {
-		err = fmt.Errorf("left behind: %s", strings.Join(after, ", "))
+	if left := r.left(before); err == nil && len(left) > 0 {
+		err = fmt.Errorf("left behind: %s", strings.Join(left, ", "))
 	}
 	return err
 }
@@ -96,6 +98,14 @@ func (p *running) wait(d time.Duration) bool {
 	case <-time.After(d):
 		return false
 	}
+}
+
+// end is how a job ended that is over too soon, which is an error.
+func (p *running) end() error {
+	if p.err == nil {
+		return errors.New("it exited with 0")
+	}
+	return p.err
 }
 
 // dump has all ranks say where they are, and ends the job.

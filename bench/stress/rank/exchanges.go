@@ -215,7 +215,6 @@ func (e element[T]) alltoall(k *call, even bool) (deed, error) {
 	for r := range from {
 		if inPlace { // both ways the same
 			to[max(r, me)][min(r, me)] = to[min(r, me)][max(r, me)]
-			to[min(r, me)][max(r, me)] = to[max(r, me)][min(r, me)]
 		}
 		from[r] = to[r][me]
 	}

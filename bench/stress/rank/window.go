@@ -144,8 +144,9 @@ func (f *field[T]) fence() error {
 	return nil
 }
 
-// accumulate combines the same pieces with those of all ranks, between fences or
-// with all locked.
+// accumulate combines pieces with those of all ranks, the same or each rank its
+// block, between fences or with all locked. What a rank fetches is known where no
+// other changes it: its own accumulates to a place are in order.
 func (f *field[T]) accumulate() error {
 	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
 	begin, end := f.w.LockAll, f.w.UnlockAll
@@ -155,8 +156,9 @@ func (f *field[T]) accumulate() error {
 	if err := begin(); err != nil {
 		return err
 	}
-	replaces := len(f.e.common) == 0 // in any order, so to blocks of one's own only
+	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // what replaces must not depend on an order of ranks
 	var requests []comm.Request
+	var fetched, expected [][]T
 	for range 1 + f.rng.IntN(3) {
 		f.salt++
 		for t := range p {
@@ -164,9 +166,10 @@ func (f *field[T]) accumulate() error {
 			n := f.rng.IntN(p*f.n - at + 1)
 			for o := range p {
 				b := f.e.block(f.salt, o*p+t, 0, n)
-				if replaces {
+				if apart {
 					b, at = f.block(o, t)
 				}
+				old := slices.Clone(f.parts[t][at : at+len(b)])
 				for i, v := range b {
 					f.parts[t][at+i] = f.op.do(f.parts[t][at+i], v)
 				}
@@ -175,11 +178,14 @@ func (f *field[T]) accumulate() error {
 				}
 				f.dawdle()
 				var err error
+				var got []T // nil: not fetched
 				switch {
 				case len(b) == 1 && f.own.IntN(2) == 0:
-					_, err = f.w.FetchOp(b[0], t, at, f.op.op)
+					got = make([]T, 1)
+					got[0], err = f.w.FetchOp(b[0], t, at, f.op.op)
 				case f.own.IntN(3) == 0:
-					err = f.w.GetAccumulate(b, make([]T, len(b)), t, at, f.op.op)
+					got = make([]T, len(b))
+					err = f.w.GetAccumulate(b, got, t, at, f.op.op)
 				case f.own.IntN(2) == 0:
 					requests = append(requests, f.w.RAccumulate(b, t, at, f.op.op))
 				default:
@@ -187,6 +193,9 @@ func (f *field[T]) accumulate() error {
 				}
 				if err != nil {
 					return err
+				}
+				if got != nil && (apart || p == 1) {
+					fetched, expected = append(fetched, got), append(expected, old)
 				}
 			}
 		}
@@ -196,6 +205,11 @@ func (f *field[T]) accumulate() error {
 	}
 	if err := end(); err != nil {
 		return err
+	}
+	for i := range fetched {
+		if err := same("what was fetched", fetched[i], expected[i]); err != nil {
+			return err
+		}
 	}
 	return f.lookLocked()
 }
