@@ -54,6 +54,7 @@ type Port struct {
 	err     error     // what End was told
 	counted bool      // in Engine.active
 	closed  bool      // by Close
+	pauses  uint      // calls of Pause
 	waiters []*waiter // those in Await
 	all     []*Transfer
 }

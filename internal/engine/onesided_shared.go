@@ -37,14 +37,25 @@ func (p *Port) Rest() {
 // that was mapped. The caller holds the lock.
 func (p *Port) Ended() bool { return p.e.closed || p.e.fatal != nil }
 
+// restEvery is how many Pauses are one that offers the processor to other
+// goroutines where no ranks share it: to offer it wakes a thread that may find
+// nothing to do, a matter of microseconds.
+const restEvery = 32
+
 // Pause moves the transports on once, unless another goroutine has the lock, and
-// offers the processor to others: to be called now and then by who asks shared
-// memory again and again and never waits in the engine. The caller does not hold
-// the lock.
+// now and then offers the processor to others: to be called every few
+// microseconds by who asks shared memory again and again and never waits in the
+// engine. The caller does not hold the lock.
 func (p *Port) Pause() {
-	if e := p.e; e.mu.TryLock() {
+	e := p.e
+	if e.mu.TryLock() {
 		e.poll()
+		p.pauses++
+		rest := p.pauses%restEvery == 0 || e.policy.poll == 0
 		e.mu.unlock()
+		if !rest {
+			return
+		}
 	}
 	p.Yield()
 }
