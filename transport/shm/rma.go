@@ -19,7 +19,7 @@ import (
 //	 viaHeap          viaSelf         viaKernel      └── viaMessages ──┘
 //	 loads, stores    a copy          cma.go, split.go  stream.go
 //
-// A transfer but viaMessages goes like this, a piece or a few in a call:
+// A transfer but viaMessages goes like this, some pieces in a call:
 //
 //	copying ── no piece left to claim ──► settling ── helper done ──► completed
 //	   │                                     ▲  │
@@ -47,7 +47,7 @@ const (
 var errKind = errors.New("a control message of no kind")
 
 // copyBudget is how many bytes a call copies before it returns, but that it ends
-// the piece that it is at.
+// what it has claimed.
 const copyBudget = 64 << 10
 
 // aloneMax is the largest piece of a transfer that nobody helps with, a matter of
@@ -243,15 +243,15 @@ func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
 		if copied >= budget && x.front < x.pieces {
 			return copied, false
 		}
-		more, err := x.claimFront()
-		if err == nil && more {
+		claimed, err := x.claimFront()
+		if claimed > 0 {
 			off := x.front * x.piece
-			n := min(x.piece, len(x.op.Data)-off)
-			x.front++
+			n := min(claimed*x.piece, len(x.op.Data)-off)
+			x.front += claimed
 			copied += n
 			err = d.copyPiece(x, off, n)
 		}
-		if err != nil || !more {
+		if err != nil || claimed == 0 {
 			d.toSettle(x, err)
 		}
 	}
@@ -428,7 +428,7 @@ func (d *domain) transferError(p *peer, write bool, err error) error {
 	return d.peerError("read", p.rank, err)
 }
 
-// advance moves transfers on, by a piece or some 64 KiB of copying; busy says that
+// advance moves transfers on, by a claim or some 64 KiB of copying; busy says that
 // some are under way that need further calls.
 //
 // Hot path: no allocation; two loads where there is nothing to do.

@@ -34,8 +34,10 @@ import (
 //	      │ generation│ front   │ back    │          │ generation│ failed  │ back    │
 //	      └───────────┴─────────┴─────────┘          └───────────┴─────────┴─────────┘
 //
-// A piece is claimed by a compare-and-swap that raises front or back by one;
-// nobody does so once front + back is the number of pieces. Hence:
+// Pieces are claimed by a compare-and-swap that raises front or back, at first by
+// several, to be copied at once, and towards the end by one, so that both sides
+// end together (share). Nobody does so once front + back is the number of pieces.
+// Hence:
 //
 //   - the first front pieces and the last back ones have no piece in common,
 //     and which they are follows from turn alone, so a request for help that
@@ -45,7 +47,7 @@ import (
 //     raises it, and a helper that comes late finds another generation and
 //     lets it be.
 //
-// The helper raises done when a piece of its own is copied, or has failed,
+// The helper raises done when pieces of its own are copied, or have failed,
 // after which it claims no more; who began then copies all pieces of the back
 // itself. It must not complete the operation before done has reached back: until
 // then the helper may be touching its buffer. All that time, from before it
@@ -77,6 +79,8 @@ const (
 	pieceMin  = 32 << 10
 	pieceMax  = 64 << 10 // so that both sides end together
 	splitInto = 16       // pieces, where their size permits
+	shareOf   = 3        // a claim takes one of so many parts of what is left,
+	shareMost = 8        // but no more pieces than this
 
 	// A block up to halfMax is cut in two, of which the one that the helper takes
 	// is shorter by about what it copies in the time that asking it takes.
@@ -223,23 +227,25 @@ func (d *domain) freeLine(s *split) {
 	s.line = nil
 }
 
-// claimFront claims the transfer's next piece; false: the helper has the rest.
-func (t *transfer) claimFront() (bool, error) {
+// share is how many pieces to claim of those that are left.
+func share(left int) int { return min((left+shareOf-1)/shareOf, shareMost) }
+
+// claimFront claims the transfer's next pieces and says how many; none: the helper
+// has the rest.
+func (t *transfer) claimFront() (n int, err error) {
 	s := &t.split
 	if s.line == nil {
-		return t.front < t.pieces, nil
+		return min(1, t.pieces-t.front), nil
 	}
 	for last := 0; ; {
 		w := s.line.turn.Load()
 		gen, front, back := turnParts(w)
 		if gen != s.gen || front != t.front || back < last || front+back > t.pieces {
-			return false, breach(errClaims)
+			return 0, breach(errClaims)
 		}
-		if front+back == t.pieces {
-			return false, nil
-		}
-		if s.line.turn.CompareAndSwap(w, turnWord(gen, front+1, back)) {
-			return true, nil
+		n = share(t.pieces - front - back)
+		if n == 0 || s.line.turn.CompareAndSwap(w, turnWord(gen, front+n, back)) {
+			return n, nil
 		}
 		last = back + 1 // it changed, so it has grown
 	}
@@ -321,7 +327,7 @@ func (q *helps) drop() {
 	q.n--
 }
 
-// helpOn copies one piece for a peer, and answers how many bytes that were.
+// helpOn copies some pieces for a peer, and answers how many bytes that were.
 func (d *domain) helpOn() int {
 	q := &d.transfers.helps
 	for q.n > 0 {
@@ -341,7 +347,7 @@ func (d *domain) helpOn() int {
 	return 0
 }
 
-// helpWith claims and copies a piece; more: there may be others.
+// helpWith claims and copies pieces; more: there may be others.
 func (d *domain) helpWith(h *help) (n int, more bool) {
 	line := &d.seg.claims(h.p.local).lines[h.slot]
 	piece := pieceSize(h.n)
@@ -354,15 +360,16 @@ func (d *domain) helpWith(h *help) (n int, more bool) {
 	if gen != h.gen || front+back >= pieces {
 		return 0, false
 	}
-	if !line.turn.CompareAndSwap(w, turnWord(gen, front, back+1)) {
+	k := share(pieces - front - back)
+	if !line.turn.CompareAndSwap(w, turnWord(gen, front, back+k)) {
 		return 0, true
 	}
-	off := (pieces - 1 - back) * piece
-	n = min(piece, h.n-off)
+	off := (pieces - back - k) * piece
+	n = min(k*piece, h.n-off)
 	err := d.helpCopy(h, off, n)
 	// Only we change done in this generation.
 	if w := line.done.Load(); uint32(w>>32) == h.gen && int(w&maxPieces) == back {
-		w++
+		w += uint64(k)
 		if err != nil {
 			w |= failedBit
 		}

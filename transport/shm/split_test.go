@@ -69,6 +69,19 @@ func TestBothSidesCopy(t *testing.T) {
 	}
 }
 
+// What is claimed gets ever less, and everything is claimed in the end.
+func TestShare(t *testing.T) {
+	for pieces := 1; pieces < 1000; pieces++ {
+		last := shareMost
+		for left := pieces; left > 0; {
+			n := share(left)
+			require.True(t, n > 0 && n <= left && n <= last, "%d of %d", n, left)
+			left, last = left-n, n
+		}
+		require.Zero(t, share(0))
+	}
+}
+
 // TestHelpersAlone has who began stop after the first pieces; the helper does
 // all the rest.
 func TestHelpersAlone(t *testing.T) {
@@ -99,7 +112,9 @@ func TestHelpComesLate(t *testing.T) {
 		_, front, _ := turnParts(x.line().turn.Load())
 		require.NoError(t, x.b.poll())
 		_, _, back := turnParts(x.line().turn.Load())
-		require.Equal(t, []int{1, 1}, []int{front, back}, "only the second request has been followed")
+		pieces := pieceCount(len(x.dst), pieceSize(len(x.dst)))
+		first := share(pieces)
+		require.Equal(t, []int{first, share(pieces - first)}, []int{front, back}, "only the second request has been followed")
 		turns(t, x.o, x.b, x.a)
 		x.check(t)
 	}
@@ -310,8 +325,8 @@ func TestNoHelpForTheDead(t *testing.T) {
 		x.b.takeNews(x.b.domain.news.Load()) // it reads from the ring from now on
 		x.a.life.end()
 		require.NoError(t, x.b.poll())
-		_, _, back := turnParts(x.line().turn.Load())
-		require.Equal(t, 1, back, "the request has been found")
+		_, front, back := turnParts(x.line().turn.Load())
+		require.Equal(t, share(pieceCount(len(dst), pieceSize(len(dst)))-front), back, "the request has been found")
 		require.True(t, bytes.Equal(mem, x.mem) && bytes.Equal(dst, x.dst), "touched after the end")
 	}
 }
