@@ -98,9 +98,6 @@ func (r *run) fail(f *Failure, code int) {
 func (r *run) blame(f *Failure, code int) {
 	f.Host = r.host
 	if f.Rank >= 0 {
-		r.mu.Lock()
-		f.PID = r.ranks[f.Rank].pid
-		r.mu.Unlock()
 		f.Program = r.job.Apps[r.ranks[f.Rank].app].Program
 	}
 	r.failure, r.exitCode = f, code

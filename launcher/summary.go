@@ -78,6 +78,7 @@ func (r *run) result() Result {
 		return r.written()
 	}
 	if f.Rank >= 0 {
+		f.PID = r.ranks[f.Rank].pid // it may have failed before the thread that forked it came to note it
 		f.Stderr = r.lastWords(f.Rank)
 		if f.Reason == "" && f.Signal == 0 && lacksLibrary(r.path[r.ranks[f.Rank].app], f.ExitCode, f.Stderr) {
 			f.Reason = "found no " + libfabricSoname + "; " + installLibrary
