@@ -28,6 +28,7 @@ type run struct {
 	host   string
 	begun  time.Time
 	dir    string    // of built programs; "": none
+	mem    *os.File  // what the ranks share; nil: nothing
 	path   []string  // of executables, by app
 	stderr io.Writer // never nil; see tell
 	ranks  []rank
@@ -173,6 +174,9 @@ func (r *run) readInbox() {
 			r.allUp = e.rank
 			r.wd.groups(r.pids())
 			r.verbose("%d ranks started after %v", e.rank, time.Since(r.begun).Round(100*time.Microsecond))
+			for i := e.rank; i < len(r.ranks); i++ {
+				r.noteEnd(i)
+			}
 			if e.err != nil {
 				r.failStart(e.rank, e.err)
 			}
@@ -216,6 +220,7 @@ func (r *run) rankEnded(i int) {
 	r.closeControl(i)
 	rk.exited, rk.status = true, st
 	r.ended++
+	r.noteEnd(i)
 	f := &Failure{Rank: i, ExitCode: st.code, Signal: st.signal}
 	switch {
 	case r.failure != nil:
@@ -240,6 +245,15 @@ func (r *run) rankEnded(i int) {
 	case errors.As(err, &hang):
 		f.Rank, f.Reason = hang.rank, err.Error()
 		r.failOf(i, f, exitFailed)
+	}
+}
+
+// noteEnd notes for the other ranks that a rank's process has ended, or will never be
+// there. Those that do not end by SIGTERM would wait for one that has left no trace
+// in the memory that they share.
+func (r *run) noteEnd(i int) {
+	if r.mem != nil {
+		_ = wire.PutShmEnded(r.mem, i) // where it cannot be written to, the rank has its own way to tell
 	}
 }
 

@@ -221,10 +221,8 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		for _, fd := range p.ctl {
 			_ = unix.Close(fd)
 		}
-		for _, f := range []*os.File{p.card, p.mem} {
-			if f != nil {
-				_ = f.Close()
-			}
+		if p.card != nil {
+			_ = p.card.Close()
 		}
 		if in != nil {
 			in.close()
@@ -236,9 +234,10 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 	// Where the ranks share memory no transport after it is opened; where the
 	// user names an interface they listen there and exchange their addresses.
 	if sharesMemory(r.job.Params) {
-		if p.mem, err = bootstrap.MemoryFile(r.id); err != nil {
+		if r.mem, err = bootstrap.MemoryFile(r.id); err != nil {
 			return nil, err
 		}
+		p.mem = r.mem
 	} else if !namesInterface(r.job.Params) {
 		if p.lay, err = newLayout(np, wantsLibfabric(r.job.Params)); err != nil {
 			p.lay = &layout{}
@@ -320,6 +319,9 @@ func (r *run) close() {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
+	}
+	if r.mem != nil {
+		_ = r.mem.Close()
 	}
 	if r.dir != "" {
 		_ = os.RemoveAll(r.dir)

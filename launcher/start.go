@@ -52,7 +52,7 @@ type plan struct {
 	wdir  []string     // by app
 	procs map[int]bool // apps whose GOMAXPROCS the user has set
 	card  *os.File
-	mem   *os.File // what the ranks share; nil: nothing
+	mem   *os.File // run.mem
 	topo  topology
 	ctl   []int // the ranks' ends of the control channels
 	lay   *layout
@@ -79,9 +79,6 @@ func (r *run) forkAll(p *plan) {
 	}
 	p.lay.close()
 	_ = p.card.Close()
-	if p.mem != nil {
-		_ = p.mem.Close()
-	}
 	p.in.started()
 	r.post(event{kind: evStarted, rank: n, err: err})
 	<-r.over

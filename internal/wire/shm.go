@@ -4,7 +4,33 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"io"
 )
+
+// A launcher that hands a memory file to the ranks of a host notes in it whose
+// process has ended: a rank that dies before it has come to the file cannot show
+// that by itself. The notes are words of 4 bytes, in the order of the ranks, that
+// are 0 until then:
+//
+//	ShmEndedAt         ShmEndedAt + 4              ShmEndedAt + 4 × ShmEndedMax
+//	┌──────────────────┬──────────────────┬─ … ─┬──┐
+//	│ rank 0           │ rank 1           │     │  │
+//	└──────────────────┴──────────────────┴─ … ─┴──┘
+const (
+	ShmEndedAt  = 4096
+	ShmEndedMax = 4096 // ranks
+)
+
+// PutShmEnded notes in a memory file, whatever its size, that the process of a
+// rank has ended; rank is that among those of the host. More ranks than there can
+// be in one file have no note.
+func PutShmEnded(file io.WriterAt, rank int) error {
+	if rank < 0 || rank >= ShmEndedMax {
+		return nil
+	}
+	_, err := file.WriteAt([]byte{1, 0, 0, 0}, ShmEndedAt+4*int64(rank))
+	return err
+}
 
 // ShmCardSize is the encoded size of a ShmCard with its proof.
 const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +27,20 @@ func TestShmCard(t *testing.T) {
 	require.False(t, got.Parse(b, &ShmJob{Secret: j.Secret, JobID: "joc"}))
 	require.False(t, got.Parse(b, &ShmJob{Secret: [32]byte{1, 3}, JobID: "job"}))
 	require.True(t, got.Parse(b, j))
+}
+
+func TestPutShmEnded(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "memory"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	for _, rank := range []int{2, 0, -1, ShmEndedMax} {
+		require.NoError(t, PutShmEnded(f, rank))
+	}
+	text, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	require.Len(t, text, ShmEndedAt+3*4)
+	require.Equal(t, []byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}, text[ShmEndedAt:])
+	require.Equal(t, make([]byte, ShmEndedAt), text[:ShmEndedAt])
 }
 
 func TestShmLabel(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 // What lies where in the memory file that the ranks of a host have in common.
 // All follows from their number n, so that nobody has to be told:
 //
-//	┌────────┬───────┬────────┬────────┬─────────────┬─────────────┬───┬────────┬────────┬───┐
-//	│ header │ cards │ claims │ tables │ inbox of 0  │ inbox of 1  │ … │ heap 0 │ heap 1 │ … │
-//	└────────┴───────┴────────┴────────┴─────────────┴─────────────┴───┴────────┴────────┴───┘
-//	 a page   n pages n pages  n × 1 MiB  n rings: from 0, from 1, …      1 TiB each
+//	┌────────┬───────┬───────┬────────┬────────┬────────────┬────────────┬───┬────────┬────────┬───┐
+//	│ header │ ended │ cards │ claims │ tables │ inbox of 0 │ inbox of 1 │ … │ heap 0 │ heap 1 │ … │
+//	└────────┴───────┴───────┴────────┴────────┴────────────┴────────────┴───┴────────┴────────┴───┘
+//	 a page   4 pages n pages n pages  n × 1 MiB  n rings: from 0, from 1, …     1 TiB each
 //
 // The file is sparse: what nobody has touched takes no memory. Everything up to
 // the inboxes is mapped at once, and a rank's own inbox; rings to others and
@@ -48,7 +48,7 @@ type layout struct {
 
 // newLayout gives the layout for n ranks.
 func newLayout(n int) layout {
-	l := layout{n: n, ringLines: ringLines(n), cards: pageSize}
+	l := layout{n: n, ringLines: ringLines(n), cards: wire.ShmEndedAt + 4*wire.ShmEndedMax}
 	l.claims = l.cards + int64(n)*pageSize
 	l.tables = l.claims + int64(n)*pageSize
 	l.inboxes = l.tables + int64(n)*tableSize
@@ -129,7 +129,11 @@ type card struct {
 	refused [joinedWords]atomic.Uint64 // a bit for each rank that this one has given up
 }
 
-var _ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it
+var (
+	_ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it
+	_ [wire.ShmEndedAt - pageSize]byte    // the notes are behind the header
+	_ [wire.ShmEndedMax - maxLocals]byte  // and there is one for each rank
+)
 
 // The states of a card; they only grow.
 const (

@@ -16,7 +16,7 @@ import (
 func TestLayout(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 64, 128, 1000, 1024, maxLocals} {
 		l := newLayout(n)
-		require.EqualValues(t, pageSize, l.cards)
+		require.EqualValues(t, pageSize+4*maxLocals, l.cards)
 		require.Equal(t, l.cards+int64(n)*pageSize, l.claims)
 		require.Equal(t, l.claims+int64(n)*pageSize, l.tables)
 		require.Equal(t, l.tables+int64(n)*tableSize, l.inboxes)
@@ -126,6 +126,46 @@ func TestStranger(t *testing.T) {
 		require.ErrorIs(t, all[1].await(t, transport.PeerDown).Err, transport.ErrPeerDown, "the other is told")
 		_, err = all[1].ep.Send(&transport.Op{Peer: 0})
 		require.ErrorIs(t, err, transport.ErrPeerDown)
+	}
+}
+
+// TestEndedBeforeItCame has a process end before anything of it is to be seen, and
+// while it is about to come. The launcher has noted it, also where that was before
+// the file had its size.
+func TestEndedBeforeItCame(t *testing.T) {
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	for _, early := range []int{0, 4, maxLocals, -1} { // of which three are none of ours
+		require.NoError(t, wire.PutShmEnded(memory, early))
+	}
+	cfg := config(2, 4)
+	cfg.Memory, cfg.Locals = memory, ranks(4)
+	n, err := newNode(New(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+
+	down := n.await(t, transport.PeerDown)
+	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
+	require.Zero(t, down.Peer)
+	_, err = n.ep.Send(&transport.Op{Peer: 0})
+	require.Equal(t, down.Err, err)
+	for peer, state := range map[int]uint32{1: cardAbsent, 3: cardTaken} {
+		n.seg.card(peer).state.Store(state)
+		op := &transport.Op{Peer: transport.Addr(peer)}
+		_, err = n.ep.Send(op)
+		require.ErrorIs(t, err, transport.ErrAgain)
+		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+		slept := make(chan error, 1)
+		go func() { slept <- n.cq.Wait(patience) }() // ends with the note
+		time.Sleep(10 * time.Millisecond)            // most often it sleeps then, and nothing wakes it
+		require.NoError(t, wire.PutShmEnded(memory, peer))
+		require.NoError(t, <-slept)
+		down = n.await(t, transport.PeerDown)
+		require.ErrorIs(t, down.Err, transport.ErrPeerDown)
+		require.Equal(t, transport.Addr(peer), down.Peer)
+		_, err = n.ep.Send(op)
+		require.Equal(t, down.Err, err)
 	}
 }
 

@@ -17,6 +17,11 @@ import (
 // ownerDied in it. Peers see it by a load.
 //
 //	0 ── begin ──► thread ── the kernel, or end ──► ownerDied
+//
+// A process that ends while the word is 0, before it has come to the memory or on
+// its way, leaves nothing there. The launcher that has given the memory notes the
+// end of every process in it (wire.PutShmEnded), so nobody waits for that one; where
+// ranks find each other by addresses, they meet at the launcher once all have come.
 const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
 // life is the thread that holds the word.
@@ -56,11 +61,11 @@ func (l *life) hold(began chan<- error) {
 		return
 	}
 	list := newRobustList(l.word)
-	l.word.Store(uint32(unix.Gettid()))
 	if err := setRobustList(list.head()); err != nil {
 		began <- err
 		return
 	}
+	l.word.Store(uint32(unix.Gettid())) // now that the kernel knows of it: or it would stay like this for ever
 	began <- nil
 	<-l.stop
 	l.word.Store(ownerDied) // first, so that there is no moment in which a kill would go unseen

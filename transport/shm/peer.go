@@ -23,8 +23,9 @@ type peer struct {
 	rank   transport.Addr // in the world
 	local  int            // among the ranks of the host
 	page   *card
-	card   *card // the same, once it is found authentic
-	pid    int   // its process, from then on
+	gone   *atomic.Uint32 // not 0: the launcher has seen its process end
+	card   *card          // the same, once it is found authentic
+	pid    int            // its process, from then on
 	in     inRing
 	active bool  // it has sent something: in is polled
 	ending error // it has ended for this reason; what it sent is still being read
@@ -32,8 +33,9 @@ type peer struct {
 	noticed atomic.Bool // ending or err is set: no Wait need end for it
 }
 
-// ended says whether the peer's process has ended, or its domain been closed.
-func (p *peer) ended() bool { return p.page.alive.Load()&ownerDied != 0 }
+// ended says whether the peer's process has ended, be it before it came, or its
+// domain been closed.
+func (p *peer) ended() bool { return p.page.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
 
 // target gives the peer that an operation is for, if it is there.
 func (d *domain) target(a transport.Addr) (*peer, error) {
@@ -146,7 +148,7 @@ func (d *domain) admit(p *peer) {
 	d.active = append(d.active, p)
 }
 
-// lookAt sees whether a peer that has been there has ended.
+// lookAt sees whether a peer has ended.
 func (d *domain) lookAt(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return

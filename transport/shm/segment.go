@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +24,7 @@ type segment struct {
 	layout
 	self  int
 	file  *os.File
-	front []byte // header, cards, claims, tables
+	front []byte // header, notes of who has ended, cards, claims, tables
 	inbox []byte // this rank's rings
 }
 
@@ -111,6 +112,11 @@ func (s *segment) header() *fileHeader { return at[fileHeader](s.front, 0) }
 
 func (s *segment) card(rank int) *card { return at[card](s.front, s.cards+int64(rank)*pageSize) }
 
+// ended is where the launcher notes that a rank's process has ended.
+func (s *segment) ended(rank int) *atomic.Uint32 {
+	return at[atomic.Uint32](s.front, wire.ShmEndedAt+4*int64(rank))
+}
+
 // claims are a rank's lines for copies.
 func (s *segment) claims(rank int) *claims {
 	return at[claims](s.front, s.layout.claims+int64(rank)*pageSize)
@@ -162,7 +168,7 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	d.seg, d.self, d.news = s, self, &own.news
 	d.locals = make([]*peer, len(locals))
 	for i, r := range locals {
-		p := &peer{rank: r, local: i, page: s.card(i), sleep: &s.card(i).sleep}
+		p := &peer{rank: r, local: i, page: s.card(i), sleep: &s.card(i).sleep, gone: s.ended(i)}
 		d.peers[r], d.locals[i] = p, p
 	}
 	c := wire.ShmCard{Rank: uint32(d.rank), Size: uint32(d.size), PID: uint32(os.Getpid()), Nonce: newNonce()}
