@@ -26,7 +26,7 @@ func TestTypesThatCannotBeSent(t *testing.T) {
 		info *typeInfo
 		text string
 	}{
-		{infoOf[string](), "string is a string"},
+		{infoOf[string](), "string is, or holds, a pointer"},
 		{infoOf[*int](), "*int is a ptr"},
 		{infoOf[named](), "comm.named.B.Name is a string"},
 		{infoOf[[2][]byte](), "[2][]uint8[0] is a slice"},

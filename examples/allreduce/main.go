@@ -23,11 +23,11 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 1<<20, "doubles per `rank`")
+	n := flag.Int("n", 1<<20, "`doubles` per rank")
 	reps := flag.Int("reps", 7, "`repetitions` whose median is told")
 	file := flag.String("file", "", "CSV `file` to take statistics of instead")
 	columns := flag.String("columns", "", "comma separated `names` of the file's columns; all by default")
-	header := flag.String("header", "auto", "whether the file's first row holds names: `yes`, no, or auto: where none of its cells is a number")
+	header := flag.String("header", "auto", "whether the file's first row holds names, `yes|no|auto`; auto: where none of its cells is a number")
 	flag.Parse()
 	if flag.NArg() > 0 || *n < 0 || *reps < 1 || !slices.Contains([]string{"yes", "no", "auto"}, *header) {
 		fmt.Fprintln(os.Stderr, "allreduce: expected -n of 0 or more, -reps of 1 or more, -header yes, no or auto, and nothing else; -h lists the flags")

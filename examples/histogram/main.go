@@ -21,7 +21,7 @@ import (
 func main() {
 	n := flag.Int("n", 20_000, "`numbers` per rank")
 	bins := flag.Int("bins", 64, "`bins` of the histogram")
-	seed := flag.Uint64("seed", 1, "of the random numbers")
+	seed := flag.Uint64("seed", 1, "`seed` of the random numbers")
 	flag.Parse()
 	if flag.NArg() > 0 || *n < 0 || *bins < 1 {
 		fmt.Fprintln(os.Stderr, "histogram: expected -n of 0 or more, -bins of 1 or more and nothing else; -h lists the flags")
