@@ -156,6 +156,7 @@ const (
 	CapSharedMemory                  // SharedMemoryDomain
 	CapPeerDown                      // a peer's end is reported without being asked for
 	CapSymmetric                     // AddressVector.InsertSym works
+	CapConnect                       // ConnectEndpoint; CapPeerDown is of peers that there is a connection with
 )
 
 // Has says whether all bits of want are there.
@@ -296,6 +297,17 @@ type AtomicEndpoint interface {
 	// errors are as for Write; it says that the elements have been changed and
 	// that Fetch is filled.
 	Atomic(op *Op) error
+}
+
+// ConnectEndpoint is an endpoint of a fabric that hears of a peer's end by the
+// connection with it, and so never of one that nothing was exchanged with;
+// CapConnect.
+type ConnectEndpoint interface {
+	// Connect makes the connection with a peer if it is neither there nor under
+	// way, as a Send would (fi_connect). It does not wait for it: where nobody
+	// is there, PeerDown or PeerLeft says so. An error means that nothing was
+	// begun, as with a peer of which that has been reported.
+	Connect(peer Addr) error
 }
 
 // Op is an operation's context (fi_context). Its owner fills the upper part and

@@ -18,6 +18,11 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return e.Endpoint.Send(op)
 }
 
+// Connect has no faults. CapConnect says whether it may be called.
+func (e *endpoint) Connect(peer transport.Addr) error {
+	return e.Endpoint.(transport.ConnectEndpoint).Connect(peer)
+}
+
 // rmaPart is an endpoint's one-sided transfers.
 type rmaPart struct {
 	rma transport.RMAEndpoint

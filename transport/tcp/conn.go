@@ -131,7 +131,8 @@ func (d *domain) peer(a transport.Addr) *conn {
 	return c
 }
 
-// use starts the connection if nobody has, for an operation that will queue.
+// use starts the connection if nobody has, for an operation that will queue or
+// to hear of the peer's end.
 func (c *conn) use() error {
 	switch c.state {
 	case connNew:

@@ -90,6 +90,15 @@ func (d *domain) write(fd int, op *transport.Op, size int) (int, error) {
 	return n, err
 }
 
+// Connect makes the connection with a peer before there is a message for it.
+func (e *endpoint) Connect(peer transport.Addr) error {
+	op := transport.Op{Peer: peer}
+	if err := e.d.check(&op); err != nil || peer == e.d.self {
+		return err
+	}
+	return e.d.peer(peer).use()
+}
+
 // Read asks the peer for the bytes; they go from its memory to op.Data.
 func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
 

@@ -228,15 +228,16 @@ func (k *links) respond(c *net.TCPConn) {
 	k.mu.Unlock()
 }
 
-// admit decides on a connection of an authenticated peer.
+// admit decides on a connection of an authenticated peer. Who leaves has nothing
+// for a peer that it has no connection with; what it has for others is yet to
+// go, perhaps by the one that the peer has begun.
 func (k *links) admit(rank transport.Addr) wire.TCPVerdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.leaving.Load() || k.closed {
-		return wire.TCPLeft
-	}
 	l := k.peers[rank]
 	switch {
+	case k.closed, k.leaving.Load() && (l == nil || l.state == linkGone):
+		return wire.TCPLeft
 	case l == nil:
 		k.peers[rank] = &link{state: linkUp}
 		k.admitted++

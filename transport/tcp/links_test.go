@@ -165,3 +165,69 @@ func TestBacklog(t *testing.T) {
 		})
 	}
 }
+
+// TestConnect has ranks connect that have nothing to say: they hear of each
+// other's end.
+func TestConnect(t *testing.T) {
+	all := nodes(t, 4)
+	n := all[0]
+	require.NoError(t, n.ep.Connect(0), "with itself")
+	require.ErrorIs(t, n.ep.Connect(4), transport.ErrAddress)
+
+	require.NoError(t, all[1].dom.Close())
+	require.NoError(t, n.ep.Connect(1))
+	c := await(t, all[:1], n, kind(transport.PeerDown))
+	require.Equal(t, transport.Addr(1), c.Peer)
+	require.ErrorIs(t, n.ep.Connect(1), transport.ErrPeerDown)
+
+	require.NoError(t, n.ep.Connect(2))
+	require.NoError(t, n.ep.Connect(2))
+	for end := time.Now().Add(patience); n.dom.peer(2).state != connUp && time.Now().Before(end); {
+		require.Empty(t, n.read(t))
+		all[2].read(t)
+	}
+	require.NoError(t, n.ep.Connect(2))
+	require.NoError(t, all[2].dom.Close())
+	c = await(t, all[:1], n, kind(transport.PeerDown))
+	require.Equal(t, transport.Addr(2), c.Peer)
+
+	leaves(t, all[3])
+	require.NoError(t, n.ep.Connect(3))
+	c = await(t, all[:1], n, kind(transport.PeerLeft))
+	require.Equal(t, transport.Addr(3), c.Peer)
+}
+
+// leaves has a rank shut down that has exchanged nothing; its domain stays.
+func leaves(t *testing.T, n *node) {
+	t.Helper()
+	require.NoError(t, n.ep.Shutdown(t.Context()))
+}
+
+// TestConnectToOneThatLeaves has a rank send its only message and leave, while the
+// receiver connects with it: the message arrives, whoever comes first.
+func TestConnectToOneThatLeaves(t *testing.T) {
+	for _, from := range []int{0, 1} {
+		for range 50 {
+			all := nodes(t, 2)
+			to := 1 - from
+			op := &transport.Op{Peer: transport.Addr(to), HeaderLen: 4}
+			require.NoError(t, all[to].ep.Connect(transport.Addr(from)))
+			_, err := all[from].ep.Send(op)
+			require.NoError(t, err)
+			gone := make(chan error, 1)
+			go func() { // ends by the receiver's reading; waited for below
+				gone <- all[from].ep.Shutdown(t.Context())
+			}()
+			var came []transport.CompletionKind
+			await(t, all[to:to+1], all[to], func(c *transport.Completion) bool {
+				came = append(came, c.Kind)
+				return c.Kind == transport.PeerLeft || c.Kind == transport.PeerDown
+			})
+			require.Equal(t, []transport.CompletionKind{transport.RecvDone, transport.PeerLeft}, came)
+			for len(gone) == 0 {
+				all[to].read(t)
+			}
+			require.NoError(t, <-gone)
+		}
+	}
+}
