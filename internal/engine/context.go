@@ -208,6 +208,9 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 	for polled := false; ; {
 		if u := e.unexpected.find(key); u != nil {
 			member := c.has(u.source)
+			if err := e.peers[u.source].err; err != nil && member && u.header.Kind == wire.MsgRTS {
+				return nil, Status{}, err // its data is no more
+			}
 			if take || !member {
 				e.unexpected.take(u)
 			}

@@ -309,7 +309,9 @@ func (e *Engine) peerError(peer int32, err error) error {
 }
 
 // peerDown ends everything that waits for a peer. Its messages that have come
-// whole may still be received.
+// whole may still be received, each by the receive that is its own: an RTS stays
+// in the unexpected queue, so that the receive that it matches fails, and does not
+// get the message behind it.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	p := &e.peers[peer]
 	if p.err != nil {
@@ -330,16 +332,6 @@ func (e *Engine) peerDown(peer int32, err error, left bool) {
 		}
 		return r.peer == peer
 	}, p.err)
-	var gone []*unexpected
-	e.unexpected.each(func(n *node) {
-		if u := n.msg; n.key.class() == 0 && u.source == peer && u.header.Kind == wire.MsgRTS {
-			gone = append(gone, u)
-		}
-	})
-	for _, u := range gone {
-		e.unexpected.take(u)
-		e.discard(u)
-	}
 	e.portsLose(peer)
 	for _, w := range e.probes {
 		e.tell(w)
