@@ -27,6 +27,9 @@ type Env struct {
 	// Attended says that the caller waits for the request next, without
 	// computing in between: asynchronous progress need not look after it.
 	Attended bool
+	// Aside says of a probe that does not block that nobody waits for what it
+	// asks for.
+	Aside bool
 }
 
 // OpenContext opens a context with an id that is the same on all its members
@@ -230,13 +233,19 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			continue
 		}
 		if !block {
+			if !env.Aside {
+				e.inquiry.asked = question{c, key}
+			}
 			e.offer(e.tasks > 0)
 			return nil, Status{}, nil
 		}
 		if w == nil {
 			w = e.newWaiter()
-			w.key = key
-			defer e.freeWaiter(w)
+			w.key, w.from = key, c
+			defer func() {
+				w.from = nil
+				e.freeWaiter(w)
+			}()
 		}
 		w.ready = false
 		e.probes = append(e.probes, w)

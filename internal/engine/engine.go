@@ -56,6 +56,7 @@ type rail struct {
 	Rail
 	rma    transport.RMAEndpoint        // nil: rendezvous by messages
 	atomic transport.AtomicEndpoint     // nil: no atomics
+	link   transport.ConnectEndpoint    // nil: it hears of every peer's end
 	shared transport.SharedMemoryDomain // nil: nobody maps memory of others
 	attr   transport.Attr
 	eager  int // largest data that goes without asking
@@ -144,6 +145,7 @@ type Engine struct {
 	asyncAsleep bool
 	async       asyncState
 	failures    int // peers known to have failed
+	inquiry     inquiry
 
 	closed  bool
 	fatal   error // why a transport is of no further use
@@ -260,6 +262,14 @@ func New(cfg Config) (*Engine, error) {
 				return nil, fmt.Errorf("engine: %s says CapAtomic and has no Atomic", a.Provider)
 			}
 			e.rails[i].atomic = atomic
+		}
+		if a.Caps.Has(transport.CapConnect) {
+			link, ok := r.Endpoint.(transport.ConnectEndpoint)
+			if !ok {
+				return nil, fmt.Errorf("engine: %s says CapConnect and has no Connect", a.Provider)
+			}
+			e.rails[i].link = link
+			e.inquiry.on = true
 		}
 		if a.Caps.Has(transport.CapSharedMemory) {
 			e.rails[i].shared, _ = r.Domain.(transport.SharedMemoryDomain) // a wrapper may hide it

@@ -63,6 +63,12 @@ type Port struct {
 // messages are not used. The caller closes the port before the engine, or
 // leaves it to the engine's end.
 func (c *Context) OpenPort(s Service) (*Port, error) {
+	return c.OpenPortFor(func(*Port) Service { return s })
+}
+
+// OpenPortFor is OpenPort with the service that made returns for the port: it runs
+// under the lock, before anything comes to the service.
+func (c *Context) OpenPortFor(made func(p *Port) Service) (*Port, error) {
 	e := c.e
 	e.mu.lock()
 	defer e.mu.unlock()
@@ -76,7 +82,8 @@ func (c *Context) OpenPort(s Service) (*Port, error) {
 	case e.ports[c.id] != nil:
 		return nil, fmt.Errorf("context %d has a port already", c.id)
 	}
-	p := &Port{e: e, c: c, service: s}
+	p := &Port{e: e, c: c}
+	p.service = made(p)
 	e.ports[c.id] = p
 	if c.size > 1 {
 		p.counted = true

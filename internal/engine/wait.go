@@ -33,6 +33,7 @@ type waiter struct {
 	parked  bool // in followers, asleep on sema
 	sema    chan struct{}
 	key     matchKey       // of a probe
+	from    *Context       // of a probe
 	word    *atomic.Uint64 // in shared memory, of an Await; then it is in Engine.words
 	least   uint64         // what the word has to reach
 	next    *waiter        // free list

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -302,6 +303,30 @@ func TestNothingIsTouchedAfterClose(t *testing.T) {
 				return wantErr(err, engine.ErrClosed)
 			})
 			require.Equal(t, make([]byte, 64), ms[1].local)
+		})
+	}
+}
+
+// TestNewsBeforeTheWindowIsMade: a port gives news from the moment on that it is
+// open.
+func TestNewsBeforeTheWindowIsMade(t *testing.T) {
+	for name, news := range map[string]func(es []*engine.Engine, c *engine.Context){
+		"died":    func(es []*engine.Engine, _ *engine.Context) { es[1].Kill() },
+		"revoked": func(_ []*engine.Engine, c *engine.Context) { c.Revoke(errors.New("enough")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			es := openEngines(t, 2, inproc.NewFabric(), nil)
+			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), Remains: new(Remains)}}
+			_, err := w.cfg.Ctx.OpenPortFor(w.attach)
+			require.NoError(t, err)
+			news(es, w.cfg.Ctx)
+			require.Eventually(t, func() bool {
+				w.port.Lock()
+				defer w.port.Unlock()
+				w.port.Poll()
+				return w.targets[1].down != nil
+			}, 10*time.Second, time.Millisecond)
+			require.NoError(t, w.Close())
 		})
 	}
 }

@@ -201,23 +201,16 @@ func New(cfg Config) (*Window, Part, error) {
 	for op := range w.changes { // without a type those alone are used that need none
 		w.changes[op] = atomics.For(fabricOps[op], cfg.Datatype)
 	}
-	port, err := cfg.Ctx.OpenPort((*service)(w))
+	port, err := cfg.Ctx.OpenPortFor(w.attach)
 	if err != nil {
 		return nil, Part{}, err
 	}
-	w.port = port
 	w.allocate()
 	port.Lock()
 	defer port.Unlock()
-	w.rank = port.Rank()
-	w.targets = make([]target, port.Size())
 	part := Part{Size: len(w.local), Elem: cfg.Elem, Chunk: math.MaxInt32}
 	for i := range w.targets {
-		t := &w.targets[i]
-		t.w, t.rank, t.rail = w, i, port.Rail(i)
-		t.flushes[0].goal, t.flushes[1].goal = math.MaxUint64, math.MaxUint64
-		if t.rail >= 0 {
-			t.reach = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
+		if t := &w.targets[i]; t.rail >= 0 {
 			part.Chunk = min(part.Chunk, t.reach)
 		}
 	}
@@ -226,6 +219,22 @@ func New(cfg Config) (*Window, Part, error) {
 		w.register(&part)
 	}
 	return w, part, nil
+}
+
+// attach makes w ready for what comes to its port, be it the news that a rank has
+// ended before anything else. The caller holds the engine's lock.
+func (w *Window) attach(port *engine.Port) engine.Service {
+	w.port, w.rank = port, port.Rank()
+	w.targets = make([]target, port.Size())
+	for i := range w.targets {
+		t := &w.targets[i]
+		t.w, t.rank, t.rail = w, i, port.Rail(i)
+		t.flushes[0].goal, t.flushes[1].goal = math.MaxUint64, math.MaxUint64
+		if t.rail >= 0 {
+			t.reach = max(0, port.Attr(t.rail).MaxMsgSize-wire.MessageLong)
+		}
+	}
+	return (*service)(w)
 }
 
 // register makes this rank's part known to the rails that lead to ranks which

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// grieving is a service that hears of the end of peers.
+type grieving struct {
+	idle
+	err error
+}
+
+func (g *grieving) Down(_ int, err error) { g.err = err }
+
+// looks are calls that wait for the last rank of a group, and their like that ask
+// again and again.
+var looks = map[string]func(c *Context, last int) error{
+	"recv": func(c *Context, last int) error {
+		_, err := c.Recv(background, nil, Env{Peer: last, Tag: 1})
+		return err
+	},
+	"recv from any": func(c *Context, _ int) error {
+		_, err := c.Recv(background, nil, Env{Peer: AnySource, Tag: 1})
+		return err
+	},
+	"test": func(c *Context, last int) error {
+		r := c.Irecv(nil, Env{Peer: last, Tag: 1})
+		for {
+			if _, done, err := r.Test(); done {
+				return err
+			}
+			runtime.Gosched()
+		}
+	},
+	"probe": func(c *Context, last int) error {
+		_, err := c.Probe(background, Env{Peer: last, Tag: 1})
+		return err
+	},
+	"mprobe of any": func(c *Context, _ int) error {
+		_, _, err := c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
+		return err
+	},
+	"iprobe of any": func(c *Context, _ int) error {
+		for {
+			if _, _, err := c.Iprobe(Env{Peer: AnySource, Tag: AnyTag}); err != nil {
+				return err
+			}
+			runtime.Gosched()
+		}
+	},
+	"improbe of one after the other": func(c *Context, last int) error {
+		for r := 0; ; r = (r + 1) % (last + 1) {
+			if _, _, _, err := c.Improbe(Env{Peer: r, Tag: AnyTag}); err != nil {
+				return err
+			}
+			runtime.Gosched()
+		}
+	},
+	"port": func(c *Context, _ int) error {
+		var g grieving
+		p, err := c.OpenPort(&g)
+		if err != nil {
+			return err
+		}
+		p.Lock()
+		defer p.Unlock()
+		for g.err == nil {
+			if err := p.Await(background); err != nil {
+				return err
+			}
+		}
+		return g.err
+	},
+}
+
+// TestTheDeadAreFoundWithoutContact has a rank die that nobody has a connection
+// with.
+func TestTheDeadAreFoundWithoutContact(t *testing.T) {
+	for name, call := range looks {
+		for _, n := range []int{2, membersAtOnce + 3} {
+			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+				engines := openJob(t, n, tcp.New(), nil)
+				c := world(engines)[0]
+				engines[n-1].Kill()
+				ended := make(chan error, 1)
+				go func() { ended <- call(c, n-1) }() // ends with the call
+				deadline := time.After(patienceOfTests)
+				for {
+					engines[0].Inquire()
+					select {
+					case err := <-ended:
+						require.ErrorIs(t, err, ErrProcFailed)
+						return
+					case <-deadline:
+						t.Fatal("nobody told")
+					case <-time.After(time.Millisecond):
+					}
+				}
+			})
+		}
+	}
+}
+
+// caller is a fabric that says whom a rank has called.
+type caller struct {
+	*inproc.Fabric
+	called map[transport.Addr][]transport.Addr
+}
+
+type callerDomain struct {
+	transport.Domain
+	f    *caller
+	self transport.Addr
+}
+
+type callerEndpoint struct {
+	transport.Endpoint
+	transport.RMAEndpoint
+	d callerDomain
+}
+
+func (f *caller) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := f.Fabric.Open(cfg)
+	return callerDomain{d, f, cfg.Self}, err
+}
+
+func (d callerDomain) Attr() transport.Attr {
+	a := d.Domain.Attr()
+	a.Caps |= transport.CapConnect
+	return a
+}
+
+func (d callerDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	ep, err := d.Domain.OpenEndpoint(av, cq)
+	if err != nil {
+		return nil, err
+	}
+	return callerEndpoint{ep, ep.(transport.RMAEndpoint), d}, nil
+}
+
+func (e callerEndpoint) Connect(peer transport.Addr) error {
+	e.d.f.called[e.d.self] = append(e.d.f.called[e.d.self], peer)
+	return errors.New("told otherwise")
+}
+
+// TestWhomInquireCalls: nobody for whom nothing waits or has not waited for long,
+// those that are named, and of a large group a few at a time.
+func TestWhomInquireCalls(t *testing.T) {
+	const n = 3 * membersAtOnce
+	f := &caller{inproc.NewFabric(), map[transport.Addr][]transport.Addr{}}
+	engines := openJob(t, n, f, nil)
+	c := world(engines)[0]
+	e := engines[0]
+	calls := func() []transport.Addr {
+		f.called[0] = nil
+		e.Inquire()
+		return f.called[0]
+	}
+	require.Empty(t, calls())
+	require.Empty(t, calls())
+
+	r := c.Irecv(nil, Env{Peer: 5, Tag: 1})
+	require.Empty(t, calls(), "it has just begun")
+	require.Equal(t, []transport.Addr{5}, calls())
+	require.NoError(t, r.Cancel())
+	require.Empty(t, calls())
+	_, err := r.Wait(background)
+	require.NoError(t, err)
+	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // in the same slot
+	require.Empty(t, calls())
+	require.Equal(t, []transport.Addr{6}, calls())
+	require.NoError(t, again.Cancel())
+
+	var all []transport.Addr
+	anyone := c.Irecv(nil, Env{Peer: AnySource, Tag: 1})
+	require.Empty(t, calls())
+	for range n / membersAtOnce {
+		some := calls()
+		require.LessOrEqual(t, len(some), membersAtOnce)
+		all = append(all, some...)
+	}
+	slices.Sort(all)
+	require.Len(t, slices.Compact(all), n-1)
+	require.NoError(t, anyone.Cancel())
+
+	for range 3 {
+		_, _, err = c.Iprobe(Env{Peer: AnySource, Tag: 1, Aside: true})
+		require.NoError(t, err)
+		require.Empty(t, calls())
+	}
+}
