@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,6 +58,33 @@ func TestRevokeEndsEverything(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRevokedBesideOthers asks whether requests are complete of which one has ended
+// with its communicator: the other moves on by nothing but the asking.
+func TestRevokedBesideOthers(t *testing.T) {
+	ranks(t, 2, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		if world.Rank() == 1 {
+			err := comm.Barrier(world)
+			_, rerr := comm.Recv(c, make([]int, 1), 0, 0)
+			return first(err, wantErr("Recv", rerr, comm.ErrRevoked, ""), c.Free(), comm.Send(world, []int{7}, 0, 0))
+		}
+		got := make([]int, 1)
+		rs := []comm.Request{comm.Irecv(c, make([]int, 1), 1, 0), comm.Irecv(world, got, 1, 0)}
+		if err := first(comm.Barrier(world), c.Revoke()); err != nil {
+			return err
+		}
+		for over, end := false, time.Now().Add(patience); !over; {
+			if over, err = comm.TestAll(rs); time.Now().After(end) {
+				return errors.New("the message does not come")
+			}
+		}
+		return first(wantErr("TestAll", err, comm.ErrRevoked, ""), same("got", got, []int{7}), c.Free())
+	}, commtest.WithParam("engine.async_progress", "false"))
 }
 
 func TestContextEndsWaiting(t *testing.T) {

@@ -331,13 +331,12 @@ func allComplete(rs []Request) bool {
 	return true
 }
 
-// poll moves the engine on without ending a request: it looks for a message
-// that is never sent, one of CreateGroup to itself.
+// poll moves the engine on without ending a request, whatever has become of its
+// communicator: transfers end by it too.
 func poll(rs []Request) {
 	for i := range rs {
 		if rs[i].pending() {
-			s := rs[i].c.s
-			_, _, _ = s.coll.Iprobe(engine.Env{Peer: s.rank, Tag: groupTag | seqMask})
+			rs[i].c.s.job.eng.Poll()
 			return
 		}
 	}

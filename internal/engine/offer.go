@@ -12,3 +12,12 @@ func (e *Engine) offer(others bool) {
 		e.yield(&p)
 	}
 }
+
+// Poll moves the engine on once, for who asks again and again whether requests are
+// complete, and offers the core to others.
+func (e *Engine) Poll() {
+	e.mu.lock()
+	e.poll()
+	e.offer(e.tasks > 0)
+	e.mu.unlock()
+}
