@@ -37,7 +37,8 @@ type state struct {
 	rank  int
 	group Group
 
-	window bool // it is a window's own
+	window bool   // it is a window's own
+	within *state // what it is being made of, with which it ends; guarded by watch.mu
 
 	p2p  *engine.Context
 	coll *engine.Context
@@ -274,7 +275,7 @@ func (s *state) differs() error {
 // leftover is an error where a collective's message was never received: the
 // ranks called different ones, and nobody had to wait for another.
 func (s *state) leftover() error {
-	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
+	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag})
 	if err != nil || !ok {
 		return err
 	}

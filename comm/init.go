@@ -31,9 +31,10 @@ type job struct {
 	eng    *engine.Engine
 	exit   func(code int, reason string)
 	nextID atomic.Uint32 // numbers communicators of which this process is rank 0
+	ending atomic.Bool   // Finalize was called
 	closed atomic.Bool   // finalized
 	coll   *coll.Config
-	final  *state // the world for Finalize alone: nobody revokes it
+	final  *state // the world for Finalize alone: nobody else revokes it
 	first  *state // the world, whose buffered sends Finalize waits for
 	watch  watch
 
@@ -183,8 +184,9 @@ func verbose() bool {
 
 // Finalize ends weft in this process (MPI_Finalize). It blocks until every
 // process of the job has called it, delivers what was sent, and closes all
-// communicators; c may be any of them. An error, such as that of a process
-// that has died, does not keep it from closing. A second Finalize is ErrClosed.
+// communicators; c may be any of them. An error does not keep it from closing, and
+// once a process has died it does not wait for the others: ErrProcFailed. A second
+// Finalize is ErrClosed.
 // ErrMismatch tells of the world what it does of others at Free.
 //
 // It must not run beside other calls.
@@ -196,6 +198,8 @@ func (c *Comm) Finalize() error {
 	}
 	j := c.s.job
 	world := &Comm{s: j.final, ctx: c.ctx}
+	j.ending.Store(true)
+	j.endOthers()
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.first.flushBsends(c.ctx)),
 		run(barrier(world, "Finalize", kindFinalize)),

@@ -140,7 +140,9 @@ func makeWin[T any](c *Comm, name string, memory func() (winMemory[T], error)) (
 	if err != nil {
 		return nil, err
 	}
-	if err := x.connect(name, bytesView(m.elems), m.alloc, infoOf[T]()); err != nil {
+	err = x.connect(name, bytesView(m.elems), m.alloc, infoOf[T]())
+	x.c.s.standAlone()
+	if err != nil {
 		_ = x.close() // err says more
 		return nil, err
 	}
@@ -182,6 +184,7 @@ func (l *link) openWindow(hash int64, n, size int) (*window, error) {
 	}
 	own := s.job.newState(id, s.group, s.rank)
 	own.window = true
+	own.endWith(s)
 	x.c = &Comm{s: own, ctx: c.ctx}
 	return x, nil
 }

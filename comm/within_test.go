@@ -1,0 +1,72 @@
+package comm_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+)
+
+// TestWindowThatNotAllRanksGoOnWith has a rank give up between the steps of NewWin, as
+// one does that hears of a failure there: the others, which wait in the window's own
+// collectives, come back.
+func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
+	ranks(t, 3, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			err = first(comm.OpenWindow[int](c, 4), c.Revoke())
+		} else {
+			_, err = comm.NewWin[int](c, 4)
+			err = wantErr("NewWin", err, comm.ErrRevoked, "rank 1 called Revoke")
+		}
+		return first(err, c.Free(), comm.Barrier(world))
+	})
+}
+
+// TestFinalizeDoesNotWaitAfterDeath has a rank in Finalize, whose barrier asks first
+// for one that waits for it. Both hear of a third one's death.
+func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
+			dies := make(chan struct{})
+			ranks(t, 3, func(c *comm.Comm) error {
+				switch c.Rank() {
+				case 0:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					<-dies
+					commtest.Kill(c)
+					return nil
+				case 1:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					if !late {
+						close(dies)
+					}
+					_, err := comm.Recv(c, make([]int, 1), 2, 0)
+					commtest.Kill(c) // Finalize would rightly complain
+					return wantErr("Recv", err, comm.ErrProcFailed, "")
+				default:
+					if err := comm.Barrier(c); err != nil {
+						return err
+					}
+					if late {
+						close(dies) // before or after Finalize waits
+					} else {
+						_, err := comm.Recv(c, make([]int, 1), 0, 0)
+						if err := wantErr("Recv", err, comm.ErrProcFailed, ""); err != nil {
+							return err
+						}
+					}
+					return wantErr("Finalize", c.Finalize(), comm.ErrProcFailed, "")
+				}
+			})
+		})
+	}
+}
