@@ -275,7 +275,7 @@ func (s *state) differs() error {
 // leftover is an error where a collective's message was never received: the
 // ranks called different ones, and nobody had to wait for another.
 func (s *state) leftover() error {
-	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag})
+	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
 	if err != nil || !ok {
 		return err
 	}

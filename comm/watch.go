@@ -28,6 +28,9 @@ import (
 // rarely. Of ranks that wait in a circle two neighbours differ, or the
 // algorithm would not have them wait. Questions travel in the space of
 // Finalize's communicator, where nobody else sends such messages.
+//
+// At the same time the engine sees to it that whoever waits for long, in these
+// and in all other calls, hears of the end of those that it waits for.
 type watch struct {
 	stop chan struct{} // nil: nothing to watch in a world of one
 	done chan struct{}
@@ -94,6 +97,7 @@ func (j *job) watchLoop() {
 		if !j.answer() {
 			return
 		}
+		j.eng.Inquire()
 		j.endOthers()
 		j.ask()
 	}
@@ -102,7 +106,7 @@ func (j *job) watchLoop() {
 // answer looks at the questions that have come; false: the engine has ended.
 func (j *job) answer() bool {
 	for {
-		m, st, ok, err := j.final.p2p.Improbe(engine.Env{Peer: AnySource, Tag: AnyTag})
+		m, st, ok, err := j.final.p2p.Improbe(engine.Env{Peer: AnySource, Tag: AnyTag, Aside: true})
 		if !ok || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}
