@@ -100,6 +100,9 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	if rng.IntN(8) == 0 {
 		j.flags = append(j.flags, "-bind-to", "core")
 	}
+	if r.transports != "" { // of two settings the last counts
+		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
+	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
 	if !kills {
 		return j

@@ -32,16 +32,15 @@ func (p *running) kill(j job) error {
 	if p.wait(j.kill.after) {
 		return fmt.Errorf("over before a rank was killed: %w", p.end())
 	}
+	killed := time.Now()
 	if err := syscall.Kill(pids[j.kill.rank], syscall.SIGKILL); err != nil {
 		return err
 	}
-	killed := time.Now()
 	if !p.wait(over) {
 		took := "it hangs"
-		if p.wait(hang / 2) {
+		if p.dump() { // at once: gorun kills those that hang when they have had their grace
 			took = fmt.Sprintf("after %v it is", time.Since(killed).Round(time.Millisecond))
 		}
-		p.dump()
 		return fmt.Errorf("not over %v after rank %d was killed; %s", over, j.kill.rank, took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGKILL) {
@@ -56,21 +55,26 @@ func (p *running) kill(j job) error {
 		}
 	}
 	if j.kill.survive {
-		return p.survivors(j)
+		return p.survivors(j, killed)
 	}
 	return nil
 }
 
 // survivors is whether each rank but the killed one was told by a call that a
-// process had failed, and has given weft up.
-func (p *running) survivors(j job) error {
+// process had failed, and has given weft up. After a rank was killed it may also have
+// found memory of others that was not as it had been: of that nobody is told at once.
+func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
 		if rank == j.kill.rank {
 			continue
 		}
-		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed \d+ (process-failed|revoked) `, rank))
-		if !told.MatchString(p.stdout.String()) {
+		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|others) `, rank))
+		m := told.FindStringSubmatch(p.stdout.String())
+		if m == nil {
 			return fmt.Errorf("no call of rank %d told that a process had failed", rank)
+		}
+		if at, _ := strconv.ParseInt(m[1], 10, 64); m[2] == "others" && at < killed.UnixNano() {
+			return fmt.Errorf("rank %d found memory of others spoilt before a rank was killed", rank)
 		}
 	}
 	return nil

@@ -36,6 +36,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	kills := flags.Int("kills", 0, "`number` of jobs of which a rank is killed, after the others")
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`number` that the first job is drawn from; the next has the next number")
 	ops := flags.Int("ops", 30, "`operations` of a job")
+	transports := flags.String("transports", "", "`list` of transports that all jobs use, as shm or tcp,shm; empty: each draws its own")
 	timeout := flags.Duration("timeout", 0, "`time` after which it fails with what it is at; 0: none")
 	first := flags.Bool("first", false, "end at the first failure")
 	verbose := flags.Bool("v", false, "print the command of every job")
@@ -55,14 +56,18 @@ func run(stdout, stderr io.Writer, args []string) int {
 		return 1
 	}
 	defer r.close()
+	same := "" // of the commands that repeat jobs
+	if r.transports = *transports; r.transports != "" {
+		same = " -transports " + r.transports
+	}
 	fmt.Fprintf(stdout, "%d jobs and %d kills from seed %d\n", *jobs, *kills, *seed)
 	failed, begun := 0, time.Now()
 	for i := range *jobs + *kills {
 		s, kill := *seed+uint64(i), i >= *jobs
-		what, again := "job", fmt.Sprintf("go run ./bench/stress -jobs 1 -ops %d -seed %d", *ops, s)
+		what, again := "job", fmt.Sprintf("go run ./bench/stress -jobs 1 -ops %d -seed %d%s", *ops, s, same)
 		if kill {
 			s -= uint64(*jobs)
-			what, again = "kill", fmt.Sprintf("go run ./bench/stress -jobs 0 -kills 1 -seed %d", s)
+			what, again = "kill", fmt.Sprintf("go run ./bench/stress -jobs 0 -kills 1 -seed %d%s", s, same)
 		}
 		j := r.draw(s, kill)
 		if *verbose {
@@ -96,6 +101,7 @@ type runner struct {
 	dir        string          // absolute
 	tmp        string          // TMPDIR of the jobs
 	ops        int
+	transports string // of all jobs; "": drawn
 	algorithms []setting
 }
 

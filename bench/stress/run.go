@@ -108,18 +108,22 @@ func (p *running) end() error {
 	return p.err
 }
 
-// dump has all ranks say where they are, and ends the job.
-func (p *running) dump() {
-	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGQUIT, syscall.SIGTERM} {
-		_ = p.cmd.Process.Signal(s) // gorun passes it on
-		if s == syscall.SIGUSR1 {
-			p.wait(time.Second)
-		} else if p.wait(dying) {
-			return
+// dump has all ranks say where they are, and ends the job unless it ends by itself
+// before.
+func (p *running) dump() (itself bool) {
+	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun passes it on, as the others
+	if p.wait(time.Second) {
+		return true
+	}
+	for _, s := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGTERM} {
+		_ = p.cmd.Process.Signal(s)
+		if p.wait(dying) {
+			return false
 		}
 	}
 	_ = p.cmd.Process.Kill() // no rank outlives gorun
 	<-p.ended
+	return false
 }
 
 // said is what the job printed, of which gorun's remarks about cores are none.

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -16,6 +19,28 @@ func TestStress(t *testing.T) {
 		var out bytes.Buffer
 		require.Zero(t, run(&out, &out, args), &out)
 	}
+}
+
+// TestKilledBeforeInit has a rank die before it has come to the memory that it would
+// share with the other, which SIGTERM does not end.
+func TestKilledBeforeInit(t *testing.T) {
+	r, err := newRunner(t.Context(), 0)
+	require.NoError(t, err)
+	defer r.close()
+	dir := t.TempDir()
+	script := `[ $PMI_RANK = 0 ] && exec "$0" -seed 1 -ops 0 -survive; until grep -qs ready "$1/0.out"; do sleep 0.01; done; kill -9 $$`
+	j := job{ranks: 2, flags: []string{"-p", "transport.use=shm", "-grace", hang.String(), "-output", dir}, gorun: r.program("gorun"),
+		program: "sh", args: []string{"-c", script, r.program("rank"), dir}, kill: &kill{rank: 1, survive: true}}
+	p, err := r.start(j)
+	require.NoError(t, err)
+	if !p.wait(hang / 2) {
+		p.dump()
+		require.Fail(t, "it hangs", p.said())
+	}
+	out, err := os.ReadFile(filepath.Join(dir, "0.out"))
+	require.NoError(t, err)
+	_, _ = p.stdout.Write(out)
+	require.NoError(t, p.survivors(j, time.Time{}), p.said())
 }
 
 func TestBadUsage(t *testing.T) {

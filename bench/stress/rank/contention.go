@@ -101,7 +101,7 @@ func critical[T comm.Integer](k *call) error {
 		return err
 	}
 	if err := same("counts", got, slices.Repeat([]T{T(p * n)}, wide)); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errOthers, err)
 	}
 	return w.Free()
 }
@@ -119,7 +119,7 @@ func count1[T comm.Integer](k *call, w *comm.Win[T], home int) error {
 		return err
 	}
 	if err := same("elements under a lock", b, slices.Repeat(b[:1], len(b))); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errOthers, err)
 	}
 	k.dawdle()
 	for i := range b {

@@ -90,25 +90,34 @@ func (e element[T]) messages(k *call) error {
 	if w.ahead || k.own.IntN(4) == 0 {
 		err = e.startReceives(k, patterns, &in, out, w.blocks)
 	} else {
-		sent, sender := make(chan error, 1), *k
-		sender.own, sender.closers = k.branch(), nil
-		go func() { // ends with its last send, or with the communicator; waited for below
-			err := e.send(&sender, out, w.blocks)
-			if err != nil {
-				err = k.fail(err)
-			}
-			sent <- err
-		}()
+		sent := e.sendBeside(k, out, w.blocks)
 		if err = e.receive(k, patterns, &in); err != nil {
 			err = k.fail(err)
 		}
-		err = errors.Join(err, <-sent)
-		k.closers = append(k.closers, sender.closers...)
+		err = errors.Join(err, sent())
 	}
 	if err == nil && anySource && anyTag { // or the next operation's might be taken
 		err = comm.Barrier(k.c)
 	}
 	return err
+}
+
+// sendBeside is send on a goroutine; who calls what it returns waits for its end.
+func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func() error) {
+	sent, sender := make(chan error, 1), *k
+	sender.own, sender.closers = k.branch(), nil
+	go func() { // ends with its last send, or with the communicator
+		err := e.send(&sender, out, blocks)
+		if err != nil {
+			err = k.fail(err)
+		}
+		sent <- err
+	}()
+	return func() error {
+		err := <-sent
+		k.closers = append(k.closers, sender.closers...)
+		return err
+	}
 }
 
 // way is how an operation sends and receives.
@@ -132,11 +141,19 @@ func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []
 		buffers = append(buffers, buf)
 		requests = append(requests, comm.Irecv(k.c, buf, p.source, p.tag))
 	}
-	if err := e.send(k, out, blocks); err != nil {
+	// A send to this rank itself would not come back where the receive for it has
+	// failed with a rank that died, and nobody would look at that.
+	sent := func() error { return nil }
+	if k.survive {
+		sent = e.sendBeside(k, out, blocks)
+	} else if err := e.send(k, out, blocks); err != nil {
 		return err
 	}
 	sts, err := k.wait(requests)
 	if err != nil {
+		err = k.fail(err)
+	}
+	if err = errors.Join(err, sent()); err != nil {
 		return err
 	}
 	for i, p := range patterns {

@@ -45,6 +45,8 @@ func report(err error) {
 		kind = "process-failed"
 	case errors.Is(err, comm.ErrRevoked):
 		kind = "revoked"
+	case errors.Is(err, errOthers):
+		kind = "others"
 	}
 	tell(fmt.Sprintf("failed %d %s %q", time.Now().UnixNano(), kind, err))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,10 @@ type field[T comparable] struct {
 	salt  uint64
 	op    operation[T] // all accumulates are of one, or floats might be rounded
 }
+
+// errOthers is what another rank's memory does not hold. That of one that has left or
+// died may hold anything before this rank is told.
+var errOthers = errors.New("the memory of another rank")
 
 // window makes one and does some epochs of any kind.
 func (e element[T]) window(k *call) (err error) {
@@ -129,7 +134,7 @@ func (f *field[T]) fence() error {
 		pieces = append(pieces, piece{t, at, got})
 		if part, ok := f.w.Shared(t); ok {
 			if err := same("the part as memory", part, f.parts[t]); err != nil {
-				return err
+				return fmt.Errorf("%w: %w", errOthers, err)
 			}
 		}
 	}
@@ -251,7 +256,9 @@ func (f *field[T]) locks() error {
 				err = f.w.FlushLocal(t)
 			}
 			if err == nil {
-				err = same("what was replaced", got, f.parts[t][at:at+f.n])
+				if err = same("what was replaced", got, f.parts[t][at:at+f.n]); err != nil {
+					err = fmt.Errorf("%w: %w", errOthers, err)
+				}
 			}
 		}
 		if err == nil {
@@ -262,7 +269,9 @@ func (f *field[T]) locks() error {
 			_, err = f.w.RGet(got, t, at).Wait()
 		}
 		if err == nil {
-			err = same("what was put", got, b)
+			if err = same("what was put", got, b); err != nil {
+				err = fmt.Errorf("%w: %w", errOthers, err)
+			}
 		}
 		if err != nil {
 			return err
