@@ -115,7 +115,8 @@ func (d *domain) initHeap() error {
 }
 
 // closeHeap is called by Close before anything is unmapped. It leaves the
-// memory that lasts.
+// memory that lasts. What is in the others stays too, for as long as a rank has the
+// file: where one has died this rank does not wait for those that still read it.
 func (d *domain) closeHeap() {
 	if d.seg == nil {
 		return
@@ -128,7 +129,6 @@ func (d *domain) closeHeap() {
 		s.d = nil
 		if !s.lasting {
 			s.release()
-			d.punch(s.extent)
 		}
 	}
 	d.heap.slots = [dirEntries]*shared{}
