@@ -95,7 +95,7 @@ func learnType(t reflect.Type) *typeInfo {
 	info := &typeInfo{size: int(t.Size()), align: t.Align(), elem: -1}
 	kind := t.Kind()
 	if at, what := findPointer(t, t.String()); what != "" && at == t.String() {
-		info.err = fmt.Errorf("%w: %s is, or holds, a pointer", ErrType, t)
+		info.err = fmt.Errorf("%w: %s holds pointers", ErrType, t)
 	} else if what != "" {
 		info.err = fmt.Errorf("%w: %s holds pointers: %s is a %s", ErrType, t, at, what)
 	} else if isLoc(t) {

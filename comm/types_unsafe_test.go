@@ -26,15 +26,15 @@ func TestTypesThatCannotBeSent(t *testing.T) {
 		info *typeInfo
 		text string
 	}{
-		{infoOf[string](), "string is, or holds, a pointer"},
-		{infoOf[*int](), "*int is a ptr"},
+		{infoOf[string](), ": string holds pointers"},
+		{infoOf[*int](), "*int holds pointers"},
 		{infoOf[named](), "comm.named.B.Name is a string"},
 		{infoOf[[2][]byte](), "[2][]uint8[0] is a slice"},
-		{infoOf[any](), "is a interface"},
-		{infoOf[map[int]int](), "is a map"},
-		{infoOf[chan int](), "is a chan"},
-		{infoOf[func()](), "is a func"},
-		{infoOf[unsafe.Pointer](), "is a unsafe.Pointer"},
+		{infoOf[any](), "interface {} holds pointers"},
+		{infoOf[map[int]int](), "map[int]int holds pointers"},
+		{infoOf[chan int](), "chan int holds pointers"},
+		{infoOf[func()](), "func() holds pointers"},
+		{infoOf[unsafe.Pointer](), "unsafe.Pointer holds pointers"},
 		{infoOf[struct{ P [1]struct{ Q error } }](), ".P[0].Q is a interface"},
 	} {
 		require.ErrorIs(t, c.info.err, ErrType)
