@@ -59,9 +59,8 @@ type Port struct {
 	all     []*Transfer
 }
 
-// OpenPort opens the context's port; a context has one. The context's own
-// messages are not used. The caller closes the port before the engine, or
-// leaves it to the engine's end.
+// OpenPort opens the context's port; a context has one, and then no messages of
+// its own. The caller closes the port before the engine, or leaves it to its end.
 func (c *Context) OpenPort(s Service) (*Port, error) {
 	return c.OpenPortFor(func(*Port) Service { return s })
 }
