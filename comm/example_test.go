@@ -43,7 +43,7 @@ func ExampleSend() {
 	fmt.Println(err)
 	// Output:
 	// 0 5 2 <nil>
-	// comm: Send (world, rank 0, tag 5): type cannot be sent: string holds pointers: string is a string
+	// comm: Send (world, rank 0, tag 5): type cannot be sent: string holds pointers
 }
 
 func ExampleAllreduce() {
