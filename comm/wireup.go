@@ -201,7 +201,7 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	case av.Len() == w.Size:
 		how = there
 	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
-		how = fmt.Sprintf("symmetrically, from %s port %d on", w.Node, w.BasePort)
+		how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
 		err = insertSymmetric(w, av)
 	case w.Listener != nil && len(w.Addrs) == w.Size && sameAddress(string(ep.Address()), w.Addrs[w.Rank]):
 		how = "in bulk, from the launcher's list"
@@ -223,24 +223,39 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	return how, nil
 }
 
-// insertSymmetric inserts all ranks in one call and checks both ends of what
-// came of it.
+// insertSymmetric inserts the ranks that follow on each other on a host in one
+// call, and checks both ends of what came of it.
 func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
-	first, err := av.InsertSym(w.Node, 1, strconv.Itoa(w.BasePort), w.Size)
-	if err != nil {
-		return fmt.Errorf("insert %d addresses from %s port %d: %w", w.Size, w.Node, w.BasePort, err)
-	}
-	if first != 0 {
-		return fmt.Errorf("the first address has index %d", first)
-	}
-	for _, i := range []int{0, w.Size - 1} {
-		want := net.JoinHostPort(w.Node, strconv.Itoa(w.BasePort+i))
-		got, err := av.Lookup(transport.Addr(i))
-		if err != nil {
-			return fmt.Errorf("look rank %d up: %w", i, err)
+	next := make([]int, len(w.Hosts)) // port, by host
+	var ends [2]string
+	for rank := 0; rank < w.Size; {
+		host := w.Nodes[rank]
+		n := 1
+		for rank+n < w.Size && w.Nodes[rank+n] == host {
+			n++
 		}
-		if !sameAddress(string(got), want) {
-			return fmt.Errorf("rank %d should be at %s, and is taken to be at %s", i, want, got)
+		port := w.BasePort + next[host]
+		first, err := av.InsertSym(w.Hosts[host], 1, strconv.Itoa(port), n)
+		if err != nil {
+			return fmt.Errorf("insert %d addresses from %s port %d: %w", n, w.Hosts[host], port, err)
+		}
+		if int(first) != rank {
+			return fmt.Errorf("the address of rank %d has index %d", rank, first)
+		}
+		if rank == 0 {
+			ends[0] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port))
+		}
+		next[host] += n
+		rank += n
+		ends[1] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port+n-1))
+	}
+	for i, rank := range []int{0, w.Size - 1} {
+		got, err := av.Lookup(transport.Addr(rank))
+		if err != nil {
+			return fmt.Errorf("look rank %d up: %w", rank, err)
+		}
+		if !sameAddress(string(got), ends[i]) {
+			return fmt.Errorf("rank %d should be at %s, and is taken to be at %s", rank, ends[i], got)
 		}
 	}
 	return nil

@@ -274,7 +274,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		Params: bootstrap.CardParams(r.job.Params),
 	}
 	if p.lay.base != 0 {
-		card.Node, card.BasePort = layoutHost, p.lay.base
+		card.Hosts, card.BasePort = []string{layoutHost}, p.lay.base
 	}
 	card.Addrs = p.lay.addrs
 	if p.mem != nil {
@@ -294,7 +294,7 @@ func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
 		r.verbose("job %s: the ranks share memory", r.id)
 	}
 	if card.BasePort != 0 {
-		r.verbose("job %s: rank i listens on %s, port %d+i", r.id, card.Node, card.BasePort)
+		r.verbose("job %s: rank i listens on %s, port %d+i", r.id, layoutHost, card.BasePort)
 	}
 	return in, nil
 }

@@ -58,7 +58,7 @@ func listens(w *bootstrap.World) error {
 	// As the tcp transport leaves it; a second program in the rank opens it again.
 	defer l.Close()
 	defer func() { _ = unix.Shutdown(int(w.Listener.Fd()), unix.SHUT_RD) }()
-	want := fmt.Sprintf("%s:%d", w.Node, w.BasePort+w.Rank)
+	want := fmt.Sprintf("%s:%d", w.Hosts[0], w.BasePort+w.Rank)
 	if len(w.Addrs) > 0 {
 		want = w.Addrs[w.Rank]
 	}

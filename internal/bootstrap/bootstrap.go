@@ -23,10 +23,11 @@ type World struct {
 	Params     *params.Set
 
 	// Where gorun laid out the tcp addresses. A symmetric layout names them by
-	// arithmetic: rank i listens on Node, port BasePort+i. Otherwise Addrs[i]
-	// is rank i's "host:port". Both are empty where the ranks must find their
-	// own addresses and exchange them through KVS.
-	Node     string
+	// arithmetic: the ranks of node n listen on Hosts[n], an IP address, in the
+	// order of their numbers on the ports from BasePort on. Otherwise Addrs[i] is
+	// rank i's "host:port". All are empty where the ranks must find their own
+	// addresses and exchange them through KVS.
+	Hosts    []string
 	BasePort int
 	Addrs    []string
 	Listener *os.File // this rank's listening socket, already bound; nil: none

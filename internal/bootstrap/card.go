@@ -51,7 +51,7 @@ type Card struct {
 	Nodes    []Run       `json:"nodes"`            // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`             // the app of each rank
 	Cores    int         `json:"cores"`            // hardware threads of the host that the ranks share
-	Node     string      `json:"node,omitempty"`
+	Hosts    []string    `json:"hosts,omitempty"` // with BasePort: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
 	Params   []CardParam `json:"params,omitempty"`
@@ -220,8 +220,8 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: memory file %d", c.Memory)
 	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:
 		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
-	case c.BasePort < 0 || c.BasePort != 0 && c.BasePort+c.Size-1 > 65535:
-		return fmt.Errorf("job card: base port %d for %d ranks", c.BasePort, c.Size)
+	case c.BasePort < 0 || c.BasePort > 65535:
+		return fmt.Errorf("job card: base port %d", c.BasePort)
 	}
 	for _, runs := range [][]Run{c.Nodes, c.AppNums} {
 		n := 0
@@ -233,6 +233,18 @@ func (c *Card) check() error {
 		}
 		if n != c.Size {
 			return fmt.Errorf("job card: %d of %d ranks have a place", n, c.Size)
+		}
+	}
+	if c.BasePort == 0 {
+		return nil
+	}
+	ports := make([]int, len(c.Hosts))
+	for _, r := range c.Nodes {
+		if r.Value >= len(ports) {
+			return fmt.Errorf("job card: no address of host %d", r.Value)
+		}
+		if ports[r.Value] += r.Count; ports[r.Value] > 65536-c.BasePort {
+			return fmt.Errorf("job card: base port %d for %d ranks on host %d", c.BasePort, ports[r.Value], r.Value)
 		}
 	}
 	return nil

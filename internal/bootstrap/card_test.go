@@ -16,7 +16,7 @@ func testCard() *Card {
 	secret := NewSecret()
 	return &Card{
 		JobID: "job1", Secret: secret[:], Size: 4, KVSName: "kvs_job1",
-		Nodes: Runs([]int{0, 0, 1, 1}), AppNums: Runs([]int{0, 0, 0, 1}), Node: "127.0.0.1", BasePort: 20000,
+		Nodes: Runs([]int{0, 0, 1, 1}), AppNums: Runs([]int{0, 0, 0, 1}), Hosts: []string{"127.0.0.1", "127.0.0.2"}, BasePort: 20000,
 		Params: []CardParam{{"engine.eager_limit", "4k", params.FromFlag}},
 	}
 }
@@ -95,8 +95,9 @@ func TestCardChecks(t *testing.T) {
 		"job":       func(c *Card) { c.JobID = "" },
 		"secret":    func(c *Card) { c.Secret = c.Secret[:31] },
 		"addresses": func(c *Card) { c.Addrs = []string{"a"} },
-		"port":      func(c *Card) { c.BasePort = 65533 },
+		"port":      func(c *Card) { c.BasePort = 65535 },
 		"memory":    func(c *Card) { c.Memory = -1 },
+		"hosts":     func(c *Card) { c.Hosts = c.Hosts[:1] },
 		"few":       func(c *Card) { c.Nodes = c.Nodes[:1] },
 		"many":      func(c *Card) { c.Nodes[1].Count = 1 << 40 },
 		"negative":  func(c *Card) { c.AppNums[1].Value = -1 },

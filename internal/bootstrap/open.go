@@ -106,7 +106,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		Rank: rank, Size: card.Size,
 		AppNum: expand(card.AppNums, card.Size)[rank], Nodes: expand(card.Nodes, card.Size),
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: "gorun", Params: set,
-		Cores: card.Cores, Node: card.Node, BasePort: card.BasePort, Addrs: card.Addrs,
+		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs,
 	}
 	listen, again := -1, false
 	if text := getenv(EnvListenFD); text != "" {
