@@ -51,7 +51,7 @@ type Card struct {
 	Nodes    []Run       `json:"nodes"`            // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`             // the app of each rank
 	Cores    int         `json:"cores"`            // hardware threads of the host that the ranks share
-	Hosts    []string    `json:"hosts,omitempty"` // with BasePort: the address of each host
+	Hosts    []string    `json:"hosts,omitempty"`  // with BasePort: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
 	Params   []CardParam `json:"params,omitempty"`
