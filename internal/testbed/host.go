@@ -1,0 +1,103 @@
+package testbed
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+)
+
+// Host is one of a cluster's.
+type Host struct {
+	cluster *Cluster
+	info    hostInfo
+	cut     atomic.Bool
+}
+
+// hostInfo is what the keeper tells of a host.
+type hostInfo struct {
+	Name, Addr string
+	Link       string // the end of its cable that is at the bridge
+	Namespaces string // folder of the files that stand for them
+}
+
+// Name is the host's, which it has for itself and which resolves everywhere.
+func (h *Host) Name() string { return h.info.Name }
+
+// Addr is the host's address, IPv4.
+func (h *Host) Addr() string { return h.info.Addr }
+
+// Cut pulls the host's cable: from now on nothing comes through, and nobody is
+// told so.
+func (h *Host) Cut() {
+	h.link("down")
+	h.cut.Store(true)
+}
+
+// Join puts the cable back.
+func (h *Host) Join() {
+	h.link("up")
+	h.cut.Store(false)
+}
+
+func (h *Host) link(state string) {
+	if err := ip("link set " + h.info.Link + " " + state); err != nil {
+		h.cluster.fail("%s: %v", h.info.Name, err)
+	}
+}
+
+// Command is a command that runs in the host, in the directory of this process;
+// the Dir of the result does not count. A name without a slash is looked up in
+// the host. Its process is the program's, so that signals arrive.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	ns := h.info.Namespaces
+	// Not "ip netns exec", under whose new /sys there are no cgroups, which slurmd
+	// needs.
+	enter := []string{"--net=" + ns + "/net", "--uts=" + ns + "/uts", "--mount=" + ns + "/mnt", "--", "env", "-C", dir, "--", name}
+	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+}
+
+// ip has iproute2 do what the lines say, up to the first that fails.
+func ip(lines ...string) error {
+	cmd := exec.Command(program("ip"), "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip: %w: %s", err, oneLine(out))
+	}
+	return nil
+}
+
+// oneLine is a program's output in an error.
+func oneLine(out []byte) string {
+	return strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// program finds what need not be in the PATH of the user: a daemon. Where it is
+// missing, starting the result says so.
+func program(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if path, err := exec.LookPath(dir + "/" + name); err == nil {
+			return path
+		}
+	}
+	return name
+}
+
+// need says which package to install where programs are missing.
+func need(packages map[string]string) error {
+	for name, pkg := range packages {
+		if _, err := exec.LookPath(program(name)); err != nil {
+			return fmt.Errorf("no %s: install %s (make test-deps does)", name, pkg)
+		}
+	}
+	return nil
+}

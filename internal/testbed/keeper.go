@@ -1,0 +1,177 @@
+package testbed
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// keeperEnv makes a binary with this package the keeper, before its main begins.
+const keeperEnv = "WEFT_TESTBED_KEEPER"
+
+// What a keeper is asked for, a request and then its reply, in JSON.
+const (
+	opUp    = "up"    // N hosts at least
+	opSlurm = "slurm" // over the hosts
+)
+
+type request struct {
+	Op string
+	N  int
+}
+
+type reply struct {
+	Error string
+	Info  info
+}
+
+// info is what the keeper tells of the cluster.
+type info struct {
+	ID        int
+	Dir       string
+	Address   string
+	Hosts     []hostInfo
+	SlurmConf string
+}
+
+// replyTimeout bounds a request; starting Slurm takes the longest.
+const replyTimeout = 90 * time.Second
+
+// keeper is the process that keeps a cluster, as the test sees it.
+type keeper struct {
+	cmd      *exec.Cmd
+	requests *os.File
+	replies  *os.File
+	decoder  *json.Decoder
+}
+
+func startKeeper() (*keeper, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	requestsRead, requests, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer requestsRead.Close() //nolint:errcheck // the keeper's
+	replies, repliesWrite, err := os.Pipe()
+	if err != nil {
+		_ = requests.Close()
+		return nil, err
+	}
+	defer repliesWrite.Close() //nolint:errcheck // the keeper's
+	cmd := exec.Command(exe)
+	cmd.Env = []string{keeperEnv + "=1"}
+	for _, name := range []string{"PATH", "HOME", "XDG_CACHE_HOME", "LANG"} {
+		if v, ok := os.LookupEnv(name); ok { // and nothing that a test set
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	cmd.Dir = "/"
+	cmd.Stdin, cmd.Stderr = requestsRead, os.Stderr
+	cmd.ExtraFiles = []*os.File{repliesWrite}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends the test's group is not for the keeper
+	if err := cmd.Start(); err != nil {
+		_ = requests.Close()
+		_ = replies.Close()
+		return nil, err
+	}
+	return &keeper{cmd: cmd, requests: requests, replies: replies, decoder: json.NewDecoder(replies)}, nil
+}
+
+func (k *keeper) ask(r request) (info, error) {
+	if err := json.NewEncoder(k.requests).Encode(r); err != nil {
+		return info{}, fmt.Errorf("the keeper of the hosts is gone: %w", err)
+	}
+	if err := k.replies.SetReadDeadline(time.Now().Add(replyTimeout)); err != nil {
+		return info{}, err
+	}
+	var re reply
+	if err := k.decoder.Decode(&re); err != nil {
+		return info{}, fmt.Errorf("the keeper of the hosts is gone: %w", err)
+	}
+	if re.Error != "" {
+		return info{}, errors.New(re.Error)
+	}
+	return re.Info, nil
+}
+
+// end waits until the keeper has removed everything.
+func (k *keeper) end() error {
+	_ = k.requests.Close()
+	_ = k.replies.Close()
+	if err := k.cmd.Wait(); err != nil {
+		return fmt.Errorf("testbed: removing the hosts: %w", err)
+	}
+	return nil
+}
+
+func init() {
+	if os.Getenv(keeperEnv) != "" {
+		_ = os.Unsetenv(keeperEnv)
+		os.Exit(keep(os.Stdin, os.NewFile(3, "replies")))
+	}
+}
+
+// keep is the keeper: it serves requests until there will be none and removes
+// what it made.
+func keep(requests io.Reader, replies io.Writer) int {
+	syscall.CloseOnExec(3)
+	// Not ignored, which children would inherit: a reply that nobody reads, or an
+	// error that nobody sees, is no reason to leave everything as it is.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+
+	var b bed
+	next := make(chan request)
+	go func() { // ends with the pipe, or the process
+		defer close(next)
+		for d := json.NewDecoder(requests); ; {
+			var r request
+			if d.Decode(&r) != nil {
+				return
+			}
+			next <- r
+		}
+	}()
+	for {
+		select {
+		case <-end:
+		case r, ok := <-next:
+			if !ok {
+				break
+			}
+			var re reply
+			if err := b.serve(r); err != nil {
+				re.Error = err.Error()
+			}
+			re.Info = b.info
+			_ = json.NewEncoder(replies).Encode(re)
+			continue
+		}
+		break
+	}
+	if err := b.down(); err != nil {
+		fmt.Fprintln(os.Stderr, "testbed:", err)
+		return 1
+	}
+	return 0
+}
+
+func (b *bed) serve(r request) error {
+	switch r.Op {
+	case opUp:
+		return b.up(r.N)
+	case opSlurm:
+		return b.slurm()
+	}
+	return fmt.Errorf("no request %q", r.Op)
+}

@@ -1,0 +1,136 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// writeFiles writes what the hosts share: names, keys, settings of ssh.
+func (b *bed) writeFiles() error {
+	id, dir := b.info.ID, b.info.Dir
+	for _, key := range []string{"key", "hostkey"} {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", bedMark(id), "-f", dir+"/"+key).CombinedOutput(); err != nil {
+			return fmt.Errorf("ssh-keygen: %w: %s", err, oneLine(out))
+		}
+	}
+	outside, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	hosts := append([]string{"127.0.0.1 localhost", b.info.Address + " " + outside}, b.names()...)
+	files := map[string]string{
+		"hosts":      strings.Join(hosts, "\n") + "\n",
+		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // or unknown names wait for a DNS that is not there
+		"shadow":     "root:*:19000:0:99999:7:::\n",                                // sshd keeps out who is locked
+		"ssh_config": b.sshConfig(),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(dir+"/shadow", 0o600); err != nil {
+		return err
+	}
+	return b.sshdConfig()
+}
+
+func (b *bed) sshConfig() string {
+	id := b.info.ID
+	var s strings.Builder
+	add := func(name string, last int) { fmt.Fprintf(&s, "Host %s\n  HostName %s\n", name, bedAddr(id, last)) }
+	for i := 1; i <= MaxHosts; i++ {
+		add(hostName(id, i), i)
+	}
+	add(unusedName(id), unusedAddr)
+	add(blackHoleName(id), blackHoleAddr)
+	add(passwordName(id), 1)
+	fmt.Fprintf(&s, "  Port %d\n", PasswordPort)
+	fmt.Fprintf(&s, "Host w%dn* %s.*\n  BatchMode yes\n", id, strings.TrimSuffix(bedAddr(id, 0), ".0"))
+	fmt.Fprintf(&s, `Host *
+  User root
+  IdentityFile %s/key
+  IdentitiesOnly yes
+  IdentityAgent none
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  GlobalKnownHostsFile /dev/null
+  LogLevel ERROR
+`, b.info.Dir)
+	return s.String()
+}
+
+// sshdConfig writes the settings of the two sshd that every host has.
+func (b *bed) sshdConfig() error {
+	dir := b.info.Dir
+	common := "HostKey " + dir + "/hostkey\nPidFile none\nUsePAM no\nUseDNS no\nStrictModes no\nPrintMotd no\n" +
+		"MaxStartups 512\nMaxSessions 512\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"
+	// Newer ones keep out for a while who connects and goes, as tests do.
+	if exec.Command(program("sshd"), "-t", "-h", dir+"/hostkey", "-o", "PerSourcePenalties=no", "-f", "/dev/null").Run() == nil {
+		common += "PerSourcePenalties no\n"
+	}
+	for name, text := range map[string]string{
+		"sshd_config":          "Port 22\nAuthorizedKeysFile " + dir + "/key.pub\nPasswordAuthentication no\n",
+		"sshd_password_config": "Port " + strconv.Itoa(PasswordPort) + "\nPubkeyAuthentication no\nPasswordAuthentication yes\n",
+	} {
+		if err := os.WriteFile(dir+"/"+name, []byte(common+text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startSSH starts the sshd of a host.
+func (b *bed) startSSH(c *cell) error {
+	for _, config := range []string{"sshd_config", "sshd_password_config"} {
+		d, err := c.start(config, nil, program("sshd"), "-D", "-e", "-f", b.info.Dir+"/"+config)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.info.Name, err)
+		}
+		c.sshd = append(c.sshd, d)
+	}
+	return nil
+}
+
+// awaitSSH waits until both sshd answer.
+func (c *cell) awaitSSH() error {
+	for i, port := range []int{22, PasswordPort} {
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			err := greeted(net.JoinHostPort(c.info.Addr, strconv.Itoa(port)))
+			if err == nil {
+				break
+			}
+			if ended := c.sshd[i].check(); ended != nil {
+				return fmt.Errorf("%s: %w", c.info.Name, ended)
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("%s: sshd: %w", c.info.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func greeted(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // read enough
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	var hello [4]byte
+	if _, err := io.ReadFull(conn, hello[:]); err != nil {
+		return err
+	}
+	if string(hello[:]) != "SSH-" {
+		return errors.New("not an SSH server")
+	}
+	return nil
+}
