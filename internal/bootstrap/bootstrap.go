@@ -37,6 +37,15 @@ type World struct {
 	// closes it.
 	Memory *os.File
 
+	// News is where gorun writes which ranks have failed (wire.AppendNews), for
+	// this rank alone; nil: it ends the job at the first that does. Who reads it
+	// closes it.
+	News *os.File
+
+	// Epoch counts how often gorun has started the whole job anew; 0 is the first
+	// time.
+	Epoch int
+
 	KVS KVS // never nil; of a world of one it is local
 }
 

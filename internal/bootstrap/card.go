@@ -19,6 +19,7 @@ const (
 	EnvJobFD    = "WEFT_JOB_FD"    // inherited descriptor of the job card
 	EnvListenFD = "WEFT_LISTEN_FD" // inherited listening tcp socket; absent: none
 	EnvJobID    = "WEFT_JOB_ID"    // marks every descendant of the job; not a secret
+	EnvEpoch    = "WEFT_EPOCH"     // decimal; Card.Epoch for programs that do not read the card
 )
 
 // The job card is one sealed memfd that all ranks of a host share, so it is
@@ -48,6 +49,8 @@ type Card struct {
 	KVSName  string      `json:"kvs"`
 	Control  int         `json:"control"`          // number of the PMI-1 descriptor in every rank
 	Memory   int         `json:"memory,omitempty"` // number of the memory file in every rank; 0: none
+	News     int         `json:"news,omitempty"`   // number of the socket, another one in every rank, on which gorun tells of failures; 0: none
+	Epoch    int         `json:"epoch,omitempty"`  // how often the job has been started anew
 	Nodes    []Run       `json:"nodes"`            // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`             // the app of each rank
 	Cores    int         `json:"cores"`            // hardware threads of the host that the ranks share
@@ -218,6 +221,10 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: secret of %d bytes", len(c.Secret))
 	case c.Memory < 0:
 		return fmt.Errorf("job card: memory file %d", c.Memory)
+	case c.News < 0:
+		return fmt.Errorf("job card: news on descriptor %d", c.News)
+	case c.Epoch < 0:
+		return fmt.Errorf("job card: epoch %d", c.Epoch)
 	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:
 		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
 	case c.BasePort < 0 || c.BasePort > 65535:

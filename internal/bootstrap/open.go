@@ -106,7 +106,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		Rank: rank, Size: card.Size,
 		AppNum: expand(card.AppNums, card.Size)[rank], Nodes: expand(card.Nodes, card.Size),
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: "gorun", Params: set,
-		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs,
+		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
 	}
 	listen, again := -1, false
 	if text := getenv(EnvListenFD); text != "" {
@@ -116,6 +116,9 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	if card.Memory != 0 && !memoryFile(card.Memory) {
 		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
+	}
+	if card.News != 0 && !newsSocket(card.News) {
+		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.News)
 	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, reason: true}
 	if err := kvs.init(ctx); err != nil {
@@ -131,6 +134,11 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	if again { // nobody connects before all listen
 		if err := kvs.Fence(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if card.News != 0 {
+		if w.News, err = newsFile(card.News); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,101 @@
+package bootstrap
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestNewsSocket(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	packets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(packets[0])
+	defer unix.Close(packets[1])
+	listener, err := net.Listen("unix", t.TempDir()+"/socket")
+	require.NoError(t, err)
+	defer listener.Close()
+	listens, err := listener.(*net.UnixListener).File()
+	require.NoError(t, err)
+	defer listens.Close()
+	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(tcp)
+	require.True(t, newsSocket(pair[0]))
+	for _, fd := range []int{-1, 1 << 20, packets[0], int(listens.Fd()), tcp} {
+		require.False(t, newsSocket(fd), "descriptor %d", fd)
+	}
+}
+
+// TestNewsOfCard opens a world whose card names the channel: what is written
+// there is read, and a Close ends the wait for more.
+func TestNewsOfCard(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	gorun := os.NewFile(uintptr(pair[0]), "gorun")
+	defer gorun.Close()
+	ctl, done := script(t, stepInit, stepEnd)
+	secret := NewSecret()
+	w := openCard(t, ctl, &Card{
+		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, News: pair[1], Epoch: 3,
+		Nodes: Runs([]int{0, 0}), AppNums: Runs([]int{0, 0}),
+	})
+	require.Equal(t, 3, w.Epoch)
+	require.NotNil(t, w.News)
+	flags, err := unix.FcntlInt(uintptr(pair[1]), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.NotZero(t, flags&unix.FD_CLOEXEC)
+
+	_, err = gorun.WriteString("failed 1\n")
+	require.NoError(t, err)
+	b := make([]byte, 100)
+	n, err := w.News.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, "failed 1\n", string(b[:n]))
+	read := make(chan error, 1)
+	go func() { // ends with Close
+		_, err := w.News.Read(b)
+		read <- err
+	}()
+	time.Sleep(time.Millisecond) // most likely it waits by now
+	require.NoError(t, w.News.Close())
+	require.ErrorIs(t, <-read, os.ErrClosed)
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-done)
+}
+
+// openCard opens the world of rank 0 of a card.
+func openCard(t *testing.T, ctl int, c *Card) *World {
+	t.Helper()
+	f, err := c.Seal()
+	require.NoError(t, err)
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3) // which Open closes
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	w, err := open(t.Context(), env(EnvJobFD, strconv.Itoa(fd), EnvRank, "0", "PMI_FD", strconv.Itoa(ctl),
+		"PMI_RANK", "0", "PMI_SIZE", strconv.Itoa(c.Size)), io.Discard)
+	require.NoError(t, err)
+	return w
+}
+
+func TestNewsOfBadCards(t *testing.T) {
+	for _, spoil := range []func(c *Card){func(c *Card) { c.News = -1 }, func(c *Card) { c.Epoch = -1 }} {
+		c := testCard()
+		c.Version = cardVersion
+		spoil(c)
+		text, err := json.Marshal(c)
+		require.NoError(t, err)
+		_, err = parseCard(append([]byte(cardMagic), text...))
+		require.Error(t, err)
+	}
+}
