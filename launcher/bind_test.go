@@ -2,88 +2,13 @@ package launcher
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/place"
 )
-
-// machine makes a /sys/devices/system of cores with two threads each, c and
-// c+cores, shared out to nodes in order.
-func machine(t *testing.T, cores, nodes int) string {
-	t.Helper()
-	sys := t.TempDir()
-	write := func(text string, path ...string) {
-		name := filepath.Join(append([]string{sys}, path...)...)
-		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		require.NoError(t, os.WriteFile(name, []byte(text+"\n"), 0o644))
-	}
-	for c := range 2 * cores {
-		write(fmt.Sprintf("%d,%d", c%cores, c%cores+cores), "cpu", fmt.Sprintf("cpu%d", c), "topology", "thread_siblings_list")
-	}
-	for n := range nodes {
-		lo, hi := n*cores/nodes, (n+1)*cores/nodes-1
-		write(fmt.Sprintf("%d-%d,%d-%d", lo, hi, lo+cores, hi+cores), "node", fmt.Sprintf("node%d", n), "cpulist")
-	}
-	return sys
-}
-
-func upTo(n int) (list []int) {
-	for i := range n {
-		list = append(list, i)
-	}
-	return list
-}
-
-func TestTopology(t *testing.T) {
-	topo := readTopology(machine(t, 4, 2), upTo(8))
-	require.Equal(t, [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}, topo.cores)
-	require.Equal(t, [][]int{{0, 1, 4, 5}, {2, 3, 6, 7}}, topo.numa)
-
-	some := readTopology(machine(t, 4, 2), []int{1, 2, 6}) // a cpuset
-	require.Equal(t, [][]int{{1}, {2, 6}}, some.cores)
-	require.Equal(t, [][]int{{1}, {2, 6}}, some.numa)
-
-	none := readTopology("/nonexistent", upTo(2))
-	require.Equal(t, [][]int{{0}, {1}}, none.cores)
-	require.Equal(t, [][]int{{0, 1}}, none.numa)
-}
-
-func TestPlace(t *testing.T) {
-	topo := readTopology(machine(t, 4, 2), upTo(8))
-	for _, c := range []struct {
-		bind job.Bind
-		np   int
-		want [][]int
-	}{
-		{job.BindNone, 2, [][]int{nil, nil}},
-		{job.BindCore, 1, [][]int{{0, 1, 2, 3, 4, 5, 6, 7}}},
-		{job.BindCore, 2, [][]int{{0, 1, 4, 5}, {2, 3, 6, 7}}},
-		{job.BindCore, 3, [][]int{{0, 4}, {1, 5}, {2, 3, 6, 7}}},
-		{job.BindCore, 4, [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
-		{job.BindCore, 8, [][]int{{0, 4}, {0, 4}, {1, 5}, {1, 5}, {2, 6}, {2, 6}, {3, 7}, {3, 7}}},
-		{job.BindNUMA, 1, [][]int{{0, 1, 4, 5}}},
-		{job.BindNUMA, 3, [][]int{{0, 1, 4, 5}, {0, 1, 4, 5}, {2, 3, 6, 7}}},
-	} {
-		for r, want := range c.want {
-			require.Equal(t, want, topo.place(c.bind, r, c.np), "%s rank %d of %d", c.bind, r, c.np)
-		}
-	}
-	require.Equal(t, 4, topo.maxprocs(nil, 2))
-	require.Equal(t, 2, topo.maxprocs(nil, 8))
-	require.Equal(t, 2, topo.maxprocs([]int{3}, 1))
-	require.Equal(t, 4, topo.maxprocs([]int{0, 1, 2, 3}, 8))
-}
-
-func TestCPUList(t *testing.T) {
-	require.Equal(t, []int{0, 1, 2, 8, 10, 11}, parseCPUList("0-2,8,10-11"))
-	for _, text := range []string{"", "a", "3-1", "-1", "1-", "0-99999999999", "0,,1"} {
-		require.Nil(t, parseCPUList(text), text)
-	}
-}
 
 func TestBinding(t *testing.T) {
 	cpus := allowedCPUs()
@@ -103,7 +28,7 @@ func TestBinding(t *testing.T) {
 			if where == nil {
 				where = cpus
 			}
-			require.Equal(t, where, parseCPUList(got[2]), lines[r])
+			require.Equal(t, where, place.ParseCPUs(got[2]), lines[r])
 			require.Equal(t, fmt.Sprint(topo.maxprocs(topo.place(bind, r, 3), 3)), got[4])
 		}
 	}

@@ -1,0 +1,97 @@
+package place
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+func readCPUs(file string) []int {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	return ParseCPUs(strings.TrimSpace(string(text)))
+}
+
+// ParseCPUs reads a list of hardware threads as the kernel writes it, in
+// ascending order: "0-3,8,10-11"; nil if it is something else.
+func ParseCPUs(text string) []int {
+	var list []int
+	for part := range strings.SplitSeq(text, ",") {
+		lo, hi, isRange := strings.Cut(part, "-")
+		a, ok := number(lo, maxCPUs-1)
+		b := a
+		if ok && isRange {
+			b, ok = number(hi, maxCPUs-1)
+		}
+		if !ok || b < a || len(list) > 0 && a <= list[len(list)-1] {
+			return nil
+		}
+		for c := a; c <= b; c++ {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// FormatCPUs writes what ParseCPUs reads.
+func FormatCPUs(list []int) string {
+	var b strings.Builder
+	for i := 0; i < len(list); {
+		k := i + 1
+		for k < len(list) && list[k] == list[k-1]+1 {
+			k++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(span(list[i], list[k-1]))
+		i = k
+	}
+	return b.String()
+}
+
+// span writes numbers from lo to hi.
+func span(lo, hi int) string {
+	if lo == hi {
+		return strconv.Itoa(lo)
+	}
+	return strconv.Itoa(lo) + "-" + strconv.Itoa(hi)
+}
+
+// number reads digits, and nothing else.
+func number(text string, most int) (n int, ok bool) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n <= most
+}
+
+// excerpt quotes a user's or another host's text for a message of one line.
+func excerpt(text string) string {
+	const most = 60
+	if len(text) <= most {
+		return strconv.Quote(text)
+	}
+	return strconv.Quote(text[:most]) + "…"
+}
+
+func setOf(list []int) map[int]bool {
+	set := make(map[int]bool, len(list))
+	for _, c := range list {
+		set[c] = true
+	}
+	return set
+}
+
+func filter(list []int, may map[int]bool) []int {
+	var out []int
+	for _, c := range list {
+		if may[c] {
+			out = append(out, c)
+		}
+	}
+	return out
+}

@@ -1,0 +1,2 @@
+// Package place says which rank runs on which host, and on which of its cores.
+package place
