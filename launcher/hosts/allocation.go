@@ -1,0 +1,164 @@
+package hosts
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// The resource managers whose allocations are known.
+const (
+	Slurm = "slurm"
+	PBS   = "pbs" // also Torque
+	LSF   = "lsf"
+	SGE   = "sge" // Grid Engine
+)
+
+// Allocation is what a resource manager has given to the job of a user in
+// which the launcher runs.
+type Allocation struct {
+	Manager     string // Slurm, PBS, LSF or SGE
+	JobID       string // as the manager calls it; empty where it does not say
+	Hosts       []Host // with slots, in the manager's order
+	CPUsPerTask int    // Slurm's; 0: unknown
+}
+
+// Manager returns which resource manager the environment is of; empty: none.
+// Under several the first of them counts.
+func Manager(getenv func(string) string) string {
+	for _, m := range []struct {
+		name string
+		vars []string
+	}{
+		{Slurm, slurmJobID},
+		{PBS, []string{"PBS_NODEFILE"}},
+		{LSF, []string{"LSB_MCPU_HOSTS", "LSB_HOSTS", "LSB_DJOB_HOSTFILE"}},
+		{SGE, []string{"PE_HOSTFILE"}},
+	} {
+		if name, _ := first(getenv, m.vars...); name != "" {
+			return m.name
+		}
+	}
+	return ""
+}
+
+// FromEnvironment reads the allocation that the environment tells of; nil and
+// no error where there is none. getenv and readFile are as in package os. An
+// error names the variable.
+func FromEnvironment(getenv func(string) string, readFile func(string) ([]byte, error)) (*Allocation, error) {
+	a := &Allocation{Manager: Manager(getenv)}
+	var err error
+	switch a.Manager {
+	case Slurm:
+		err = a.slurm(getenv)
+	case PBS:
+		a.JobID = getenv("PBS_JOBID")
+		err = a.linePerSlot("PBS_NODEFILE", getenv, readFile)
+	case LSF:
+		err = a.lsf(getenv, readFile)
+	case SGE:
+		a.JobID = getenv("JOB_ID")
+		err = a.sge(getenv, readFile)
+	default:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// first returns the first variable that is set, and its value.
+func first(getenv func(string) string, names ...string) (name, value string) {
+	for _, n := range names {
+		if v := strings.TrimSpace(getenv(n)); v != "" {
+			return n, v
+		}
+	}
+	return "", ""
+}
+
+// linePerSlot reads a file with a line for each slot.
+func (a *Allocation) linePerSlot(name string, getenv func(string) string, readFile func(string) ([]byte, error)) error {
+	file := getenv(name)
+	text, err := readFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", name, file, cause(err))
+	}
+	if a.Hosts, err = ReadFile(file, bytes.NewReader(text)); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for i := range a.Hosts {
+		a.Hosts[i].Slots = max(a.Hosts[i].Slots, 1)
+	}
+	return nil
+}
+
+func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]byte, error)) error {
+	a.JobID = getenv("LSB_JOBID")
+	name, value := first(getenv, "LSB_MCPU_HOSTS", "LSB_HOSTS")
+	if name == "" {
+		return a.linePerSlot("LSB_DJOB_HOSTFILE", getenv, readFile)
+	}
+	var s Set
+	words := strings.Fields(value)
+	for i := 0; i < len(words); i++ {
+		h := Host{Name: words[i], Slots: 1}
+		if name == "LSB_MCPU_HOSTS" { // "a 4 b 4", and LSB_HOSTS is "a a b"
+			count := ""
+			if i++; i < len(words) {
+				count = words[i]
+			}
+			var ok bool
+			if h.Slots, ok = parseCount(count, Limit); !ok {
+				return fmt.Errorf("%s: expected the slots of %s, from 1 to %d, found %s", name, quote(h.Name), Limit, quote(count))
+			}
+		}
+		err := checkName(h.Name)
+		if err == nil {
+			err = s.Add(h)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	a.Hosts = s.Hosts()
+	return nil
+}
+
+// sge reads lines of host, slots, queue and processors.
+func (a *Allocation) sge(getenv func(string) string, readFile func(string) ([]byte, error)) error {
+	const name = "PE_HOSTFILE"
+	file := getenv(name)
+	text, err := readFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", name, file, cause(err))
+	}
+	var s Set
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		var ok bool
+		h := Host{Name: words[0]}
+		if len(words) > 1 {
+			h.Slots, ok = parseCount(words[1], Limit)
+		}
+		if err = checkName(h.Name); err == nil && !ok {
+			err = fmt.Errorf("expected HOST SLOTS QUEUE PROCESSORS, found %s", quote(strings.TrimSpace(line)))
+		}
+		if err == nil {
+			err = s.Add(h)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s:%d: %w", name, file, number, err)
+		}
+	}
+	if a.Hosts = s.Hosts(); a.Hosts == nil {
+		return fmt.Errorf("%s: %s:%d: the file names no host", name, file, max(number, 1))
+	}
+	return nil
+}

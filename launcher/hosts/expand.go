@@ -1,0 +1,152 @@
+package hosts
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Expand returns the names that a list stands for, in order:
+// "node[01-03,07],gpu1" is node01, node02, node03, node07 and gpu1. It is
+// Slurm's bracket form: a name may have several brackets, of which the last
+// counts fastest, and text behind them; the first number of a range gives the
+// digits that all of them have at least. An IPv6 address stands with brackets
+// around it or without. A name that the list holds twice is returned twice. It
+// is an error if there are more than Limit names, or none.
+func Expand(text string) ([]string, error) {
+	var names []string
+	for _, e := range split(text) {
+		more, err := expandOne(e, text, Limit-len(names))
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, more...)
+	}
+	return names, nil
+}
+
+// split cuts a list at its commas, except those in brackets.
+func split(text string) []string {
+	var list []string
+	depth, begin := 0, 0
+	for i := range len(text) {
+		switch text[i] {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth <= 0 {
+				list = append(list, strings.TrimSpace(text[begin:i]))
+				begin = i + 1
+			}
+		}
+	}
+	return append(list, strings.TrimSpace(text[begin:]))
+}
+
+// part is what an entry says up to the end of one of its brackets.
+type part struct {
+	literal string
+	numbers []string // nil: none follow
+}
+
+// expandOne expands one entry of a list into at most room names.
+func expandOne(e, list string, room int) ([]string, error) {
+	if e == "" {
+		return nil, fmt.Errorf("expected names of hosts separated by commas, found %s", quote(list))
+	}
+	if room < 1 {
+		return nil, tooMany(list)
+	}
+	if name, ok := address(e); ok {
+		return []string{name}, checkName(name)
+	}
+	var parts []part
+	count, length := 1, 0
+	for rest := e; rest != ""; {
+		literal, behind, found := strings.Cut(rest, "[")
+		if length += len(literal); length > maxName {
+			return nil, checkName(e)
+		}
+		if !found {
+			parts = append(parts, part{literal, nil})
+			break
+		}
+		inside, after, closed := strings.Cut(behind, "]")
+		if !closed {
+			return nil, fmt.Errorf(`expected "]" behind "[", found %s`, quote(e))
+		}
+		numbers, err := ranges(inside, e, room/count)
+		if err != nil {
+			return nil, err
+		}
+		count *= len(numbers)
+		length += len(numbers[0])
+		parts, rest = append(parts, part{literal, numbers}), after
+	}
+	names := make([]string, 0, count)
+	for i := range count {
+		name := nth(parts, i, count)
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// nth returns name i of count; the numbers of the last part change fastest.
+func nth(parts []part, i, count int) string {
+	var b strings.Builder
+	for _, p := range parts {
+		b.WriteString(p.literal)
+		if p.numbers != nil {
+			count /= len(p.numbers)
+			b.WriteString(p.numbers[i/count])
+			i %= count
+		}
+	}
+	return b.String()
+}
+
+// address reads an IPv6 address, in brackets or not.
+func address(e string) (string, bool) {
+	if inner, ok := strings.CutPrefix(e, "["); ok {
+		if e, ok = strings.CutSuffix(inner, "]"); !ok {
+			return "", false
+		}
+	}
+	a, err := netip.ParseAddr(e)
+	return e, err == nil && a.Is6()
+}
+
+func tooMany(list string) error {
+	return fmt.Errorf("expected at most %d hosts, found more in %s", Limit, quote(list))
+}
+
+// ranges expands what stands in brackets, "01-03,07", to at most room numbers.
+func ranges(inside, e string, room int) ([]string, error) {
+	const maxDigits = 18 // an int64 holds them all
+	var numbers []string
+	for part := range strings.SplitSeq(inside, ",") {
+		from, to, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			to = from
+		}
+		low, err1 := strconv.ParseInt(from, 10, 64)
+		high, err2 := strconv.ParseInt(to, 10, 64)
+		if err1 != nil || err2 != nil || low > high || len(from) > maxDigits || len(to) > maxDigits ||
+			!only(from, "0123456789") || !only(to, "0123456789") {
+			return nil, fmt.Errorf("expected a range such as [1-4,7], found %s in %s", quote(part), quote(e))
+		}
+		if high-low >= int64(room-len(numbers)) {
+			return nil, tooMany(e)
+		}
+		for n := low; n <= high; n++ {
+			numbers = append(numbers, fmt.Sprintf("%0*d", len(from), n))
+		}
+	}
+	return numbers, nil
+}

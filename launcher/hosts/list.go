@@ -1,0 +1,77 @@
+package hosts
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// ParseList reads a list of hosts as users of mpiexec write it behind -host:
+// "a:4,b,node[1-3]:2,user@c", that is [USER@]HOST[:SLOTS] separated by commas.
+// HOST may be a range, of which each host has the slots; an IPv6 address with
+// slots stands in brackets. A host that is named several times has one entry:
+// see Set.
+func ParseList(text string) ([]Host, error) {
+	var s Set
+	room := Limit
+	for _, e := range split(text) {
+		list, err := parseEntry(e, text, &room)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range list {
+			if err := s.Add(h); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.Hosts(), nil
+}
+
+// parseEntry reads one entry of a list and takes its hosts off room.
+func parseEntry(e, list string, room *int) ([]Host, error) {
+	if e == "" {
+		return nil, fmt.Errorf("expected HOST[:SLOTS] separated by commas, found %s", quote(list))
+	}
+	var h Host
+	name := e
+	if i := strings.LastIndexByte(e, '@'); i >= 0 {
+		h.User, name = e[:i], e[i+1:]
+		if err := CheckUser(h.User); err != nil {
+			return nil, err
+		}
+	}
+	name, count, counted := cutSlots(name)
+	if name == "" || counted && count == "" {
+		return nil, fmt.Errorf("expected HOST[:SLOTS], found %s", quote(e))
+	}
+	if counted {
+		var ok bool
+		if h.Slots, ok = parseCount(count, Limit); !ok {
+			return nil, fmt.Errorf("expected HOST[:SLOTS] with from 1 to %d slots, found %s", Limit, quote(e))
+		}
+	}
+	names, err := expandOne(name, list, *room)
+	if err != nil {
+		return nil, err
+	}
+	*room -= len(names)
+	hosts := make([]Host, len(names))
+	for i, n := range names {
+		hosts[i] = h
+		hosts[i].Name = n
+	}
+	return hosts, nil
+}
+
+// cutSlots cuts HOST:SLOTS at the colon, unless that is part of an address.
+func cutSlots(text string) (name, count string, counted bool) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Is6() {
+		return text, "", false
+	}
+	i := strings.LastIndexByte(text, ':')
+	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // inside of [::1]
+		return text, "", false
+	}
+	return text[:i], text[i+1:], true
+}
