@@ -95,12 +95,11 @@ func (c *cell) mount(dir, mark string) error {
 	if err != nil {
 		return err
 	}
-	for _, at := range append(caches, dir+"/private", "/dev/shm", "/run") {
+	for _, at := range append(caches, dir+"/private", dir+"/tmp", "/dev/shm", "/run") {
 		mode := "mode=0755"
-		if at == "/dev/shm" {
+		if at == "/dev/shm" || at == dir+"/tmp" {
 			mode = "mode=1777"
 		}
-		// Not what the user's umask or a missing directory makes of it.
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			return err
 		}

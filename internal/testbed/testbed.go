@@ -168,6 +168,9 @@ func (c *Cluster) PasswordHost() string { return passwordName(c.info.ID) }
 // PasswordPort is the port of every host's sshd that wants a password.
 const PasswordPort = 2222
 
+// SlurmCPUs is how many processors a host has for Slurm.
+const SlurmCPUs = 4
+
 // Slurm starts a Slurm over all hosts of the process, unless one runs, and
 // returns when they are idle. The result is what the environment of srun,
 // salloc, sbatch and scancel needs besides; they run here or in a host. The jobs

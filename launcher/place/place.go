@@ -1,2 +1,287 @@
 // Package place says which rank runs on which host, and on which of its cores.
+//
+//	hostfile, -host, Slurm        agents, /sys
+//	          │                        │
+//	          └──► []Machine ◄── Topology
+//	                   │
+//	  []appNP, Policy ─┴─► Map:  fill hosts ─► number ranks ─► bind to cores
+//	                                                               │
+//	                                   Render (-dry-run) ◄── Result┘
+//
+// It starts nothing. The same arguments always give the same Result.
 package place
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/place/mapby"
+)
+
+// Machine is a host that ranks may run on.
+type Machine struct {
+	Name string
+	// Slots are the ranks that the host is meant to take; 0: as many as it has
+	// hardware threads that may be used, or fewer where a cgroup's quota is
+	// less. So a core with two threads has two slots, other than with Open MPI,
+	// which counts cores; a host of which nothing is known has one slot.
+	Slots    int
+	MaxSlots int // ranks that the host takes at most; 0: no limit
+	Topology Topology
+}
+
+// slots is Slots with the default filled in, and not more than MaxSlots.
+func (m *Machine) slots() int {
+	n := m.Slots
+	if n == 0 {
+		n = max(m.Topology.Usable(), 1)
+	}
+	return min(n, m.limit())
+}
+
+// limit is MaxSlots as a number that can be compared with.
+func (m *Machine) limit() int {
+	if m.MaxSlots == 0 {
+		return math.MaxInt
+	}
+	return m.MaxSlots
+}
+
+// Policy says where ranks go.
+type Policy struct {
+	// MapBy is what ParseMapBy accepts; "": "slot".
+	//
+	//	slot           host after host, each up to its slots
+	//	node           a rank to each host in turn, each up to its slots
+	//	core, numa     hosts as with slot; in a host a rank to each core or NUMA
+	//	               node in turn
+	//	ppr:N:node     host after host with N ranks each, whatever their slots
+	//	ppr:N:core     likewise, with N ranks to each core or NUMA node
+	//	ppr:N:numa
+	//
+	// Ranks that are more than the slots are laid over the hosts in a second
+	// round: with node a rank to each host in turn, else so that the load, ranks
+	// per slot, is even.
+	MapBy string
+	// RankBy is "slot" (or ""), for numbers in the order of mapping, or "node",
+	// for those of one app that go around the hosts.
+	RankBy string
+	// Bind is to what ranks are bound within what they are mapped to; "": none.
+	// On a host of whose cores nothing is known they are not bound.
+	Bind     job.Bind
+	Strict   bool      // more ranks than slots, in all or on a host, are an error
+	Rankfile *Rankfile // instead of MapBy, RankBy and Bind; nil: none
+}
+
+// Rank is where a rank of the job runs.
+type Rank struct {
+	App   int   // its number
+	Host  int   // index of the Machine
+	Local int   // its number among the host's ranks
+	CPUs  []int // that it is bound to, ascending, maybe shared with other ranks and the Topology: not to be changed; nil: not bound
+}
+
+// Result is where all ranks of a job run.
+type Result struct {
+	Ranks   []Rank
+	Warning string // a line about more ranks than slots; "": there are enough
+}
+
+// ParseMapBy says whether text is a Policy.MapBy.
+func ParseMapBy(text string) error {
+	_, err := mapby.Parse(text)
+	return err
+}
+
+// Map lays the ranks of apps, appNP[i] of app i, over machines. The ranks of an
+// app go on where those of the previous app end. A machine may stay without
+// ranks.
+func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
+	m := mapper{machines: machines, bind: p.Bind}
+	if err := m.check(appNP, p); err != nil {
+		return nil, err
+	}
+	if m.np > m.total && p.Strict {
+		return nil, fmt.Errorf("%d ranks do not fit into %s", m.np, m.slotsOf(m.total, len(machines), 0))
+	}
+	var hosts []int
+	var err error
+	switch {
+	case p.Rankfile != nil:
+		hosts, err = p.Rankfile.hosts(machines, m.np)
+	case m.rule.Per > 0:
+		hosts, err = m.perUnit()
+	case m.rule.Unit == mapby.Node:
+		hosts, err = m.byNode()
+	default:
+		hosts, err = m.bySlot()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.RankBy == "node" && p.Rankfile == nil {
+		first := 0
+		for _, np := range appNP {
+			m.inTurn(hosts[first : first+np])
+			first += np
+		}
+	}
+
+	r := &Result{Ranks: make([]Rank, 0, m.np)}
+	counts := make([]int, len(machines))
+	for app, np := range appNP {
+		for range np {
+			h := hosts[len(r.Ranks)]
+			r.Ranks = append(r.Ranks, Rank{App: app, Host: h, Local: counts[h]})
+			counts[h]++
+		}
+	}
+	if ranks, slots := m.crowded(counts); slots != "" {
+		if p.Strict {
+			return nil, fmt.Errorf("%d ranks do not fit into %s", ranks, slots)
+		}
+		r.Warning = fmt.Sprintf("%d ranks share %s", ranks, slots)
+	}
+	if p.Rankfile != nil {
+		err = p.Rankfile.bind(machines, r.Ranks)
+	} else {
+		m.bindAll(r.Ranks, counts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// mapper is a job whose ranks are being laid over machines.
+type mapper struct {
+	machines []Machine
+	slots    []int // of each machine
+	total    int   // of slots
+	np       int
+	rule     mapby.Rule
+	bind     job.Bind
+}
+
+func (m *mapper) check(appNP []int, p Policy) (err error) {
+	if p.MapBy == "" {
+		p.MapBy = string(mapby.Slot)
+	}
+	if m.rule, err = mapby.Parse(p.MapBy); err != nil {
+		return fmt.Errorf("map ranks: %w", err)
+	}
+	switch p.RankBy {
+	case "", "slot", "node":
+	default:
+		return fmt.Errorf("number ranks: expected slot or node, found %s", excerpt(p.RankBy))
+	}
+	switch p.Bind {
+	case "", job.BindNone, job.BindCore, job.BindNUMA:
+	default:
+		return fmt.Errorf("bind ranks: expected none, core or numa, found %s", excerpt(string(p.Bind)))
+	}
+	for _, np := range appNP {
+		if np < 0 || np > job.MaxRanks || m.np+np > job.MaxRanks {
+			return fmt.Errorf("expected from 1 to %d ranks, found others", job.MaxRanks)
+		}
+		m.np += np
+	}
+	if m.np == 0 {
+		return fmt.Errorf("expected from 1 to %d ranks, found none", job.MaxRanks)
+	}
+	if len(m.machines) == 0 {
+		return fmt.Errorf("there is no host for %s", plural(m.np, "rank"))
+	}
+	for i := range m.machines {
+		mc := &m.machines[i]
+		if mc.Slots < 0 || mc.MaxSlots < 0 {
+			return fmt.Errorf("%s: expected slots of 0 or more, found %d and at most %d", mc.Name, mc.Slots, mc.MaxSlots)
+		}
+		n := min(mc.slots(), job.MaxRanks) // so that no sum overflows
+		m.slots = append(m.slots, n)
+		m.total += n
+	}
+	return nil
+}
+
+// crowded returns how many ranks have to share which slots; "": none do. Where
+// all slots together are too few it counts all ranks, else those of the hosts
+// that have too many.
+func (m *mapper) crowded(counts []int) (ranks int, slots string) {
+	if m.np > m.total {
+		return m.np, m.slotsOf(m.total, len(m.machines), 0)
+	}
+	total, hosts, last := 0, 0, 0
+	for h, n := range counts {
+		if n > m.slots[h] {
+			ranks += n
+			total += m.slots[h]
+			hosts++
+			last = h
+		}
+	}
+	if hosts == 0 {
+		return 0, ""
+	}
+	return ranks, m.slotsOf(total, hosts, last)
+}
+
+// slotsOf says "the 8 slots of 2 hosts"; one is named.
+func (m *mapper) slotsOf(slots, hosts, one int) string {
+	if hosts == 1 {
+		return fmt.Sprintf("the %s of %s", plural(slots, "slot"), m.machines[one].Name)
+	}
+	return fmt.Sprintf("the %s of %d hosts", plural(slots, "slot"), hosts)
+}
+
+// full is the error if all machines together take fewer ranks than there are.
+func (m *mapper) full() error {
+	const shown = 4
+	if len(m.machines) == 1 {
+		return fmt.Errorf("%d ranks do not fit onto %s, which takes at most %d", m.np, m.machines[0].Name, m.machines[0].MaxSlots)
+	}
+	var names []string
+	for i, mc := range m.machines {
+		if i == shown && len(m.machines) > shown {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, fmt.Sprintf("%s %d", mc.Name, mc.MaxSlots))
+	}
+	return fmt.Errorf("%d ranks do not fit onto %d hosts, which take at most: %s", m.np, len(m.machines), strings.Join(names, ", "))
+}
+
+// inTurn orders the hosts of an app's ranks so that they go around: one rank of
+// each host that has some left, again and again.
+func (m *mapper) inTurn(hosts []int) {
+	left := make(map[int]int)
+	for _, h := range hosts {
+		left[h]++
+	}
+	around := make([]int, 0, len(left))
+	for h := range left {
+		around = append(around, h)
+	}
+	slices.Sort(around)
+	for i := 0; i < len(hosts); {
+		kept := around[:0]
+		for _, h := range around {
+			hosts[i] = h
+			i++
+			if left[h]--; left[h] > 0 {
+				kept = append(kept, h)
+			}
+		}
+		around = kept
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,416 @@
+// Package crew runs the ranks of one host: it starts them, carries their input and
+// output, serves PMI-1 to them, passes signals on, and ends them and whatever they
+// leave behind. What it is to do comes as messages of package proto, and what has
+// happened goes out as such; whether gorun or an agent sits above it, it does not
+// know.
+package crew
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/place"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"golang.org/x/sys/unix"
+)
+
+// Config is what a crew has from the process around it.
+type Config struct {
+	Index int    // of this host among the job's
+	Host  string // its name, for messages and tags
+
+	// Emit takes what the crew has to say: Prepared, Staged, Started, Fence, State,
+	// Request, Aborted, Exited, StdinCredit and Ended, about itself alone. It must
+	// not block.
+	Emit func(proto.Message)
+
+	// Output takes what the ranks write. It may block, which holds up their
+	// writing; it is called by one goroutine. After an error that wraps EPIPE the
+	// ranks find their pipes broken, after another what they write is dropped.
+	Output func(proto.Output) error
+
+	// In is what the ranks here read, as Prepare.Stdin says; nil: what comes in
+	// messages.
+	In *os.File
+
+	OutputDir string    // for files of each rank's output, written here; "": Output
+	Own       bool      // this is the host that the job's files come from
+	Environ   []string  // what App.Env is laid over; nil: it is complete
+	Watchdog  *Watchdog // for whatever outlives this process; not nil
+}
+
+// Crew is the ranks of this host. Three goroutines carry it, however many ranks:
+//
+//	forkAll       on one thread for the whole job: starts ranks, then waits
+//	output.loop   pipes → Config.Output
+//	control       the rest: messages, ends of ranks, PMI-1, deadlines
+//
+// control never blocks on what a rank or a reader of output does or does not do.
+//
+//	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
+type Crew struct {
+	cfg    Config
+	begun  time.Time
+	job    proto.Prepare
+	plan   proto.Plan
+	local  map[int]int // local number of a rank
+	apps   []app
+	files  *staging
+	ports  *layout
+	in     *input
+	feed   *feed
+	mem    *os.File // what the ranks share; nil: nothing
+	card   *os.File
+	ranks  []rank
+	output *output
+	pmi    *pmiServer
+
+	topology sync.Once // guards here
+	here     place.Topology
+
+	ep     int
+	wake   int           // eventfd: the inbox has something
+	forked chan struct{} // closed by forkAll at its end
+	over   chan struct{} // closed when no rank lives: forkAll may end
+	done   chan struct{} // closed when control has ended
+
+	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
+	inbox  []any
+	stop   bool // start no more ranks
+	closed bool
+
+	// What control alone uses.
+	phase   phase
+	allUp   int // ranks that were started, once forkAll has said so; -1: not yet
+	ended   int // ranks that have exited
+	told    bool
+	noted   bool      // facts about the others have been noted, at the first failure
+	killAt  time.Time // when SIGTERM has had its time
+	reapAt  time.Time
+	stateAt time.Time // when to tell State unasked
+	watched bool      // State is told as it changes
+	state   proto.State
+	loops   bool // output.loop has been started
+	bye     bool
+}
+
+type phase int
+
+const (
+	phaseNew phase = iota
+	phasePrepared
+	phaseRunning
+	phaseEnded // no rank lives; output may still be on the way
+)
+
+// started says that forkAll is through: n ranks run; err is why not all do.
+type started struct {
+	n   int
+	err error
+}
+
+// drained says that output.loop has ended.
+type drained struct{}
+
+// The indexes of epoll events that are no rank's pidfd; a control channel's is
+// ctlIndex minus its rank.
+const (
+	wakeIndex = -1
+	ctlIndex  = -2
+)
+
+const (
+	// reapEvery is how often children of ranks that have become ours are looked
+	// for among the dead.
+	reapEvery = 10 * time.Second
+	// stateDelay is for how long ranks may go on after one of them has ended well
+	// before somebody is told that they might wait for it.
+	stateDelay = 100 * time.Millisecond
+)
+
+// New makes a crew that waits for messages. Close ends it.
+func New(cfg Config) (*Crew, error) {
+	c := &Crew{
+		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1,
+		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
+	}
+	var err error
+	if c.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	if c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err == nil {
+		err = watch(c.ep, c.wake, wakeIndex)
+	}
+	if err != nil {
+		_ = unix.Close(c.ep)
+		if c.wake >= 0 {
+			_ = unix.Close(c.wake)
+		}
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	go c.control() // ends with Close, which waits for it
+	return c, nil
+}
+
+// Do has the crew act on a message. It does not block.
+func (c *Crew) Do(m proto.Message) { c.post(m) }
+
+func (c *Crew) post(m any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.inbox = append(c.inbox, m)
+	_, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}
+
+// Close kills the ranks that live, releases everything and waits, but not for
+// output that cannot be written.
+func (c *Crew) Close() {
+	c.post(proto.Bye{})
+	<-c.done
+}
+
+func (c *Crew) stopped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stop
+}
+
+// control runs until Close.
+func (c *Crew) control() {
+	defer close(c.done)
+	var events [64]unix.EpollEvent
+	c.reapAt = time.Now().Add(reapEvery)
+	for !c.bye || c.phase == phaseRunning {
+		n, err := unix.EpollWait(c.ep, events[:], c.timeout())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			break // cannot be; release kills
+		}
+		c.timers()
+		for i := 0; i < n; i++ {
+			switch index := int(events[i].Pad); {
+			case index == wakeIndex:
+				c.readInbox()
+			case index <= ctlIndex:
+				c.readControl(ctlIndex - index)
+			default:
+				c.rankEnded(index)
+			}
+		}
+		c.tellState()
+		if c.phase == phaseRunning && c.allUp >= 0 && c.ended == c.allUp {
+			c.finish()
+		}
+	}
+	c.release()
+}
+
+// timeout is the time until the next deadline, in milliseconds.
+func (c *Crew) timeout() int {
+	next := c.reapAt
+	for _, t := range []time.Time{c.killAt, c.stateAt} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return int(max(time.Until(next)+time.Millisecond-1, 0) / time.Millisecond)
+}
+
+func (c *Crew) timers() {
+	now := time.Now()
+	if !c.killAt.IsZero() && !now.Before(c.killAt) {
+		c.kill()
+	}
+	if !c.stateAt.IsZero() && !now.Before(c.stateAt) {
+		c.watched, c.stateAt = true, time.Time{}
+	}
+	if !now.Before(c.reapAt) {
+		c.reapAt = now.Add(reapEvery)
+		if c.phase == phaseRunning {
+			newBelongs(c.job.Card.JobID, c.pids()).reapOrphans()
+		}
+	}
+}
+
+func (c *Crew) readInbox() {
+	var count [8]byte
+	_, _ = unix.Read(c.wake, count[:])
+	c.mu.Lock()
+	messages := c.inbox
+	c.inbox = nil
+	c.mu.Unlock()
+	for _, m := range messages {
+		c.act(m)
+	}
+}
+
+func (c *Crew) act(m any) {
+	switch m := m.(type) {
+	case proto.Prepare:
+		if c.phase == phaseNew {
+			c.prepare(m)
+		}
+	case proto.FilePart:
+		c.store(m)
+	case proto.Start:
+		if c.phase == phasePrepared {
+			c.start(m)
+		}
+	case started:
+		c.allStarted(m)
+	case proto.Release:
+		if c.pmi != nil {
+			c.pmi.release(m.N, m.Puts)
+		}
+	case proto.Watch:
+		c.watched = true
+		c.state = proto.State{Index: -1} // so that it is told
+	case proto.Reply:
+		if i, ok := c.local[m.Rank]; ok {
+			c.reply(i, m.Line)
+		}
+	case proto.Gone:
+		if c.output != nil {
+			c.output.broken(m.Stderr)
+		}
+	case proto.Stdin:
+		if c.feed != nil {
+			c.feed.add(m.Data)
+		}
+	case proto.Signal:
+		c.signal(syscall.Signal(m.Signal))
+	case proto.News:
+		c.news(m)
+	case proto.End:
+		c.end(m)
+	case drained:
+		c.emitEnded()
+	case proto.Bye:
+		c.bye = true
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+		if c.phase == phaseRunning {
+			c.kill()
+		}
+	}
+}
+
+// tellState tells what may be the sign of a job that hangs.
+func (c *Crew) tellState() {
+	if !c.watched || c.pmi == nil {
+		return
+	}
+	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
+	s.Index = c.cfg.Index
+	if s != c.state {
+		c.state = s
+		c.cfg.Emit(s)
+	}
+}
+
+// noteEnd notes for the other ranks that a rank's process has ended, or will never be
+// there. Those that do not end by SIGTERM would wait for one that has left no trace
+// in the memory that they share.
+func (c *Crew) noteEnd(i int) {
+	if c.mem != nil {
+		_ = wire.PutShmEnded(c.mem, i) // where it cannot be written to, the rank has its own way to tell
+	}
+}
+
+// readControl takes what has come over a rank's control channel.
+func (c *Crew) readControl(i int) {
+	rk := &c.ranks[i]
+	for rk.ctl >= 0 {
+		var buf [4 * wire.PMIMaxLine]byte
+		n, _, err := unix.Recvfrom(rk.ctl, buf[:], unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case err != nil || n == 0:
+			c.closeControl(i)
+			return
+		}
+		rk.in = append(rk.in, buf[:n]...)
+		for rk.ctl >= 0 {
+			line, rest, ok, err := wire.PMILine(rk.in)
+			if err == nil && !ok {
+				break
+			}
+			if err == nil {
+				err = c.pmi.line(i, line)
+			}
+			if err != nil {
+				c.controlError(i, err)
+			}
+			if rk.ctl >= 0 {
+				rk.in = append(rk.in[:0], rest...)
+			}
+		}
+		if n < len(buf) {
+			return // all there was; more makes another event
+		}
+	}
+}
+
+// controlError tells of what a rank said, or did not say well.
+func (c *Crew) controlError(i int, err error) {
+	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, Code: proto.ExitFailed}
+	var abort *pmiAbort
+	if errors.As(err, &abort) {
+		a.Code, a.Reason = abort.code, abort.reason
+	} else {
+		a.Broken, a.Reason = true, err.Error()
+		c.closeControl(i)
+	}
+	c.note(i)
+	c.ranks[i].dying = false // it has said why
+	c.cfg.Emit(a)
+}
+
+func (c *Crew) closeControl(i int) {
+	rk := &c.ranks[i]
+	if rk.ctl >= 0 {
+		// Closing would not do: a rank that is being forked has a copy.
+		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil)
+		_ = unix.Close(rk.ctl)
+		rk.ctl, rk.in = -1, nil
+	}
+}
+
+// reply sends a line to a rank. A rank asks and then reads, so there is always
+// room; one that only asks is cut off.
+func (c *Crew) reply(i int, line []byte) { c.sendTo(i, &c.ranks[i].ctl, line) }
+
+// news tells the ranks here of those that have failed.
+func (c *Crew) news(m proto.News) {
+	line := wire.AppendNews(nil, m.Ranks, m.Reason)
+	for i := range c.ranks {
+		if !slices.Contains(m.Ranks, c.plan.Ranks[i].Rank) {
+			c.sendTo(i, &c.ranks[i].news, line)
+		}
+	}
+}
+
+func (c *Crew) sendTo(i int, fd *int, line []byte) {
+	for *fd >= 0 {
+		err := unix.Send(*fd, line, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) && fd == &c.ranks[i].ctl {
+			c.closeControl(i)
+		}
+		return // a rank that has gone is seen by its pidfd
+	}
+}

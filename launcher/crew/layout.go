@@ -1,0 +1,150 @@
+package crew
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ports of a symmetric layout lie below the usual ephemeral range, where no
+// outgoing connection takes one away.
+const (
+	firstPort = 10000
+	layoutTry = 16 // times to find ports of any number
+	backlog   = 1024
+)
+
+// layout is the tcp port of each rank here, bound and listening before the ranks
+// start, so that nobody can come too early.
+type layout struct {
+	base  int   // rank i has port base+i; 0: see ports
+	ports []int // of each rank
+	fds   []int // listening sockets; -1 once handed over
+}
+
+// BasePort draws the first of n ports that are probably free everywhere; 0 where
+// there are not as many below the ephemeral range.
+func BasePort(n int) int {
+	room := ephemeralFloor() - firstPort - n
+	if room <= 0 {
+		return 0
+	}
+	return firstPort + rand.IntN(room)
+}
+
+// newLayout listens on np ports of an address, from base on, or, where they are
+// not free, on any np; then its base is 0. With datagrams the UDP ports of these
+// numbers are free too: a libfabric provider binds the one or the other.
+func newLayout(address string, base, np int, datagrams bool) (*layout, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return nil, err
+	}
+	if base > 0 {
+		l := &layout{base: base}
+		err := l.listen(ip, np, datagrams, func(i int) int { return base + i })
+		if err == nil {
+			return l, nil
+		}
+		l.close()
+		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EACCES) {
+			return nil, err
+		}
+	}
+	for range layoutTry {
+		l := &layout{}
+		if err = l.listen(ip, np, datagrams, func(int) int { return 0 }); err == nil {
+			return l, nil
+		}
+		l.close()
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, err
+}
+
+// listen binds the ports, of which 0 is any.
+func (l *layout) listen(ip netip.Addr, np int, datagrams bool, port func(int) int) error {
+	l.fds, l.ports = make([]int, 0, np), make([]int, 0, np)
+	for i := range np {
+		fd, bound, err := bind(ip, unix.SOCK_STREAM, port(i))
+		if err != nil {
+			return err
+		}
+		l.fds, l.ports = append(l.fds, fd), append(l.ports, bound)
+		if err := unix.Listen(fd, backlog); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		if datagrams {
+			probe, _, err := bind(ip, unix.SOCK_DGRAM, bound)
+			if err != nil {
+				return err
+			}
+			_ = unix.Close(probe)
+		}
+	}
+	return nil
+}
+
+// bind makes a socket on a port of an address and returns the port that it has.
+func bind(ip netip.Addr, kind, port int) (fd, bound int, err error) {
+	family := unix.AF_INET6
+	var sa unix.Sockaddr
+	if ip.Is4() {
+		family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: ip.As4()}
+	} else {
+		sa = &unix.SockaddrInet6{Port: port, Addr: ip.As16()}
+	}
+	if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, 0, fmt.Errorf("socket: %w", err)
+	}
+	if kind == unix.SOCK_STREAM { // connections of an earlier job may linger on the port
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err = unix.Bind(fd, sa); err != nil {
+		_ = unix.Close(fd)
+		return -1, 0, fmt.Errorf("bind: %w", err)
+	}
+	got, err := unix.Getsockname(fd)
+	switch got := got.(type) {
+	case *unix.SockaddrInet4:
+		return fd, got.Port, nil
+	case *unix.SockaddrInet6:
+		return fd, got.Port, nil
+	}
+	_ = unix.Close(fd)
+	return -1, 0, fmt.Errorf("getsockname: %w", err)
+}
+
+func (l *layout) close() {
+	for i := range l.fds {
+		l.release(i)
+	}
+}
+
+// release closes the launcher's copy of a rank's socket.
+func (l *layout) release(rank int) {
+	if l.fds[rank] >= 0 {
+		_ = unix.Close(l.fds[rank])
+		l.fds[rank] = -1
+	}
+}
+
+func ephemeralFloor() int {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err == nil {
+		if f := strings.Fields(string(text)); len(f) == 2 {
+			if n, err := strconv.Atoi(f[0]); err == nil && n > 0 {
+				return min(n, 65536)
+			}
+		}
+	}
+	return 32768
+}

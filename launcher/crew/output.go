@@ -1,0 +1,435 @@
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/proto"
+	"golang.org/x/sys/unix"
+)
+
+// Output goes from the ranks' pipes to Config.Output, line by line:
+//
+//	rank 0 stdout ─┐                     ┌─► stdout
+//	rank 0 stderr ─┤  one goroutine:     │
+//	rank 1 stdout ─┼─ epoll, read, cut ──┤
+//	…             ─┘  into lines         └─► stderr
+//
+// The goroutine that reads also passes on, so a sink that blocks is back-pressure
+// for every rank; nothing is dropped and memory is bounded by lineLimit per
+// stream. A line longer than that is passed on in pieces, and while it lasts
+// nobody else may write to its sink, unless it stalls for longer than
+// stallLimit. With Prepare.PerRank each stream has a sink of its own.
+const (
+	readBytes  = 64 << 10
+	lineLimit  = 64 << 10
+	stallLimit = 100 * time.Millisecond
+	holdLimit  = time.Second // for which one long line may keep the others out
+	tailBytes  = 8 << 10     // of stderr, kept for the summary
+)
+
+type output struct {
+	ep      int
+	wake    int // eventfd: broken, or drained
+	pass    func(proto.Output) error
+	tags    []string // by stream; nil: none
+	perRank bool
+
+	mu   sync.Mutex // guards the fd of streams while add and loop run together, and what follows up to the blank line
+	gone [2]bool    // nobody reads stdout, stderr
+	last bool       // all writers are dead
+
+	streams []stream // out and err of each rank in turn
+
+	sinks []*sink // by stream, or of stdout and stderr, which may be one
+	buf   []byte
+	done  chan struct{} // closed when everything is passed on
+}
+
+// stream is a rank's stdout or stderr.
+type stream struct {
+	fd    int    // read end; -1: ended, or never a pipe
+	carry []byte // the beginning of a line
+	tail  []byte // the last of stderr
+}
+
+// sink is a place where lines go.
+type sink struct {
+	to  proto.Output // but for Mid and Data
+	buf []byte
+	mid int   // 1 + index of the stream whose unfinished line is the last thing passed on
+	err error // of the first that failed; nothing is passed on after it
+}
+
+func newOutput(c *Crew) (*output, error) {
+	np := len(c.plan.Ranks)
+	o := &output{ep: -1, wake: -1, pass: c.cfg.Output, perRank: c.job.PerRank,
+		streams: make([]stream, 2*np), buf: make([]byte, readBytes), done: make(chan struct{})}
+	for s := range o.streams {
+		o.streams[s].fd = -1
+		if c.job.Tag {
+			o.tags = append(o.tags, c.tagOf(s))
+		}
+		if o.perRank {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stderr: s%2 == 1, Stream: c.plan.Ranks[s/2].Rank}})
+		}
+	}
+	if !o.perRank {
+		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged}}}
+		if !c.job.OneSink {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged, Stderr: true}})
+		}
+	}
+	var e error
+	if o.ep, e = unix.EpollCreate1(unix.EPOLL_CLOEXEC); e != nil {
+		return nil, e
+	}
+	if o.wake, e = unix.Eventfd(0, unix.EFD_CLOEXEC); e == nil {
+		e = watch(o.ep, o.wake, -1)
+	}
+	if e != nil {
+		o.closeFDs()
+		return nil, e
+	}
+	return o, nil
+}
+
+// tagOf is the prefix of a stream's lines.
+func (c *Crew) tagOf(s int) string {
+	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
+	if c.job.TagHost {
+		tag += "@" + c.cfg.Host
+	}
+	tag += "]"
+	if s%2 == 1 {
+		tag += "<stderr>"
+	}
+	return tag + " "
+}
+
+// sink is where a stream's lines go.
+func (o *output) sink(s int) *sink {
+	switch {
+	case o.perRank:
+		return o.sinks[s]
+	case len(o.sinks) == 1:
+		return o.sinks[0]
+	}
+	return o.sinks[s%2]
+}
+
+// watch has an epoll tell when a descriptor can be read; its events carry index.
+func watch(ep, fd, index int) error {
+	return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(index)})
+}
+
+// add takes over the read ends of a rank's pipes. It may run beside loop.
+func (o *output) add(rank, out, err int) error {
+	for i, fd := range [2]int{out, err} {
+		if fd < 0 {
+			continue
+		}
+		s := 2*rank + i
+		o.mu.Lock()
+		o.streams[s].fd = fd // before the event that makes loop read it
+		o.mu.Unlock()
+		if err := watch(o.ep, fd, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken says that nobody reads stdout, or stderr, any more.
+func (o *output) broken(stderr bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k := 0
+	if stderr {
+		k = 1
+	}
+	o.gone[k] = true
+	o.signal()
+}
+
+// finish tells loop that nobody writes any more: what stands in the pipes is
+// all there is.
+func (o *output) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = true
+	o.signal()
+}
+
+// signal wakes loop, which may have ended. o.mu is held.
+func (o *output) signal() {
+	if o.wake >= 0 {
+		_, _ = unix.Write(o.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+// loop ends after finish, when the pipes are empty; done tells.
+func (o *output) loop() {
+	defer close(o.done)
+	var events [64]unix.EpollEvent
+	timeout := -1
+	for {
+		n, err := unix.EpollWait(o.ep, events[:], timeout)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		o.mu.Lock() // from here on loop sees what add did before these events
+		gone := o.gone
+		if o.last {
+			timeout = 0
+		}
+		o.mu.Unlock()
+		for _, e := range events[:n] {
+			if e.Pad >= 0 {
+				o.read(int(e.Pad))
+				continue
+			}
+			var count [8]byte
+			_, _ = unix.Read(o.wake, count[:])
+			for _, k := range o.sinks {
+				if k.err == nil && (k.to.Stderr && gone[1] || !k.to.Stderr && gone[0]) {
+					k.err = unix.EPIPE
+				}
+			}
+			for s := range o.streams {
+				if o.sink(s).gone() {
+					o.end(s)
+				}
+			}
+		}
+		o.flush()
+	}
+	for s := range o.streams {
+		o.end(s)
+	}
+	o.flush()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+}
+
+// abandon ends an output whose loop has not been started.
+func (o *output) abandon() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+	close(o.done)
+}
+
+// closeFDs is called with o.mu held, or before anybody else knows o.
+func (o *output) closeFDs() {
+	for _, fd := range []*int{&o.ep, &o.wake} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// read passes on what a stream has; it blocks only if there is nothing.
+func (o *output) read(s int) {
+	st := &o.streams[s]
+	if st.fd < 0 {
+		return
+	}
+	if o.sink(s).gone() {
+		o.end(s) // the rank's next write fails, as if there were no launcher between
+		return
+	}
+	n, err := unix.Read(st.fd, o.buf)
+	switch {
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		return
+	case err != nil || n == 0:
+		o.end(s)
+		return
+	}
+	data := o.buf[:n]
+	if s%2 == 1 {
+		st.tail = keepTail(st.tail, data)
+	}
+	k := o.sink(s)
+	if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+		o.lines(k, s, data[:i+1])
+		data = data[i+1:]
+	}
+	st.carry = append(st.carry, data...)
+	if len(st.carry) > lineLimit {
+		o.piece(k, s)
+		o.hold(k, s)
+	}
+}
+
+// lines appends whole lines to the sink: the carried beginning, then data.
+func (o *output) lines(k *sink, s int, data []byte) {
+	st := &o.streams[s]
+	resumed := k.enter(s)
+	if o.tags == nil {
+		k.buf = append(append(k.buf, st.carry...), data...)
+	} else {
+		prefix := o.tags[s]
+		for len(data) > 0 {
+			i := bytes.IndexByte(data, '\n') + 1
+			if !resumed {
+				k.buf = append(k.buf, prefix...)
+			}
+			k.buf = append(append(k.buf, st.carry...), data[:i]...)
+			data, st.carry, resumed = data[i:], st.carry[:0], false
+		}
+	}
+	st.carry = st.carry[:0]
+	k.mid = 0
+	if len(k.buf) >= readBytes {
+		o.send(k)
+	}
+}
+
+// piece appends an unfinished line to the sink.
+func (o *output) piece(k *sink, s int) {
+	st := &o.streams[s]
+	if len(st.carry) == 0 {
+		return
+	}
+	if resumed := k.enter(s); !resumed && o.tags != nil {
+		k.buf = append(k.buf, o.tags[s]...)
+	}
+	k.buf = append(k.buf, st.carry...)
+	st.carry = st.carry[:0]
+	k.mid = s + 1
+	o.send(k)
+}
+
+// hold reads from one stream alone until its long line ends, or stalls.
+func (o *output) hold(k *sink, s int) {
+	st := &o.streams[s]
+	deadline := time.Now().Add(holdLimit)
+	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) {
+		p := []unix.PollFd{{Fd: int32(st.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(stallLimit.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		n, err = unix.Read(st.fd, o.buf)
+		if err != nil || n == 0 {
+			return // the next event sees it again
+		}
+		data := o.buf[:n]
+		if s%2 == 1 {
+			st.tail = keepTail(st.tail, data)
+		}
+		if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+			o.lines(k, s, data[:i+1])
+			data = data[i+1:]
+			st.carry = append(st.carry, data...)
+			return
+		}
+		st.carry = append(st.carry, data...)
+		o.piece(k, s)
+	}
+}
+
+// end closes a stream and passes on its last, unfinished line.
+func (o *output) end(s int) {
+	st := &o.streams[s]
+	if st.fd >= 0 {
+		// Closing would not do: a rank that is being forked has a copy.
+		_ = unix.EpollCtl(o.ep, unix.EPOLL_CTL_DEL, st.fd, nil)
+		_ = unix.Close(st.fd)
+		st.fd = -1
+	}
+	o.piece(o.sink(s), s)
+}
+
+func (o *output) flush() {
+	for _, k := range o.sinks {
+		o.send(k)
+	}
+}
+
+// send passes on what a sink has gathered; after an error the sink swallows what
+// it gets, since that is no reason to end a job that runs.
+func (o *output) send(k *sink) {
+	if k.err == nil && len(k.buf) > 0 {
+		m := k.to
+		m.Mid, m.Data = k.mid != 0, k.buf
+		k.err = o.pass(m)
+	}
+	k.buf = k.buf[:0]
+}
+
+// enter readies the sink for a stream. It reports whether the last thing there
+// is this stream's own unfinished line; a line of another is ended first.
+func (k *sink) enter(s int) (resumed bool) {
+	if k.mid == s+1 && k.mid != 0 {
+		return true
+	}
+	if k.mid != 0 {
+		k.buf = append(k.buf, '\n')
+		k.mid = 0
+	}
+	return false
+}
+
+// gone says whether the reader of a pipe has closed it.
+func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+
+// keepTail appends data and keeps the last tailBytes or a little more.
+func keepTail(tail, data []byte) []byte {
+	tail = append(tail, data...)
+	if len(tail) > 2*tailBytes {
+		n := copy(tail, tail[len(tail)-tailBytes:])
+		tail = tail[:n]
+	}
+	return tail
+}
+
+// tailLines is how many lines of a tail are told where no panic stands in it, and
+// panicLines where one does.
+const (
+	tailLines  = 10
+	panicLines = 40
+)
+
+// panics begin what the Go runtime writes when it gives up.
+var panics = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("SIGQUIT: "), []byte("unexpected fault address ")}
+
+// lastLines are the last lines of a tail: from a panic on, which says why before it
+// says where, else the last few.
+func lastLines(tail []byte) []string {
+	tail = bytes.TrimRight(tail, "\n")
+	if len(tail) > tailBytes {
+		tail = tail[len(tail)-tailBytes:]
+	}
+	if len(tail) == 0 {
+		return nil
+	}
+	lines := bytes.Split(tail, []byte{'\n'})
+	from := max(len(lines)-tailLines, 0)
+	panicked := slices.IndexFunc(lines, func(l []byte) bool {
+		return slices.ContainsFunc(panics, func(p []byte) bool { return bytes.HasPrefix(l, p) })
+	})
+	if panicked >= 0 {
+		from = panicked
+		lines = lines[:min(len(lines), panicked+panicLines)]
+	}
+	var out []string
+	for _, l := range lines[from:] {
+		out = append(out, string(l))
+	}
+	return out
+}

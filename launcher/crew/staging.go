@@ -1,0 +1,156 @@
+package crew
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// staging is the files that a job needs on this host. One that stands at the same
+// path as on gorun's host, and is the same, is used where it stands; others come in
+// parts and are written to a directory of the job's own, which goes with it.
+type staging struct {
+	id       string // of the job
+	watchdog *Watchdog
+	dir      string // "": nothing had to be written
+	files    map[string]*stagedFile
+	order    []string // hashes
+	need     []string // hashes still to come
+}
+
+type stagedFile struct {
+	proto.File
+	at   string // its path here
+	out  *os.File
+	hash hash.Hash
+	size int64
+}
+
+// HashFile is the SHA-256 of a file, as hexadecimal digits, and its size.
+func HashFile(name string) (sum string, size int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	size, err = io.Copy(h, f)
+	if err != nil {
+		return "", 0, err
+	}
+	return hex.EncodeToString(h.Sum(nil)), size, nil
+}
+
+// want notes the files of the job. Those that are here already are not needed;
+// where own is set, this is the host that they come from.
+func (s *staging) want(files []proto.File, own bool) {
+	s.files = make(map[string]*stagedFile)
+	for _, f := range files {
+		if _, twice := s.files[f.Hash]; twice {
+			continue
+		}
+		sf := &stagedFile{File: f}
+		s.files[f.Hash] = sf
+		s.order = append(s.order, f.Hash)
+		if own || f.Path != "" && same(f) {
+			sf.at = f.Path
+			continue
+		}
+		s.need = append(s.need, f.Hash)
+	}
+}
+
+// same says whether a file is here as it is on gorun's host.
+func same(f proto.File) bool {
+	st, err := os.Stat(f.Path)
+	if err != nil || !st.Mode().IsRegular() || st.Size() != f.Size || st.Mode().Perm()&0o111 != os.FileMode(f.Mode)&0o111 {
+		return false
+	}
+	sum, _, err := HashFile(f.Path)
+	return err == nil && sum == f.Hash
+}
+
+func (s *staging) missing() []string { return slices.Clone(s.need) }
+
+func (s *staging) waiting() bool { return len(s.need) > 0 }
+
+// path is where a file is; "" if nobody has it.
+func (s *staging) path(hash string) string {
+	if f := s.files[hash]; f != nil {
+		return f.at
+	}
+	return ""
+}
+
+// store takes a part; done says that it was the last that is needed here.
+func (s *staging) store(m proto.FilePart) (done bool, err error) {
+	f := s.files[m.Hash]
+	if f == nil || f.at != "" && f.out == nil {
+		return false, nil // for another host
+	}
+	defer func() {
+		if err != nil {
+			s.need = nil
+			err = fmt.Errorf("copy of %s: %w", f.Name, err)
+		}
+	}()
+	if f.out == nil {
+		if err := s.create(f); err != nil {
+			return false, err
+		}
+	}
+	if _, err := f.out.Write(m.Data); err != nil {
+		return false, err
+	}
+	_, _ = f.hash.Write(m.Data) // never fails
+	f.size += int64(len(m.Data))
+	if f.size < f.Size && !m.Last {
+		return false, nil
+	}
+	if err := f.out.Close(); err != nil {
+		return false, err
+	}
+	f.out = nil
+	if sum := hex.EncodeToString(f.hash.Sum(nil)); sum != f.Hash {
+		return false, errors.New("it arrived with another content")
+	}
+	s.need = slices.DeleteFunc(s.need, func(h string) bool { return h == f.Hash })
+	return len(s.need) == 0, nil
+}
+
+func (s *staging) create(f *stagedFile) (err error) {
+	if s.dir == "" {
+		if s.dir, err = os.MkdirTemp("", "gorun-"+s.id+"-"); err != nil {
+			return err
+		}
+		s.watchdog.RemoveDir(s.dir)
+	}
+	f.at = filepath.Join(s.dir, filepath.Base(f.Name))
+	if _, err := os.Lstat(f.at); err == nil { // another file of that name
+		sub := filepath.Join(s.dir, f.Hash[:12])
+		if err := os.Mkdir(sub, 0o700); err != nil {
+			return err
+		}
+		f.at = filepath.Join(sub, filepath.Base(f.Name))
+	}
+	f.hash = sha256.New()
+	f.out, err = os.OpenFile(f.at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, os.FileMode(f.Mode).Perm()|0o400)
+	return err
+}
+
+func (s *staging) close() {
+	for _, f := range s.files {
+		closeFiles(f.out)
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+}

@@ -1,0 +1,204 @@
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"golang.org/x/sys/unix"
+)
+
+// belongs recognizes the processes of a job wherever they have gone: by the
+// job's id in their environment, which descendants inherit, or by the process
+// group of a rank.
+type belongs struct {
+	mark   []byte // WEFT_JOB_ID=…
+	groups map[int]bool
+}
+
+func newBelongs(id string, groups []int) belongs {
+	b := belongs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups))}
+	for _, g := range groups {
+		b.groups[g] = true
+	}
+	return b
+}
+
+// alive says whether a pid is a process of the job that is not a zombie.
+func (b belongs) alive(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	stat, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return false
+	}
+	// pid (comm) state ppid pgrp …, where comm may hold anything
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(f) < 3 || f[0] == "Z" || f[0] == "X" {
+		return false
+	}
+	if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
+		return true
+	}
+	env, err := os.ReadFile(dir + "/environ")
+	if err != nil {
+		return false
+	}
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if bytes.Equal(kv, b.mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// kill kills a process if it is one of the job's. A pidfd makes sure that the
+// process that is looked at is the one that gets the signal.
+func (b belongs) kill(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return b.alive(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+}
+
+// sweepPause is given to processes that were killed, before they are looked
+// for again.
+const sweepPause = 2 * time.Millisecond
+
+// sweepAll kills every process of the job on this machine, again until there
+// is none or limit has passed. The caller is not itself one of them.
+func (b belongs) sweepAll(limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(sweepPause) {
+		found := false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && b.kill(pid) {
+				found = true
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// sweepChildren kills and reaps those children of this process that belong to
+// the job: orphans of the ranks, whose reaper it is. Killing one may make its
+// children ours, so it looks again until there is none.
+func (b belongs) sweepChildren(limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		again := false
+		for _, pid := range children() {
+			if b.kill(pid) {
+				reap(pid, time.Until(end))
+				again = true
+			}
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// reap waits for a child that was killed, but not for ever: one that is stuck
+// in the kernel does not die.
+func reap(pid int, limit time.Duration) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(p, int(max(limit.Milliseconds(), 1)))
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		_ = unix.Close(fd)
+	}
+	reapNow(pid)
+}
+
+func reapNow(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// reapOrphans reaps those of our children that have ended in a rank's process
+// group: children of ranks that have become ours.
+func (b belongs) reapOrphans() {
+	for _, pid := range children() {
+		if b.groups[pid] {
+			continue // a rank
+		}
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) < 3 || f[0] != "Z" {
+			continue
+		}
+		if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
+			reapNow(pid)
+		}
+	}
+}
+
+// children lists the children of this process. A kernel that does not list
+// them has them all looked at.
+func children() []int {
+	var pids []int
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return nil
+	}
+	for _, t := range tasks {
+		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat("/proc/self/task/" + t.Name()); err == nil {
+				return childrenByParent()
+			}
+			continue // the thread has ended meanwhile
+		}
+		for f := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func childrenByParent() []int {
+	var pids []int
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

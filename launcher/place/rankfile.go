@@ -1,0 +1,322 @@
+package place
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// Rankfile says for each rank on which host it runs, and on which cores.
+type Rankfile struct {
+	Name  string // for messages
+	lines map[int]*rankLine
+}
+
+// rankLine is what a line of the file says of a rank.
+type rankLine struct {
+	number int    // of the line
+	host   string // "": relative
+	index  int    // of the host, where it is relative
+	list   string // as the user wrote it
+	slots  []slot // none: not bound
+}
+
+// slot is a range of cores: of a host, or of each of a range of its packages.
+type slot struct {
+	inPackages bool
+	packages   [2]int
+	cores      [2]int // not of a host's cores where all is set
+	all        bool   // cores of each package
+}
+
+const (
+	maxLine = 64 << 10 // bytes
+	maxFile = 16 << 20 // bytes; a line for each rank, with room to spare
+
+	lineForm = `"rank N=HOST slot=LIST"`
+	listForm = `cores as "0-3,8", "PACKAGE:0-3" or "*"`
+)
+
+// ReadRankfile reads Open MPI's form of it. Each line says where one rank runs;
+// "#" and "//" begin a comment.
+//
+//	rank 0=node1 slot=0-3,8     cores 0 to 3 and 8 of the host
+//	rank 1=node1 slot=1:0-1     cores 0 and 1 of package 1
+//	rank 2=+n1 slot=0:0,2;1:*   the job's second host; two cores and a package
+//	rank 3=+n1 slot=s0-1        two packages
+//	rank 4=node2 slot=*         any core: not bound, as without slot=
+//
+// Cores and packages have the numbers of their places in a Topology, which are
+// hwloc's logical ones, and a core is bound with all of its hardware threads. A
+// user in front of a host ("me@node1") is passed over. An error names the file,
+// as name, and the line.
+func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
+	f := &Rankfile{Name: name, lines: make(map[int]*rankLine)}
+	lr := &io.LimitedReader{R: r, N: maxFile + 1}
+	lines := bufio.NewScanner(lr)
+	lines.Buffer(nil, maxLine)
+	number := 0
+	for lines.Scan() {
+		number++
+		text := strings.TrimPrefix(lines.Text(), "\ufeff")
+		if i := strings.IndexByte(text, '#'); i >= 0 {
+			text = text[:i]
+		}
+		text, _, _ = strings.Cut(text, "//")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		rank, l, err := parseRankLine(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, number, err)
+		}
+		l.number = number
+		if old := f.lines[rank]; old != nil {
+			return nil, fmt.Errorf("%s:%d: rank %d has a place already, in line %d", name, number, rank, old.number)
+		}
+		f.lines[rank] = l
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("%s:%d: expected a line of at most %d KiB, found more", name, number+1, maxLine>>10)
+	case err != nil:
+		var pe *fs.PathError
+		if errors.As(err, &pe) { // which names the file again
+			err = pe.Err
+		}
+		return nil, fmt.Errorf("%s: %w", name, err)
+	case lr.N == 0:
+		return nil, fmt.Errorf("%s: expected a rankfile of at most %d MiB, found more", name, maxFile>>20)
+	case len(f.lines) == 0:
+		return nil, fmt.Errorf("%s:%d: no rank has a place in the file", name, max(number, 1))
+	}
+	return f, nil
+}
+
+// NP is how many ranks the file places: a job's, where its user does not say
+// how many.
+func (f *Rankfile) NP() int { return len(f.lines) }
+
+func parseRankLine(text string) (rank int, l *rankLine, err error) {
+	wrong := fmt.Errorf("expected %s, found %s", lineForm, excerpt(text))
+	before, rest, ok := strings.Cut(text, "=")
+	digits, isRank := strings.CutPrefix(before, "rank")
+	if !ok || !isRank {
+		return 0, nil, wrong
+	}
+	if digits = strings.TrimSpace(digits); digits == "" {
+		return 0, nil, wrong
+	}
+	if rank, ok = number(digits, job.MaxRanks-1); !ok {
+		return 0, nil, fmt.Errorf("expected a rank from 0 to %d, found %s", job.MaxRanks-1, excerpt(digits))
+	}
+	host, rest := word(strings.TrimSpace(rest))
+	l = &rankLine{host: host[strings.LastIndexByte(host, '@')+1:]}
+	if l.host == "" || strings.ContainsRune(l.host, '=') {
+		return 0, nil, wrong
+	}
+	if index, relative := strings.CutPrefix(l.host, "+"); relative {
+		if index = strings.TrimLeft(index, "nN"); len(l.host)-len(index) != 2 {
+			index = ""
+		}
+		if l.index, ok = number(index, job.MaxRanks-1); !ok {
+			return 0, nil, fmt.Errorf("expected a host or +n0, +n1, …, found %s", excerpt(l.host))
+		}
+		l.host = ""
+	}
+	if rest == "" {
+		return rank, l, nil
+	}
+	key, list, ok := strings.Cut(rest, "=")
+	if key = strings.TrimSpace(key); !ok || key != "slot" && key != "slots" {
+		return 0, nil, wrong
+	}
+	l.list = strings.TrimSpace(list)
+	l.slots, err = parseSlots(l.list)
+	return rank, l, err
+}
+
+// word cuts text at its first blank.
+func word(text string) (first, rest string) {
+	if i := strings.IndexAny(text, " \t"); i >= 0 {
+		return text[:i], strings.TrimSpace(text[i:])
+	}
+	return text, ""
+}
+
+// parseSlots reads "0-3,8", "1:0-1,3", "0:*;1:2", "s0-1"; none for "*". A comma
+// goes on in the package before it.
+func parseSlots(list string) ([]slot, error) {
+	if list == "*" {
+		return nil, nil
+	}
+	var slots []slot
+	for group := range strings.SplitSeq(list, ";") {
+		var s slot
+		for part := range strings.SplitSeq(group, ",") {
+			pkg, cores, isPackage := strings.Cut(part, ":")
+			socket, isSocket := cutLetter(part, "sS")
+			ok := true
+			switch {
+			case isPackage:
+				pkg, _ = cutLetter(pkg, "sS")
+				s = slot{inPackages: true}
+				s.packages, ok = parseRange(pkg)
+			case isSocket:
+				s = slot{inPackages: true}
+				s.packages, ok = parseRange(socket)
+				cores = "*"
+			default:
+				cores = part
+			}
+			cores, _ = cutLetter(cores, "cC")
+			if s.all = s.inPackages && cores == "*"; ok && !s.all {
+				s.cores, ok = parseRange(cores)
+			}
+			if !ok {
+				return nil, fmt.Errorf("slot: expected %s, found %s", listForm, excerpt(list))
+			}
+			slots = append(slots, s)
+		}
+	}
+	return slots, nil
+}
+
+func cutLetter(text, letters string) (rest string, found bool) {
+	if text != "" && strings.IndexByte(letters, text[0]) >= 0 {
+		return text[1:], true
+	}
+	return text, false
+}
+
+func parseRange(text string) (r [2]int, ok bool) {
+	lo, hi, isRange := strings.Cut(text, "-")
+	if !isRange {
+		hi = lo
+	}
+	a, ok1 := number(lo, maxCPUs-1)
+	b, ok2 := number(hi, maxCPUs-1)
+	return [2]int{a, b}, ok1 && ok2 && a <= b
+}
+
+// hosts returns the host of each of np ranks.
+func (f *Rankfile) hosts(machines []Machine, np int) ([]int, error) {
+	find := finder(machines)
+	hosts := make([]int, np)
+	counts := make([]int, len(machines))
+	for rank := range hosts {
+		l := f.lines[rank]
+		if l == nil {
+			return nil, fmt.Errorf("%s: rank %d of the job's %d has no place", f.Name, rank, np)
+		}
+		h, problem := l.index, ""
+		switch {
+		case l.host != "":
+			h, problem = find(l.host)
+		case h >= len(machines):
+			problem = fmt.Sprintf("+n%d is none of the job's hosts, which are %d", h, len(machines))
+		}
+		if problem != "" {
+			return nil, fmt.Errorf("%s:%d: rank %d: %s", f.Name, l.number, rank, problem)
+		}
+		hosts[rank] = h
+		if counts[h]++; counts[h] > machines[h].limit() {
+			return nil, fmt.Errorf("%s:%d: rank %d: %s takes at most %s", f.Name, l.number, rank, machines[h].Name, plural(machines[h].MaxSlots, "rank"))
+		}
+	}
+	return hosts, nil
+}
+
+// bind gives ranks the cores that the file says.
+func (f *Rankfile) bind(machines []Machine, ranks []Rank) error {
+	for rank := range ranks {
+		r, l := &ranks[rank], f.lines[rank]
+		if l.slots == nil {
+			continue
+		}
+		mc := &machines[r.Host]
+		var problem string
+		if r.CPUs, problem = l.cpus(&mc.Topology); problem != "" {
+			return fmt.Errorf("%s:%d: rank %d: slot=%s: %s %s", f.Name, l.number, rank, l.shown(), mc.Name, problem)
+		}
+	}
+	return nil
+}
+
+// shown is the list of slots for a message: parseSlots has let pass only
+// printable characters.
+func (l *rankLine) shown() string {
+	const most = 60
+	if len(l.list) > most {
+		return l.list[:most] + "…"
+	}
+	return l.list
+}
+
+// cpus returns the hardware threads of a line's slots, ascending, or what the
+// host lacks.
+func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
+	if len(t.CPUs) == 0 {
+		return nil, "has cores of which nothing is known"
+	}
+	have := make(map[int]bool)
+	pkg := indexUnits(t.Packages)
+	cores := make([][][]int, len(t.Packages))
+	for _, core := range t.Cores {
+		if p, ok := pkg[core[0]]; ok {
+			cores[p] = append(cores[p], core)
+		}
+	}
+	take := func(units [][]int) {
+		for _, u := range units {
+			for _, c := range u {
+				have[c] = true
+			}
+		}
+	}
+	for _, s := range l.slots {
+		if !s.inPackages {
+			if s.cores[1] >= len(t.Cores) {
+				return nil, "has " + numbered(len(t.Cores), "core")
+			}
+			take(t.Cores[s.cores[0] : s.cores[1]+1])
+			continue
+		}
+		if s.packages[1] >= len(t.Packages) {
+			return nil, "has " + numbered(len(t.Packages), "package")
+		}
+		for p := s.packages[0]; p <= s.packages[1]; p++ {
+			switch {
+			case s.all:
+				take(t.Packages[p : p+1])
+			case s.cores[1] >= len(cores[p]):
+				return nil, fmt.Sprintf("has %s in package %d", numbered(len(cores[p]), "core"), p)
+			default:
+				take(cores[p][s.cores[0] : s.cores[1]+1])
+			}
+		}
+	}
+	for c := range have {
+		cpus = append(cpus, c)
+	}
+	slices.Sort(cpus)
+	return cpus, ""
+}
+
+// numbered says "4 cores, 0 to 3".
+func numbered(n int, what string) string {
+	switch n {
+	case 0:
+		return "no " + what + "s"
+	case 1:
+		return "1 " + what + ", 0"
+	default:
+		return fmt.Sprintf("%d %ss, 0 to %d", n, what, n-1)
+	}
+}

@@ -1,0 +1,177 @@
+package place
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Render prints where ranks run: what gorun -dry-run shows. Ranks and hosts
+// that are alike share a line, so that a large job has few of them.
+//
+//	RANKS     HOST         SLOTS  PER HOST           BINDING
+//	0-15      node[1-2]    8      8                  cpus 0 | 1 | … | 7
+//	16-19     node[3-4]    8      2, 1 at a time     cpus 0-3 | 4-7
+//	-         node[5-6]    8      0                  -
+//
+// PER HOST is how many of the ranks are on each of the hosts: in the first line
+// ranks 0 to 7 are on node1, in the second ranks 16 and 18 on node3. BINDING is
+// of these, in their order.
+func Render(w io.Writer, machines []Machine, r *Result) error {
+	rows, err := fold(machines, r)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "RANKS\tHOST\tSLOTS\tPER HOST\tBINDING")
+	for i := range rows {
+		fmt.Fprintln(t, rows[i].text(machines))
+	}
+	return t.Flush()
+}
+
+// block is neighbouring ranks on hosts that have as many of them each, one host
+// after the other. Where it repeats, each time further ranks are on the same
+// hosts.
+type block struct {
+	starts  []int // the first rank, of each repetition
+	hosts   []int
+	each    int // ranks per host in one repetition
+	slots   slotCount
+	binding [][]int // of a host's ranks; of all repetitions
+}
+
+type slotCount struct{ slots, most int }
+
+func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
+
+func (b *block) width() int { return len(b.hosts) * b.each }
+
+// fold returns the lines of the table.
+func fold(machines []Machine, r *Result) ([]*block, error) {
+	var rows []*block
+	latest := make(map[[4]int]*block) // rows that may go on, by what is likely to differ
+	used := make([]bool, len(machines))
+	add := func(b *block) {
+		key := [4]int{b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
+		if old := latest[key]; old != nil && old.takes(b) {
+			old.starts = append(old.starts, b.starts[0])
+			old.binding = append(old.binding, b.binding...)
+			return
+		}
+		rows = append(rows, b)
+		latest[key] = b
+	}
+	var b *block
+	for i := 0; i < len(r.Ranks); {
+		h := r.Ranks[i].Host
+		if h < 0 || h >= len(machines) {
+			return nil, fmt.Errorf("rank %d is on host %d of %d", i, h, len(machines))
+		}
+		used[h] = true
+		k := i
+		var binding [][]int
+		for ; k < len(r.Ranks) && r.Ranks[k].Host == h; k++ {
+			binding = append(binding, r.Ranks[k].CPUs)
+		}
+		slots := slotsOf(&machines[h])
+		if b != nil && b.each == k-i && b.slots == slots && h > b.hosts[len(b.hosts)-1] && sameBinding(b.binding, binding) {
+			b.hosts = append(b.hosts, h)
+		} else {
+			if b != nil {
+				add(b)
+			}
+			b = &block{starts: []int{i}, hosts: []int{h}, each: k - i, slots: slots, binding: binding}
+		}
+		i = k
+	}
+	if b != nil {
+		add(b)
+	}
+	var idle *block
+	for h := range machines {
+		if slots := slotsOf(&machines[h]); used[h] {
+			idle = nil
+		} else if idle == nil || idle.slots != slots {
+			idle = &block{hosts: []int{h}, slots: slots}
+			rows = append(rows, idle)
+		} else {
+			idle.hosts = append(idle.hosts, h)
+		}
+	}
+	return rows, nil
+}
+
+// takes says whether b is one more repetition of a row.
+func (row *block) takes(b *block) bool {
+	n := len(row.starts)
+	return slices.Equal(row.hosts, b.hosts) && (n == 1 || b.starts[0]-row.starts[n-1] == row.starts[1]-row.starts[0])
+}
+
+func sameBinding(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
+
+func (row *block) text(machines []Machine) string {
+	slots := strconv.Itoa(row.slots.slots)
+	if row.slots.most > row.slots.slots {
+		slots += fmt.Sprintf(", at most %d", row.slots.most)
+	}
+	n := len(row.starts)
+	ranks, perHost, binding := "-", strconv.Itoa(n*row.each), "-"
+	switch {
+	case n == 0:
+	case n > 1 && row.starts[1]-row.starts[0] == row.width():
+		ranks = span(row.starts[0], row.starts[n-1]+row.width()-1)
+		if len(row.hosts) > 1 {
+			perHost += fmt.Sprintf(", %d at a time", row.each)
+		}
+	default:
+		ranks = ranges(row.starts, row.width())
+		if n > 1 && len(row.hosts) > 1 {
+			perHost += fmt.Sprintf(", %d at a time", row.each)
+		}
+	}
+	if n > 0 {
+		binding = bindingText(row.binding)
+	}
+	names := make([]string, len(row.hosts))
+	for i, h := range row.hosts {
+		names[i] = oneLine.Replace(machines[h].Name)
+	}
+	return strings.Join([]string{ranks, foldNames(names), slots, perHost, binding}, "\t")
+}
+
+// oneLine keeps a name within its cell.
+var oneLine = strings.NewReplacer("\t", `\t`, "\n", `\n`, "\v", `\v`, "\f", `\f`, "\r", `\r`)
+
+// bindingText writes what ranks are bound to; of many sets the first and the
+// last.
+func bindingText(sets [][]int) string {
+	const shown = 4
+	same := true
+	for _, s := range sets {
+		same = same && slices.Equal(s, sets[0])
+	}
+	if same {
+		sets = sets[:1]
+	}
+	texts := make([]string, 0, shown)
+	for i, s := range sets {
+		switch {
+		case len(sets) > shown && i == shown-2:
+			texts = append(texts, "…")
+		case len(sets) > shown && i > shown-2 && i < len(sets)-1:
+		case len(s) == 0:
+			texts = append(texts, "none")
+		default:
+			texts = append(texts, FormatCPUs(s))
+		}
+	}
+	text := strings.Join(texts, " | ")
+	if same && text == "none" {
+		return text
+	}
+	return "cpus " + text
+}

@@ -1,0 +1,214 @@
+package proto
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A frame:
+//
+//	0         4      5
+//	┌─────────┬──────┬──────────────────┐
+//	│ length  │ kind │ body             │   length counts kind and body;
+//	└─────────┴──────┴──────────────────┘   little-endian
+//
+// The body is JSON, but for those that carry bytes of a user:
+//
+//	Output    index u32 │ stream i32 │ flags u8 (1 stderr, 2 mid) │ data
+//	Stdin     data
+//	FilePart  flags u8 (1 last) │ hash, 64 digits │ data
+const (
+	headBytes = 5
+	// MaxBody bounds what a frame may take of memory.
+	MaxBody = 256 << 20
+
+	hashDigits = 64
+	outputHead = 9
+	fileHead   = 1 + hashDigits
+)
+
+// ErrFrame is wrapped by the errors of what is no frame.
+var ErrFrame = errors.New("not a frame of gorun")
+
+func (Beat) kind() Kind        { return KindBeat }
+func (Launch) kind() Kind      { return KindLaunch }
+func (Up) kind() Kind          { return KindUp }
+func (Prepare) kind() Kind     { return KindPrepare }
+func (Prepared) kind() Kind    { return KindPrepared }
+func (FilePart) kind() Kind    { return KindFile }
+func (Staged) kind() Kind      { return KindStaged }
+func (Start) kind() Kind       { return KindStart }
+func (Started) kind() Kind     { return KindStarted }
+func (Fence) kind() Kind       { return KindFence }
+func (Release) kind() Kind     { return KindRelease }
+func (State) kind() Kind       { return KindState }
+func (Watch) kind() Kind       { return KindWatch }
+func (Request) kind() Kind     { return KindRequest }
+func (Reply) kind() Kind       { return KindReply }
+func (Output) kind() Kind      { return KindOutput }
+func (Credit) kind() Kind      { return KindCredit }
+func (Gone) kind() Kind        { return KindGone }
+func (Stdin) kind() Kind       { return KindStdin }
+func (StdinCredit) kind() Kind { return KindStdinCredit }
+func (Signal) kind() Kind      { return KindSignal }
+func (News) kind() Kind        { return KindNews }
+func (Aborted) kind() Kind     { return KindAborted }
+func (Exited) kind() Kind      { return KindExited }
+func (Lost) kind() Kind        { return KindLost }
+func (Log) kind() Kind         { return KindLog }
+func (End) kind() Kind         { return KindEnd }
+func (Ended) kind() Kind       { return KindEnded }
+func (Bye) kind() Kind         { return KindBye }
+
+// Append appends the frame of a message to dst.
+func Append(dst []byte, m Message) ([]byte, error) {
+	at := len(dst)
+	dst = append(dst, 0, 0, 0, 0, byte(m.kind()))
+	switch m := m.(type) {
+	case Beat, Bye, Watch:
+	case Output:
+		var flags byte
+		if m.Stderr {
+			flags |= 1
+		}
+		if m.Mid {
+			flags |= 2
+		}
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Index))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(int32(m.Stream)))
+		dst = append(append(dst, flags), m.Data...)
+	case Stdin:
+		dst = append(dst, m.Data...)
+	case FilePart:
+		if len(m.Hash) != hashDigits {
+			return dst[:at], fmt.Errorf("file part: a hash of %d digits", len(m.Hash))
+		}
+		var flags byte
+		if m.Last {
+			flags = 1
+		}
+		dst = append(append(append(dst, flags), m.Hash...), m.Data...)
+	default:
+		body, err := json.Marshal(m)
+		if err != nil {
+			return dst[:at], fmt.Errorf("message to or from an agent: %w", err)
+		}
+		dst = append(dst, body...)
+	}
+	n := len(dst) - at - 4
+	if n-1 > MaxBody {
+		return dst[:at], fmt.Errorf("message to or from an agent has %d bytes, more than %d", n-1, MaxBody)
+	}
+	binary.LittleEndian.PutUint32(dst[at:], uint32(n))
+	return dst, nil
+}
+
+// Read reads a frame. What a message holds of user data is its own. The error is
+// io.EOF where the stream ends between frames; it wraps ErrFrame where what was
+// read is none.
+func Read(r io.Reader) (Message, error) {
+	var head [headBytes]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := int64(binary.LittleEndian.Uint32(head[:])) - 1
+	if n < 0 || n > MaxBody {
+		return nil, fmt.Errorf("%w: %d bytes", ErrFrame, n)
+	}
+	var body bytes.Buffer
+	body.Grow(int(min(n, 64<<10))) // more when it has come
+	if _, err := io.CopyN(&body, r, n); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	return Parse(Kind(head[4]), body.Bytes())
+}
+
+// Parse reads the body of a frame, and keeps it where the message has data.
+func Parse(kind Kind, body []byte) (Message, error) {
+	switch kind {
+	case KindBeat:
+		return Beat{}, nil
+	case KindBye:
+		return Bye{}, nil
+	case KindWatch:
+		return Watch{}, nil
+	case KindOutput:
+		if len(body) < outputHead || body[8] > 3 {
+			return nil, fmt.Errorf("%w: output of %d bytes", ErrFrame, len(body))
+		}
+		return Output{
+			Index:  int(binary.LittleEndian.Uint32(body)),
+			Stream: int(int32(binary.LittleEndian.Uint32(body[4:]))),
+			Stderr: body[8]&1 != 0, Mid: body[8]&2 != 0, Data: body[outputHead:],
+		}, nil
+	case KindStdin:
+		return Stdin{Data: body}, nil
+	case KindFile:
+		if len(body) < fileHead || body[0] > 1 {
+			return nil, fmt.Errorf("%w: a file's part of %d bytes", ErrFrame, len(body))
+		}
+		return FilePart{Last: body[0] == 1, Hash: string(body[1:fileHead]), Data: body[fileHead:]}, nil
+	case KindLaunch:
+		return decode[Launch](kind, body)
+	case KindUp:
+		return decode[Up](kind, body)
+	case KindPrepare:
+		return decode[Prepare](kind, body)
+	case KindPrepared:
+		return decode[Prepared](kind, body)
+	case KindStaged:
+		return decode[Staged](kind, body)
+	case KindStart:
+		return decode[Start](kind, body)
+	case KindStarted:
+		return decode[Started](kind, body)
+	case KindFence:
+		return decode[Fence](kind, body)
+	case KindRelease:
+		return decode[Release](kind, body)
+	case KindState:
+		return decode[State](kind, body)
+	case KindRequest:
+		return decode[Request](kind, body)
+	case KindReply:
+		return decode[Reply](kind, body)
+	case KindCredit:
+		return decode[Credit](kind, body)
+	case KindGone:
+		return decode[Gone](kind, body)
+	case KindStdinCredit:
+		return decode[StdinCredit](kind, body)
+	case KindSignal:
+		return decode[Signal](kind, body)
+	case KindNews:
+		return decode[News](kind, body)
+	case KindAborted:
+		return decode[Aborted](kind, body)
+	case KindExited:
+		return decode[Exited](kind, body)
+	case KindLost:
+		return decode[Lost](kind, body)
+	case KindLog:
+		return decode[Log](kind, body)
+	case KindEnd:
+		return decode[End](kind, body)
+	case KindEnded:
+		return decode[Ended](kind, body)
+	}
+	return nil, fmt.Errorf("%w: kind %d", ErrFrame, kind)
+}
+
+func decode[M Message](kind Kind, body []byte) (Message, error) {
+	var m M
+	if err := json.Unmarshal(body, &m); err != nil {
+		return nil, fmt.Errorf("%w: kind %d: %w", ErrFrame, kind, err)
+	}
+	return m, nil
+}
