@@ -28,6 +28,7 @@ func TestReadFile(t *testing.T) {
 		{"bare", "a\nb\n", []Host{{Name: "a"}, {Name: "b"}}},
 		{"PBS", "b\na\na\na\n", []Host{{Name: "b", Slots: 1}, {Name: "a", Slots: 3}}},
 		{"Slurm", "node[1-2],gpu1\n", []Host{{Name: "node1"}, {Name: "node2"}, {Name: "gpu1"}}},
+		{"srun -w", "node[08-10]-ib\n", []Host{{Name: "node08-ib"}, {Name: "node09-ib"}, {Name: "node10-ib"}}},
 		{"range with slots", "node[1-2] slots=3\nnode2:1", []Host{{Name: "node1", Slots: 3}, {Name: "node2", Slots: 4}}},
 		{"IPv6", "[::1]:4\n::2 slots=3\n", []Host{{Name: "::1", Slots: 4}, {Name: "::2", Slots: 3}}},
 		{"Windows", "\ufeffa slots=4\r\n\r\nb:2\t\r\n", ab},

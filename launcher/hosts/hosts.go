@@ -154,29 +154,41 @@ func Merge(list []Host) []Host {
 }
 
 // Restrict returns those hosts of all that some names, in the order of some.
-// What some says of a host counts, and what it leaves open is as all says. A
-// host that is not among all, or more slots than all allows, is an error that
-// calls all by the name where.
+// What some says of a host counts, and what it leaves open is as all says. Any
+// name of the machine that asks stands for the host of all that is this
+// machine. A host that is not among all, or more slots than all allows, is an
+// error that calls all by the name where.
 func Restrict(all, some []Host, where string) ([]Host, error) {
 	at := make(map[string]Host, len(all))
 	for _, h := range all {
 		at[key(h.Name)] = h
 	}
+	var own machine
 	var list []Host
-	for _, s := range some {
+	for _, s := range Unify(some) {
 		h, ok := at[key(s.Name)]
+		if !ok && own.is(s.Name) {
+			for _, o := range all {
+				if ok = own.is(o.Name); ok {
+					h = o
+					break
+				}
+			}
+		}
 		if !ok {
 			return nil, fmt.Errorf("expected a host of %s, found %s", where, quote(s.Name))
 		}
+		most := h.MaxSlots
 		h = h.with(s)
 		if s.Slots > 0 {
 			h.Slots = s.Slots
 		}
-		if s.MaxSlots > 0 && (h.MaxSlots == 0 || s.MaxSlots < h.MaxSlots) {
-			h.MaxSlots = s.MaxSlots
+		if most > 0 && h.Slots > most {
+			return nil, fmt.Errorf("expected at most %d slots of %s, as %s says, found %d", most, h.Name, where, h.Slots)
 		}
-		if h.MaxSlots > 0 && h.Slots > h.MaxSlots {
-			return nil, fmt.Errorf("expected at most %d slots of %s, as %s says, found %d", h.MaxSlots, h.Name, where, h.Slots)
+		if s.MaxSlots > 0 && (most == 0 || s.MaxSlots < most) {
+			h.MaxSlots = s.MaxSlots
+			h.Slots = min(h.Slots, s.MaxSlots)
 		}
 		list = append(list, h)
 	}

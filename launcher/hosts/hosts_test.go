@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +68,8 @@ func TestRestrict(t *testing.T) {
 		{[]Host{{Name: "C"}, {Name: "a"}}, []Host{{Name: "c", Slots: 1}, all[0]}},
 		{[]Host{{Name: "a", Slots: 8}}, []Host{{Name: "a", Slots: 8, MaxSlots: 8, User: "u"}}},
 		{[]Host{{Name: "b", Slots: 7, User: "v"}}, []Host{{Name: "b", Slots: 7, User: "v", Port: 2}}},
+		{[]Host{{Name: "a", MaxSlots: 3}}, []Host{{Name: "a", Slots: 3, MaxSlots: 3, User: "u"}}},
+		{[]Host{{Name: "a", MaxSlots: 9}}, []Host{all[0]}},
 	} {
 		got, err := Restrict(all, test.some, "f")
 		require.NoError(t, err)
@@ -76,6 +79,33 @@ func TestRestrict(t *testing.T) {
 	require.EqualError(t, err, `expected a host of hosts.txt, found "d"`)
 	_, err = Restrict(all, []Host{{Name: "a", Slots: 9}}, "hosts.txt")
 	require.EqualError(t, err, `expected at most 8 slots of a, as hosts.txt says, found 9`)
+
+	// Whatever this machine is called, it is the same host.
+	own, err := os.Hostname()
+	require.NoError(t, err)
+	here := []Host{{Name: "a"}, {Name: own, Slots: 4, Port: 2}}
+	for _, some := range [][]Host{{{Name: "localhost"}}, {{Name: "127.0.0.1", Slots: 1}, {Name: own, Slots: 3}}} {
+		got, err := Restrict(here, some, "f")
+		require.NoError(t, err)
+		require.Equal(t, here[1:], got)
+	}
+	_, err = Restrict(all, []Host{{Name: "localhost"}}, "f")
+	require.EqualError(t, err, `expected a host of f, found "localhost"`)
+}
+
+func TestUnify(t *testing.T) {
+	own, err := os.Hostname()
+	require.NoError(t, err)
+	for _, test := range []struct{ list, want []Host }{
+		{nil, nil},
+		{[]Host{{Name: "a"}, {Name: "b", Slots: 2}, {Name: "a"}}, []Host{{Name: "a", Slots: 2}, {Name: "b", Slots: 2}}},
+		{[]Host{{Name: "localhost"}}, []Host{{Name: "localhost"}}},
+		{[]Host{{Name: "localhost", Slots: 2}, {Name: "a", Slots: 1}, {Name: "::1", Slots: 3}}, []Host{{Name: "localhost", Slots: 5}, {Name: "a", Slots: 1}}},
+		{[]Host{{Name: own}, {Name: "127.0.0.1"}}, []Host{{Name: own, Slots: 2}}},
+		{[]Host{{Name: "127.0.0.1", User: "u"}, {Name: own, User: "v", Port: 3, MaxSlots: 2}}, []Host{{Name: "127.0.0.1", User: "u", Port: 3, Slots: 2, MaxSlots: 3}}},
+	} {
+		require.Equal(t, test.want, Unify(test.list))
+	}
 }
 
 func TestParseList(t *testing.T) {
@@ -184,5 +214,39 @@ func FuzzParseList(f *testing.F) {
 			return
 		}
 		checkHosts(t, list)
+	})
+}
+
+// FuzzRestrict: what -host leaves of a hostfile is hosts of it, within their limits.
+func FuzzRestrict(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"a slots=4 max_slots=8\nb\n", "b,a:8"}, {"a[1-3]:2", "a[2-3]"}, {"u@a port=3", "v@a"}, {"localhost max_slots=2", "127.0.0.1,::1:1"}, {"a", "b"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, file, list string) {
+		all, err1 := ReadFile("f", strings.NewReader(file))
+		some, err2 := ParseList(list)
+		if err1 != nil || err2 != nil {
+			return
+		}
+		checkHosts(t, Unify(append(slices.Clone(all), some...)))
+		got, err := Restrict(all, some, "f")
+		if err != nil {
+			if got != nil || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("%q, %v", err, got)
+			}
+			return
+		}
+		checkHosts(t, got)
+		known := make(map[string]Host)
+		for _, h := range all {
+			known[key(h.Name)] = h
+		}
+		for _, h := range got {
+			if k, ok := known[key(h.Name)]; !ok || k.MaxSlots > 0 && (h.MaxSlots == 0 || h.MaxSlots > k.MaxSlots) {
+				t.Fatalf("%+v of %+v", h, k)
+			}
+		}
 	})
 }
