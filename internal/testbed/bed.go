@@ -1,13 +1,13 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -19,8 +19,11 @@ const (
 	unusedAddr    = 249
 	blackHoleAddr = 250
 	controlAddr   = 253
-	bridgeAddr    = 254
+	outsideAddr   = 254
 )
+
+// bridge is what the hosts are connected by, in the control host.
+const bridge = "br0"
 
 const (
 	base    = "/tmp" // whatever TMPDIR says, so that every keeper finds what others left
@@ -30,7 +33,7 @@ const (
 
 func bedDir(id int) string           { return fmt.Sprintf("%s/%s%d", base, prefix, id) }
 func bedMark(id int) string          { return fmt.Sprintf("%s%d", prefix, id) }
-func bedBridge(id int) string        { return fmt.Sprintf("weft%d", id) }
+func bedLink(id int) string          { return fmt.Sprintf("weft%d", id) }
 func bedAddr(id, last int) string    { return fmt.Sprintf("10.91.%d.%d", id, last) }
 func hostName(id, number int) string { return fmt.Sprintf("w%dn%d", id, number) }
 func controlName(id int) string      { return fmt.Sprintf("w%dc", id) }
@@ -49,18 +52,18 @@ type bed struct {
 }
 
 // up has n hosts at least, or none where that fails.
-func (b *bed) up(n int) error {
+func (b *bed) up(ctx context.Context, n int) error {
 	if len(b.hosts) >= n {
 		return nil
 	}
-	err := b.grow(n)
+	err := b.grow(ctx, n)
 	if err != nil {
 		err = errors.Join(err, b.down())
 	}
 	return err
 }
 
-func (b *bed) grow(n int) error {
+func (b *bed) grow(ctx context.Context, n int) error {
 	if b.lock == nil {
 		if err := need(map[string]string{"ip": "iproute2", "sshd": "openssh-server", "ssh": "openssh-client"}); err != nil {
 			return err
@@ -69,10 +72,12 @@ func (b *bed) grow(n int) error {
 			return err
 		}
 	}
-	b.endSlurm()
+	if err := b.endSlurm(); err != nil {
+		return err
+	}
 	first := len(b.hosts)
 	for i := first + 1; i <= n; i++ {
-		h, err := b.plug(hostName(b.info.ID, i), fmt.Sprint(i), i)
+		h, err := b.plug(i)
 		if err != nil {
 			return err
 		}
@@ -83,7 +88,7 @@ func (b *bed) grow(n int) error {
 		}
 	}
 	for _, h := range b.hosts[first:] {
-		if err := h.awaitSSH(); err != nil {
+		if err := h.awaitSSH(ctx); err != nil {
 			return err
 		}
 	}
@@ -96,9 +101,6 @@ func (b *bed) open() error {
 		return err
 	}
 	id := b.info.ID
-	if err := ip("addr add "+bedAddr(id, bridgeAddr)+"/24 dev "+bedBridge(id), "link set "+bedBridge(id)+" up"); err != nil {
-		return err
-	}
 	if err := b.writeFiles(); err != nil {
 		return err
 	}
@@ -106,10 +108,35 @@ func (b *bed) open() error {
 		return err
 	}
 	var err error
-	if b.control, err = b.plug(controlName(id), "c", controlAddr); err != nil {
+	if b.control, err = b.cell(controlName(id)); err != nil {
 		return err
 	}
-	return b.control.blackHole(bedAddr(id, blackHoleAddr))
+	b.control.info.Addr = bedAddr(id, controlAddr)
+	// Here and not in the network of this machine, which may have a firewall that
+	// lets nothing through from one port of a bridge to another, as Docker's does.
+	// The bridge's own address is fixed, or it would change with its ports.
+	err = b.control.run(func() error {
+		return ip(
+			"link set lo up",
+			"link add "+bridge+" address 02:00:00:00:00:01 type bridge forward_delay 0",
+			"addr add "+b.control.info.Addr+"/24 dev "+bridge,
+			"addr add "+bedAddr(id, blackHoleAddr)+"/24 dev "+bridge,
+			"link set "+bridge+" up",
+			"route add default via "+bedAddr(id, outsideAddr),
+		)
+	})
+	if err == nil {
+		err = b.control.blackHole(bedAddr(id, blackHoleAddr))
+	}
+	if err == nil {
+		err = ip("link add "+bedLink(id)+" type veth peer name out netns "+b.control.info.Namespaces+"/net",
+			"addr add "+b.info.Address+"/24 dev "+bedLink(id),
+			"link set "+bedLink(id)+" up")
+	}
+	if err == nil {
+		err = b.control.run(func() error { return ip("link set out master " + bridge + " up") })
+	}
+	return err
 }
 
 // reserve finds a network that nobody uses and takes its number for the cluster,
@@ -120,7 +147,7 @@ func (b *bed) reserve() error {
 		return err
 	}
 	defer lock.Close() //nolint:errcheck // only read
-	if err := sweep(); err != nil {
+	if err := sweepLocked(); err != nil {
 		return err
 	}
 	used, err := networks()
@@ -135,8 +162,8 @@ func (b *bed) reserve() error {
 		if b.lock, err = lockFile(bedDir(id)); err != nil {
 			return err
 		}
-		b.info.ID, b.info.Dir, b.info.Address = id, bedDir(id), bedAddr(id, bridgeAddr)
-		return ip("link add " + bedBridge(id) + " type bridge forward_delay 0")
+		b.info.ID, b.info.Dir, b.info.Address = id, bedDir(id), bedAddr(id, outsideAddr)
+		return nil
 	}
 	return errors.New("no network 10.91.x.0/24 is free")
 }
@@ -182,32 +209,44 @@ func (b *bed) names() []string {
 		bedAddr(id, controlAddr)+" "+controlName(id))
 }
 
-// plug makes a host and connects it to the bridge.
-func (b *bed) plug(name, suffix string, last int) (*cell, error) {
-	id := b.info.ID
-	c, err := newCell(b.info.Dir, bedMark(id), name)
+// cell makes a host that is not connected.
+func (b *bed) cell(name string) (*cell, error) {
+	c, err := newCell(b.info.Dir, bedMark(b.info.ID), name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	b.cells = append(b.cells, c)
-	c.info.Addr = bedAddr(id, last)
-	c.info.Link = bedBridge(id) + "-" + suffix
-	err = ip(
-		"link add "+c.info.Link+" type veth peer name eth0 netns "+c.info.Namespaces+"/net",
-		"link set "+c.info.Link+" master "+bedBridge(id)+" up",
-	)
+	return c, nil
+}
+
+// plug makes a host and connects it to the bridge.
+func (b *bed) plug(number int) (*cell, error) {
+	id := b.info.ID
+	c, err := b.cell(hostName(id, number))
+	if err != nil {
+		return nil, err
+	}
+	c.info.Addr = bedAddr(id, number)
+	c.info.Switch = b.control.info.Namespaces
+	c.info.Port = fmt.Sprintf("port%d", number)
+	err = b.control.run(func() error {
+		return ip(
+			"link add "+c.info.Port+" type veth peer name eth0 netns "+c.info.Namespaces+"/net",
+			"link set "+c.info.Port+" master "+bridge+" up",
+		)
+	})
 	if err == nil {
 		err = c.run(func() error {
 			return ip(
 				"link set lo up",
 				"addr add "+c.info.Addr+"/24 dev eth0",
 				"link set eth0 up",
-				"route add default via "+bedAddr(id, bridgeAddr),
+				"route add default via "+b.info.Address,
 			)
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", c.info.Name, err)
 	}
 	return c, nil
 }
@@ -229,20 +268,27 @@ func (b *bed) down() error {
 // remove is how a cluster ends, its keeper's and a dead one's.
 func remove(id int) error {
 	var errs []error
-	errs = append(errs, killAll(bedMark(id)))
-	links, _ := filepath.Glob("/sys/class/net/" + bedBridge(id) + "-*")
-	for _, link := range append(links, bedBridge(id)) {
-		if _, err := net.InterfaceByName(filepath.Base(link)); err == nil {
-			errs = append(errs, ip("link del "+filepath.Base(link)))
-		}
+	errs = append(errs, killAll(bedMark(id), anyProcess))
+	if _, err := net.InterfaceByName(bedLink(id)); err == nil {
+		errs = append(errs, ip("link del "+bedLink(id)))
 	}
 	errs = append(errs, removeHosts(hostsFile, bedMark(id)))
 	errs = append(errs, os.RemoveAll(bedDir(id)))
 	return errors.Join(errs...)
 }
 
-// sweep removes clusters whose keeper is gone. The caller has the lock of base.
+// sweep removes clusters whose keeper is gone.
 func sweep() error {
+	lock, err := lockFile(base)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // only read
+	return sweepLocked()
+}
+
+// sweepLocked is sweep for who has the lock of base.
+func sweepLocked() error {
 	var errs []error
 	for id := range maxBeds {
 		fi, err := os.Lstat(bedDir(id))
@@ -268,7 +314,7 @@ func lockFile(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return f, nil

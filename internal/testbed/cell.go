@@ -114,10 +114,11 @@ func (c *cell) mount(dir, mark string) error {
 		return err
 	}
 	for file, at := range map[string]string{
-		dir + "/hosts":     "/etc/hosts",
-		dir + "/nsswitch":  "/etc/nsswitch.conf",
-		dir + "/shadow":    "/etc/shadow",
-		c.dir + "/boot_id": "/proc/sys/kernel/random/boot_id",
+		dir + "/hosts":      "/etc/hosts",
+		dir + "/nsswitch":   "/etc/nsswitch.conf",
+		dir + "/shadow":     "/etc/shadow",
+		dir + "/ssh_config": "/etc/ssh/ssh_config",
+		c.dir + "/boot_id":  "/proc/sys/kernel/random/boot_id",
 	} {
 		err := unix.Mount(file, at, "", unix.MS_BIND, "")
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -151,12 +152,9 @@ func bootID() []byte {
 	return fmt.Appendf(nil, "%x-%x-%x-%x-%x\n", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// blackHole has the host answer at an address, and lead to nothing.
+// blackHole has the host answer at an address that it has, and say nothing.
 func (c *cell) blackHole(addr string) error {
 	return c.run(func() (err error) {
-		if err := ip("addr add " + addr + "/24 dev eth0"); err != nil {
-			return err
-		}
 		if c.hole, err = net.Listen("tcp4", addr+":22"); err != nil {
 			return err
 		}

@@ -19,15 +19,16 @@ type Host struct {
 // hostInfo is what the keeper tells of a host.
 type hostInfo struct {
 	Name, Addr string
-	Link       string // the end of its cable that is at the bridge
 	Namespaces string // folder of the files that stand for them
+	Switch     string // that of the host that has the other end of its cable
+	Port       string // which is this
 }
 
 // Name is the host's, which it has for itself and which resolves everywhere.
 func (h *Host) Name() string { return h.info.Name }
 
-// Addr is the host's address, IPv4.
-func (h *Host) Addr() string { return h.info.Addr }
+// Address is the host's, IPv4.
+func (h *Host) Address() string { return h.info.Addr }
 
 // Cut pulls the host's cable: from now on nothing comes through, and nobody is
 // told so.
@@ -43,14 +44,16 @@ func (h *Host) Join() {
 }
 
 func (h *Host) link(state string) {
-	if err := ip("link set " + h.info.Link + " " + state); err != nil {
-		h.cluster.fail("%s: %v", h.info.Name, err)
+	cmd := exec.Command("nsenter", "--net="+h.info.Switch+"/net", "--", program("ip"), "link", "set", h.info.Port, state)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		h.cluster.fail("%s: ip link: %v: %s", h.info.Name, err, oneLine(out))
 	}
 }
 
-// Command is a command that runs in the host, in the directory of this process;
-// the Dir of the result does not count. A name without a slash is looked up in
-// the host. Its process is the program's, so that signals arrive.
+// Command is a command that runs in the host, in the directory of this process,
+// whatever the Dir of the result. A name without a slash is looked up in the host.
+// Its process is the program's, so that signals arrive, and ends with the host,
+// also where the test is killed.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	dir, err := os.Getwd()
 	if err != nil {

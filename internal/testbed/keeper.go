@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ const keeperEnv = "WEFT_TESTBED_KEEPER"
 const (
 	opUp    = "up"    // N hosts at least
 	opSlurm = "slurm" // over the hosts
+	opJobs  = "jobs"  // of Slurm end
 )
 
 type request struct {
@@ -33,6 +35,7 @@ type reply struct {
 
 // info is what the keeper tells of the cluster.
 type info struct {
+	Keeper    int // its process
 	ID        int
 	Dir       string
 	Address   string
@@ -40,8 +43,12 @@ type info struct {
 	SlurmConf string
 }
 
-// replyTimeout bounds a request; starting Slurm takes the longest.
-const replyTimeout = 90 * time.Second
+// replyTimeout bounds a request; starting Slurm takes the longest. endTimeout
+// bounds the removal of all.
+const (
+	replyTimeout = slurmTimeout + 30*time.Second
+	endTimeout   = 30 * time.Second
+)
 
 // keeper is the process that keeps a cluster, as the test sees it.
 type keeper struct {
@@ -52,10 +59,6 @@ type keeper struct {
 }
 
 func startKeeper() (*keeper, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	requestsRead, requests, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -67,7 +70,8 @@ func startKeeper() (*keeper, error) {
 		return nil, err
 	}
 	defer repliesWrite.Close() //nolint:errcheck // the keeper's
-	cmd := exec.Command(exe)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{"weft-testbed"}
 	cmd.Env = []string{keeperEnv + "=1"}
 	for _, name := range []string{"PATH", "HOME", "XDG_CACHE_HOME", "LANG"} {
 		if v, ok := os.LookupEnv(name); ok { // and nothing that a test set
@@ -86,16 +90,19 @@ func startKeeper() (*keeper, error) {
 	return &keeper{cmd: cmd, requests: requests, replies: replies, decoder: json.NewDecoder(replies)}, nil
 }
 
+// errKeeper says that there will be no more replies.
+var errKeeper = errors.New("the keeper of the hosts is gone")
+
 func (k *keeper) ask(r request) (info, error) {
 	if err := json.NewEncoder(k.requests).Encode(r); err != nil {
-		return info{}, fmt.Errorf("the keeper of the hosts is gone: %w", err)
+		return info{}, fmt.Errorf("%w: %w", errKeeper, err)
 	}
 	if err := k.replies.SetReadDeadline(time.Now().Add(replyTimeout)); err != nil {
-		return info{}, err
+		return info{}, fmt.Errorf("%w: %w", errKeeper, err)
 	}
 	var re reply
 	if err := k.decoder.Decode(&re); err != nil {
-		return info{}, fmt.Errorf("the keeper of the hosts is gone: %w", err)
+		return info{}, fmt.Errorf("%w: %w", errKeeper, err)
 	}
 	if re.Error != "" {
 		return info{}, errors.New(re.Error)
@@ -103,14 +110,21 @@ func (k *keeper) ask(r request) (info, error) {
 	return re.Info, nil
 }
 
-// end waits until the keeper has removed everything.
+// end waits until the keeper has removed everything, and does so itself where the
+// keeper did not live to do it.
 func (k *keeper) end() error {
 	_ = k.requests.Close()
 	_ = k.replies.Close()
-	if err := k.cmd.Wait(); err != nil {
-		return fmt.Errorf("testbed: removing the hosts: %w", err)
+	timer := time.AfterFunc(endTimeout, func() { _ = k.cmd.Process.Kill() })
+	defer timer.Stop()
+	err := k.cmd.Wait()
+	if err == nil {
+		return nil
 	}
-	return nil
+	if !k.cmd.ProcessState.Exited() {
+		err = errors.Join(err, sweep())
+	}
+	return fmt.Errorf("removing the hosts: %w", err)
 }
 
 func init() {
@@ -124,16 +138,16 @@ func init() {
 // what it made.
 func keep(requests io.Reader, replies io.Writer) int {
 	syscall.CloseOnExec(3)
+	syscall.Umask(0o022) // whatever the test's
 	// Not ignored, which children would inherit: a reply that nobody reads, or an
 	// error that nobody sees, is no reason to leave everything as it is.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	end := make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer end()
 
-	var b bed
 	next := make(chan request)
 	go func() { // ends with the pipe, or the process
-		defer close(next)
+		defer end() // also what is being done: nobody waits for it any more
 		for d := json.NewDecoder(requests); ; {
 			var r request
 			if d.Decode(&r) != nil {
@@ -142,22 +156,19 @@ func keep(requests io.Reader, replies io.Writer) int {
 			next <- r
 		}
 	}()
-	for {
+	var b bed
+	for ctx.Err() == nil {
 		select {
-		case <-end:
-		case r, ok := <-next:
-			if !ok {
-				break
-			}
+		case <-ctx.Done():
+		case r := <-next:
 			var re reply
-			if err := b.serve(r); err != nil {
+			if err := b.serve(ctx, r); err != nil {
 				re.Error = err.Error()
 			}
 			re.Info = b.info
+			re.Info.Keeper = os.Getpid()
 			_ = json.NewEncoder(replies).Encode(re)
-			continue
 		}
-		break
 	}
 	if err := b.down(); err != nil {
 		fmt.Fprintln(os.Stderr, "testbed:", err)
@@ -166,12 +177,14 @@ func keep(requests io.Reader, replies io.Writer) int {
 	return 0
 }
 
-func (b *bed) serve(r request) error {
+func (b *bed) serve(ctx context.Context, r request) error {
 	switch r.Op {
 	case opUp:
-		return b.up(r.N)
+		return b.up(ctx, r.N)
 	case opSlurm:
-		return b.slurm()
+		return b.slurm(ctx)
+	case opJobs:
+		return b.endJobs(ctx)
 	}
 	return fmt.Errorf("no request %q", r.Op)
 }

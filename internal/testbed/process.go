@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 // Process is one of a host's.
 type Process struct {
 	PID  int
+	PPID int    // of its parent
 	Exe  string // the path of its program, in the host
 	Args []string
 	env  []string
@@ -33,8 +35,13 @@ func (p Process) String() string {
 	return fmt.Sprintf("%d %s", p.PID, strings.Join(p.Args, " "))
 }
 
-// Processes are those of the host that match, however they came there.
+// Processes are those of the host that match, however they came there; nil
+// matches all but the daemons that make the host one: sshd, which has a child for
+// each connection, and slurmd.
 func (h *Host) Processes(match func(Process) bool) []Process {
+	if match == nil {
+		match = func(p Process) bool { return p.PPID != h.cluster.info.Keeper }
+	}
 	home, err := os.Readlink(h.info.Namespaces + "/mnt")
 	if err != nil {
 		h.cluster.fail("%s: %v", h.info.Name, err)
@@ -45,7 +52,7 @@ func (h *Host) Processes(match func(Process) bool) []Process {
 		if ns, err := os.Readlink(dir + "/ns/mnt"); err != nil || ns != home {
 			continue
 		}
-		p := Process{PID: pid, Args: zeroEnded(dir + "/cmdline"), env: zeroEnded(dir + "/environ")}
+		p := Process{PID: pid, PPID: parent(pid), Args: zeroEnded(dir + "/cmdline"), env: zeroEnded(dir + "/environ")}
 		exe, err := os.Readlink(dir + "/exe")
 		if err != nil {
 			continue // has ended
@@ -101,11 +108,23 @@ func marked(mark string) []int {
 	return list
 }
 
-// killAll ends all processes of a cluster's hosts, also those that appear
-// meanwhile.
-func killAll(mark string) error {
+// parent is a process's, 0 if that has ended.
+func parent(pid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(f) > 1 { // "7 (a name) S 1 ..."
+		ppid, _ := strconv.Atoi(string(f[1]))
+		return ppid
+	}
+	return 0
+}
+
+func anyProcess(int) bool { return true }
+
+// killAll ends the processes of a cluster's hosts that match, also those that
+// appear meanwhile.
+func killAll(mark string, match func(pid int) bool) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		list := marked(mark)
+		list := slices.DeleteFunc(marked(mark), func(pid int) bool { return !match(pid) })
 		if len(list) == 0 {
 			return nil
 		}

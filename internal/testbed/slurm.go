@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -19,32 +18,40 @@ const slurmTimeout = 60 * time.Second
 
 // slurm has a Slurm run over all hosts, with a munged, ports and files of its
 // own, whatever else runs on this machine.
-func (b *bed) slurm() error {
+func (b *bed) slurm(ctx context.Context) error {
 	if len(b.hosts) == 0 {
 		return errors.New("slurm: no hosts")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), slurmTimeout)
+	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
 	defer cancel()
-	if b.checkSlurm() != nil || len(b.slurms) == 0 { // a test may have killed what it is made of
-		b.endSlurm()
+	if len(b.slurms) > 0 {
+		// A test may have killed what it is made of, or have brought it to use a host
+		// no more.
+		if nodes, err := b.nodes(ctx); err != nil || nodes.lost != "" || b.checkSlurm() != nil {
+			if err := b.endSlurm(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(b.slurms) == 0 {
 		if err := b.startSlurm(ctx); err != nil {
-			b.endSlurm()
-			return err
+			return errors.Join(err, b.endSlurm())
 		}
 	}
 	for {
-		waiting, err := b.busyNodes(ctx)
-		if err == nil && waiting == "" {
+		nodes, err := b.nodes(ctx)
+		if err == nil && nodes.ready == len(b.hosts) {
 			b.info.SlurmConf = b.slurmDir() + "/slurm.conf"
 			return nil
 		}
 		if err := b.checkSlurm(); err != nil {
-			return err
+			return errors.Join(err, b.endSlurm())
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", waiting, errors.Join(err, ctx.Err()), tail(b.slurmDir()+"/slurmctld.log"))
+			err = fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", nodes, errors.Join(err, ctx.Err()), tail(b.slurmDir()+"/slurmctld.log"))
+			return errors.Join(err, b.endSlurm())
 		}
 	}
 }
@@ -114,18 +121,25 @@ func (b *bed) slurmConfig() string {
 	fmt.Fprintf(&s, "AuthType=auth/munge\nAuthInfo=socket=%s/munge.socket\n", dir)
 	s.WriteString("SlurmUser=root\nSlurmdUser=root\nSlurmctldPort=6817\nSlurmdPort=6818\nReturnToService=2\nKillWait=2\n" +
 		"MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n" +
+		"PropagateResourceLimits=NONE\n" +
 		"SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n" +
 		"SchedulerParameters=batch_sched_delay=0\n")
 	fmt.Fprintf(&s, "StateSaveLocation=%s/state\nSlurmctldPidFile=%s/slurmctld.pid\nSlurmctldLogFile=%s/slurmctld.log\n", dir, dir, dir)
 	fmt.Fprintf(&s, "SlurmdSpoolDir=%s/spool.%%n\nSlurmdPidFile=%s/slurmd.%%n.pid\nSlurmdLogFile=%s/slurmd.%%n.log\n", dir, dir, dir)
 	// PMIx of two hosts would want the same files.
 	fmt.Fprintf(&s, "TmpFS=%s\n", b.info.Dir+"/tmp")
-	for _, h := range b.hosts {
+	var names []string
+	for i, h := range b.hosts {
+		names = append(names, h.info.Name)
 		fmt.Fprintf(&s, "NodeName=%s NodeAddr=%s CPUs=%d State=UNKNOWN\n", h.info.Name, h.info.Addr, SlurmCPUs)
+		fmt.Fprintf(&s, "PartitionName=%s Nodes=%s Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n", partition(i+1), strings.Join(names, ","))
 	}
-	s.WriteString("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n")
 	return s.String()
 }
+
+// partition is the one of the first n hosts, for a test that asked for no more.
+// The last one is the default.
+func partition(n int) string { return fmt.Sprintf("first%d", n) }
 
 // cgroupPlugin is one that does not care what cgroups there are: nothing that is
 // configured uses it.
@@ -169,44 +183,94 @@ func (b *bed) checkSlurm() error {
 	return nil
 }
 
-// busyNodes are the hosts that Slurm would not start a job on now.
-func (b *bed) busyNodes(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "sinfo", "--noheader", "--Node", "--format=%N %t")
+// nodes is what Slurm thinks of the hosts.
+type nodes struct {
+	ready int    // can start a job
+	lost  string // will not before somebody intervenes
+	all   string
+}
+
+func (n nodes) String() string { return n.all }
+
+func (b *bed) nodes(ctx context.Context) (nodes, error) {
+	out, err := b.slurmClient(ctx, "sinfo", "--noheader", "--Node", "--partition="+partition(len(b.hosts)), "--format=%N %t")
+	if err != nil {
+		return nodes{}, err
+	}
+	n := nodes{all: oneLine(out)}
+	for line := range strings.Lines(string(out)) {
+		name, state, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch strings.TrimSuffix(state, "-") { // planned for a job
+		case "idle", "mix", "alloc", "plnd":
+			n.ready++
+		case "comp": // a job ends
+		default:
+			n.lost += name + " "
+		}
+	}
+	return n, nil
+}
+
+// jobsTimeout is for the jobs to end that tests leave.
+const jobsTimeout = 10 * time.Second
+
+// endJobs ends all jobs, and Slurm if they do not.
+func (b *bed) endJobs(ctx context.Context) error {
+	if len(b.slurms) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, jobsTimeout)
+	defer cancel()
+	for cancelled := false; ; cancelled = true {
+		out, err := b.slurmClient(ctx, "squeue", "--noheader", "--format=%A")
+		if err == nil && len(out) == 0 {
+			return nil
+		}
+		if err == nil && !cancelled {
+			_, err = b.slurmClient(ctx, "scancel", append([]string{"--quiet"}, strings.Fields(string(out))...)...)
+		}
+		if err != nil {
+			return b.endSlurm()
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return b.endSlurm()
+		}
+	}
+}
+
+func (b *bed) slurmClient(ctx context.Context, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "SLURM_CONF="+b.slurmDir()+"/slurm.conf")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return oneLine(out), fmt.Errorf("sinfo: %w", err)
+		return nil, fmt.Errorf("%s: %w: %s", name, err, oneLine(out))
 	}
-	var waiting []string
-	ready := 0
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) == 2 && (f[1] == "idle" || f[1] == "mix" || f[1] == "alloc") {
-			ready++
-		} else {
-			waiting = append(waiting, strings.TrimSpace(line))
-		}
-	}
-	if ready < len(b.hosts) && len(waiting) == 0 {
-		waiting = []string{"too few"}
-	}
-	return strings.Join(waiting, ", "), nil
+	return out, nil
 }
 
 // endSlurm ends the daemons and what they started.
-func (b *bed) endSlurm() {
+func (b *bed) endSlurm() error {
 	if len(b.slurms) == 0 {
-		return
+		return nil
 	}
 	for _, d := range b.slurms {
 		_ = d.cmd.Process.Kill()
 		<-d.done
 	}
-	for _, pid := range marked(bedMark(b.info.ID)) {
-		switch exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); filepath.Base(exe) {
-		case "slurmstepd", "slurmctld", "slurmd": // slurmctld has a child
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
 	b.slurms, b.info.SlurmConf = nil, ""
-	_ = os.RemoveAll(b.slurmDir())
+	err := killAll(bedMark(b.info.ID), ofSlurm)
+	return errors.Join(err, os.RemoveAll(b.slurmDir()))
+}
+
+// ofSlurm tells processes of jobs, those that serve them, and the child of
+// slurmctld.
+func ofSlurm(pid int) bool {
+	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	switch filepath.Base(exe) {
+	case "slurmstepd", "slurmctld", "slurmd":
+		return true
+	}
+	return Process{env: zeroEnded(fmt.Sprintf("/proc/%d/environ", pid))}.Getenv("SLURM_JOB_ID") != ""
 }

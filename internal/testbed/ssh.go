@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -100,7 +101,7 @@ func (b *bed) startSSH(c *cell) error {
 }
 
 // awaitSSH waits until both sshd answer.
-func (c *cell) awaitSSH() error {
+func (c *cell) awaitSSH(ctx context.Context) error {
 	for i, port := range []int{22, PasswordPort} {
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 			err := greeted(net.JoinHostPort(c.info.Addr, strconv.Itoa(port)))
@@ -110,7 +111,7 @@ func (c *cell) awaitSSH() error {
 			if ended := c.sshd[i].check(); ended != nil {
 				return fmt.Errorf("%s: %w", c.info.Name, ended)
 			}
-			if time.Now().After(end) {
+			if time.Now().After(end) || ctx.Err() != nil {
 				return fmt.Errorf("%s: sshd: %w", c.info.Name, err)
 			}
 		}

@@ -18,10 +18,12 @@
 package testbed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -93,7 +95,10 @@ func Down() error {
 	}
 	err := shared.keeper.end()
 	shared.keeper = nil
-	return err
+	if err != nil {
+		return fmt.Errorf("testbed: %w", err)
+	}
+	return nil
 }
 
 // Main is for the TestMain of a package that has nothing else to do there: it
@@ -119,6 +124,11 @@ func ask(r request) (info, error) {
 		shared.keeper = k
 	}
 	in, err := shared.keeper.ask(r)
+	if errors.Is(err, errKeeper) { // or does not reply in time
+		_ = shared.keeper.cmd.Process.Kill()
+		err = errors.Join(err, shared.keeper.end())
+		shared.keeper = nil
+	}
 	if err != nil {
 		return info{}, fmt.Errorf("testbed: %w", err)
 	}
@@ -171,12 +181,22 @@ const PasswordPort = 2222
 // SlurmCPUs is how many processors a host has for Slurm.
 const SlurmCPUs = 4
 
-// Slurm starts a Slurm over all hosts of the process, unless one runs, and
-// returns when they are idle. The result is what the environment of srun,
-// salloc, sbatch and scancel needs besides; they run here or in a host. The jobs
-// of a test must end with it.
+// Slurm starts a Slurm over the hosts, unless one runs that works, and returns
+// when all are ready for jobs. The result is what the environment of srun,
+// salloc, sbatch and the like needs besides; they run here or in a host, where
+// they end with it. The jobs that there are when the test ends, and no other one
+// uses Slurm, are cancelled.
 func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
+	slurmTests.Add(1)
+	t.Cleanup(func() {
+		if slurmTests.Add(-1) > 0 {
+			return
+		}
+		if _, err := ask(request{Op: opJobs}); err != nil {
+			t.Error(err)
+		}
+	})
 	env, err := c.StartSlurm()
 	if err != nil {
 		t.Fatal(err)
@@ -184,13 +204,17 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 	return env
 }
 
+// slurmTests is how many tests use Slurm now.
+var slurmTests atomic.Int32
+
 // StartSlurm is [Cluster.Slurm] without a test.
 func (c *Cluster) StartSlurm() ([]string, error) {
 	in, err := ask(request{Op: opSlurm})
 	if err != nil {
 		return nil, err
 	}
-	return []string{"SLURM_CONF=" + in.SlurmConf}, nil
+	p := partition(len(c.hosts))
+	return []string{"SLURM_CONF=" + in.SlurmConf, "SLURM_PARTITION=" + p, "SALLOC_PARTITION=" + p, "SBATCH_PARTITION=" + p}, nil
 }
 
 // fail ends the test that a cluster is of.

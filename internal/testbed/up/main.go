@@ -1,13 +1,17 @@
-// Up keeps a cluster of package testbed until it is interrupted:
+// Up makes the hosts of package testbed and keeps them until it is interrupted:
 //
-//	go run ./internal/testbed/up -n 4 -slurm
+//	go run ./internal/testbed/up 4 --slurm
+//
+// It prints how to reach them. Only root can run it.
 package main
 
 import (
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,43 +19,71 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 4, fmt.Sprintf("how many hosts, 1 to %d", testbed.MaxHosts))
-	slurm := flag.Bool("slurm", false, "with Slurm over them")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	err := up(*n, *slurm)
+	os.Exit(run(os.Stdout, os.Stderr, os.Args[1:], end))
+}
+
+func run(stdout, stderr io.Writer, args []string, end <-chan os.Signal) int {
+	flags := flag.NewFlagSet("up", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	slurm := flags.Bool("slurm", false, "with a Slurm over them")
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "usage: up [-slurm] [hosts, 1 to %d]\n", testbed.MaxHosts)
+		flags.PrintDefaults()
+	}
+	n := 4
+	if flags.Parse(args) != nil {
+		return 2
+	}
+	if flags.NArg() > 0 { // flags may also follow
+		var err error
+		if n, err = strconv.Atoi(flags.Arg(0)); err != nil || n < 1 || n > testbed.MaxHosts {
+			flags.Usage()
+			return 2
+		}
+		if flags.Parse(flags.Args()[1:]) != nil {
+			return 2
+		}
+	}
+	if flags.NArg() > 0 {
+		flags.Usage()
+		return 2
+	}
+
+	code := 0
+	text, err := up(n, *slurm)
 	if err == nil {
+		fmt.Fprint(stdout, text)
 		<-end
 	}
 	for _, err := range []error{err, testbed.Down()} {
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			defer os.Exit(1)
+			fmt.Fprintln(stderr, err)
+			code = 1
 		}
 	}
+	return code
 }
 
-func up(n int, slurm bool) error {
+// up makes the hosts and says how to use them.
+func up(n int, slurm bool) (string, error) {
 	c, err := testbed.Open(n)
 	if err != nil {
-		return err
+		return "", err
 	}
-	fmt.Println("hosts   ", strings.Join(c.Names(), " "))
-	fmt.Println("ssh     ", c.SSH(), c.Names()[0])
-	fmt.Println("private ", c.Private(), "in each host")
-	fmt.Println("none    ", c.Unused(), "(no host),", c.BlackHole(), "(never answers),", c.PasswordHost(), "(wants a password)")
+	var s strings.Builder
+	fmt.Fprintln(&s, "hosts    ", strings.Join(c.Names(), " "))
+	fmt.Fprintln(&s, "enter    ", c.SSH(), c.Names()[0])
+	fmt.Fprintln(&s, "in each  ", c.Private(), "is another directory")
+	fmt.Fprintln(&s, "not there", c.Unused()+",", "silent", c.BlackHole()+",", "wants a password", c.PasswordHost())
 	if slurm {
 		env, err := c.StartSlurm()
 		if err != nil {
-			return err
+			return "", err
 		}
-		fmt.Println("Slurm   ", "export", strings.Join(env, " "))
+		fmt.Fprintln(&s, "Slurm    ", "export", strings.Join(env, " "))
 	}
-	fmt.Println("^C removes it all")
-	return nil
+	fmt.Fprintln(&s, "^C removes them")
+	return s.String(), nil
 }
