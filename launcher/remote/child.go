@@ -1,0 +1,184 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// child is a process that carries a stream, or starts those who do: ssh, or srun.
+type child struct {
+	name string   // of its program
+	pid  int      // and of its process group
+	in   *os.File // what it reads
+	out  *os.File // what it writes
+	errs tail     // what it says
+
+	mu   sync.Mutex
+	gone bool // it is about to be reaped: pid may become another's
+
+	ended chan struct{} // it has been reaped, and what it said has been read
+	state *os.ProcessState
+}
+
+const (
+	endGrace  = 300 * time.Millisecond // for a child to end by itself, then again after SIGTERM
+	causeWait = time.Second            // for a child to end when its stream has
+	wordsWait = 100 * time.Millisecond // for what it has said to be read, where another keeps stderr open
+)
+
+// start starts a process in a session of its own, hence without a terminal to ask a
+// question on. It gets SIGKILL when this process dies.
+func start(argv, env []string, note func(line string)) (*child, error) {
+	c := &child{name: filepath.Base(argv[0]), ended: make(chan struct{})}
+	c.errs.note = note
+	var ends [6]*os.File // in, out, errs: what is read, what is written
+	for i := 0; i < len(ends); i += 2 {
+		var err error
+		if ends[i], ends[i+1], err = os.Pipe(); err != nil {
+			closeFiles(ends[:]...)
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	c.in, c.out = ends[1], ends[2]
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = ends[0], ends[3], ends[5]
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+
+	started := make(chan error)
+	go c.watch(cmd, started, ends[4]) // ends with the process; whoever calls end waits for it
+	if err := <-started; err != nil {
+		closeFiles(ends[:]...)
+		if cause := errors.Unwrap(err); cause != nil {
+			err = cause
+		}
+		return nil, fmt.Errorf("%s cannot be started: %w", argv[0], err)
+	}
+	closeFiles(ends[0], ends[3], ends[5])
+	return c, nil
+}
+
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// watch starts the process and waits for it. PR_SET_PDEATHSIG is sent when the
+// thread that forked dies, so that thread stays for as long as the process lives;
+// waiting would take one anyway.
+func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Start()
+	if err == nil {
+		c.pid = cmd.Process.Pid
+	}
+	started <- err
+	if err != nil {
+		return
+	}
+	read := make(chan struct{})
+	go func() { // ends with stderr, or by the deadline below
+		defer close(read)
+		_, _ = io.Copy(&c.errs, errs)
+	}()
+	for errors.Is(unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	c.mu.Lock()
+	// What it leaves behind, as a ProxyCommand. It is not reaped yet, so the group
+	// cannot be another's.
+	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	c.gone = true
+	c.mu.Unlock()
+	_ = cmd.Wait()
+	// An ssh that stays for others to share its connection may keep stderr open.
+	_ = errs.SetReadDeadline(time.Now().Add(wordsWait))
+	<-read
+	_ = errs.Close()
+	c.state = cmd.ProcessState
+	close(c.ended)
+}
+
+// signal sends a signal to the process and to what it has started.
+func (c *child) signal(sig syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone {
+		_ = syscall.Kill(-c.pid, sig)
+	}
+}
+
+// wait says whether the process has ended within d.
+func (c *child) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.ended:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// end ends the process and returns when it is gone. It ends by itself, as a rule,
+// when its stdin ends, and has time for that.
+func (c *child) end() error {
+	_ = c.in.Close()
+	_ = c.out.Close()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if c.wait(endGrace) {
+			return nil
+		}
+		c.signal(sig)
+	}
+	<-c.ended
+	return nil
+}
+
+// cause is why the process has ended, in its own words if there are any; nil: it
+// has ended well, or lives.
+func (c *child) cause() error {
+	words := func(otherwise string) error {
+		if w := c.errs.words(); w != "" {
+			return errors.New(w)
+		}
+		return errors.New(otherwise)
+	}
+	if !c.wait(causeWait) {
+		return nil
+	}
+	ws, ok := c.state.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok || ws.ExitStatus() == 0:
+		return nil
+	case ws.Signaled():
+		return fmt.Errorf("%s was ended by signal %d (%s)", c.name, ws.Signal(), ws.Signal())
+	}
+	switch code := ws.ExitStatus(); code {
+	case sshFailed:
+		return words(fmt.Sprintf("%s ended with status %d and says nothing: the connection broke, or the agent was killed", c.name, code))
+	case 126:
+		return words("the agent cannot be executed (status 126)")
+	case 127:
+		return words("a program that was to be run there does not exist (status 127)")
+	default:
+		return words(fmt.Sprintf("the agent ended with status %d", code))
+	}
+}
+
+// sshFailed is the exit status of ssh for what has failed of ssh itself; otherwise it
+// is the agent's.
+const sshFailed = 255
