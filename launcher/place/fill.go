@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"slices"
+	"sort"
 
 	"github.com/weft-hpc/weft/launcher/place/mapby"
 )
@@ -35,12 +36,25 @@ func (m *mapper) bySlot() ([]int, error) {
 // spread shares out n ranks among hosts whose slots are taken: each rank goes
 // where ranks per slot are the fewest with it, so the load is as even as the
 // hosts' limits leave it.
+//
+// Below a load that all hosts may have, no rank has to be looked at: each host
+// has as many as its slots times that load. The few above it go one by one.
 func (m *mapper) spread(n int) (more []int, ok bool) {
+	const fine = 1 << 10 // parts of a rank per slot, in which load is counted
 	more = make([]int, len(m.machines))
+	give := func(load int) (given int) {
+		for h := range more {
+			more[h] = min(m.slots[h]*load/fine, m.machines[h].limit()-m.slots[h])
+			given += more[h]
+		}
+		return given
+	}
+	tooMuch := sort.Search(n*fine, func(load int) bool { return give(load) > n })
+	n -= give(max(tooMuch-1, 0))
 	var q loads
 	for h := range m.machines {
-		if m.machines[h].limit() > m.slots[h] {
-			q = append(q, load{host: h, ranks: 1, slots: m.slots[h]})
+		if m.machines[h].limit()-m.slots[h] > more[h] {
+			q = append(q, load{host: h, ranks: more[h] + 1, slots: m.slots[h]})
 		}
 	}
 	heap.Init(&q)
@@ -86,13 +100,17 @@ func (q *loads) Pop() any {
 func (m *mapper) byNode() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	counts := make([]int, len(m.machines))
-	for _, room := range []func(h int) bool{
-		func(h int) bool { return counts[h] < m.slots[h] },
-		func(h int) bool { return counts[h] < m.machines[h].limit() },
-	} {
-		around := make([]int, len(m.machines))
-		for h := range around {
-			around[h] = h
+	limits := make([]int, len(m.machines))
+	for h := range m.machines {
+		limits[h] = m.machines[h].limit()
+	}
+	around := make([]int, 0, len(m.machines))
+	for _, most := range [][]int{m.slots, limits} {
+		around = around[:0]
+		for h, n := range counts {
+			if n < most[h] {
+				around = append(around, h)
+			}
 		}
 		for len(around) > 0 {
 			kept := around[:0]
@@ -100,9 +118,8 @@ func (m *mapper) byNode() ([]int, error) {
 				if len(hosts) == m.np {
 					return hosts, nil
 				}
-				if room(h) {
-					hosts = append(hosts, h)
-					counts[h]++
+				hosts = append(hosts, h)
+				if counts[h]++; counts[h] < most[h] {
 					kept = append(kept, h)
 				}
 			}

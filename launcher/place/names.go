@@ -18,9 +18,11 @@ func finder(machines []Machine) func(name string) (index int, problem string) {
 		name := strings.ToLower(machines[i].Name)
 		full[name] = i
 		if first := firstLabel(name); first != name {
-			if k, ok := short[first]; ok && machines[k].Name != machines[i].Name {
+			switch k, ok := short[first]; {
+			case ok && k == several:
+			case ok && !strings.EqualFold(machines[k].Name, machines[i].Name):
 				short[first] = several
-			} else {
+			default:
 				short[first] = i
 			}
 		}

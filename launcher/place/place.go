@@ -57,7 +57,7 @@ type Policy struct {
 	//	slot           host after host, each up to its slots
 	//	node           a rank to each host in turn, each up to its slots
 	//	core, numa     hosts as with slot; in a host a rank to each core or NUMA
-	//	               node in turn
+	//	               node in turn, a node up to its cores until all are full
 	//	ppr:N:node     host after host with N ranks each, whatever their slots
 	//	ppr:N:core     likewise, with N ranks to each core or NUMA node
 	//	ppr:N:numa
@@ -66,14 +66,15 @@ type Policy struct {
 	// round: with node a rank to each host in turn, else so that the load, ranks
 	// per slot, is even.
 	MapBy string
-	// RankBy is "slot" (or ""), for numbers in the order of mapping, or "node",
-	// for those of one app that go around the hosts.
+	// RankBy is "slot" (or ""), for numbers in the order of mapping; "node", for
+	// those of one app that go around its hosts; or "fill", for those of one app
+	// that go host after host.
 	RankBy string
 	// Bind is to what ranks are bound within what they are mapped to; "": none.
 	// On a host of whose cores nothing is known they are not bound.
 	Bind     job.Bind
 	Strict   bool      // more ranks than slots, in all or on a host, are an error
-	Rankfile *Rankfile // instead of MapBy, RankBy and Bind; nil: none
+	Rankfile *Rankfile // instead of MapBy, RankBy and Bind; nil: none. It may place more ranks than there are.
 }
 
 // Rank is where a rank of the job runs.
@@ -99,8 +100,15 @@ func ParseMapBy(text string) error {
 // Map lays the ranks of apps, appNP[i] of app i, over machines. The ranks of an
 // app go on where those of the previous app end. A machine may stay without
 // ranks.
+//
+// It takes time and memory in proportion to ranks and hardware threads.
 func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
-	m := mapper{machines: machines, bind: p.Bind}
+	return mapUpTo(job.MaxRanks, machines, appNP, p)
+}
+
+// mapUpTo is Map for a job of at most so many ranks.
+func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
+	m := mapper{machines: machines, most: most, bind: p.Bind}
 	if err := m.check(appNP, p); err != nil {
 		return nil, err
 	}
@@ -122,10 +130,10 @@ func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.RankBy == "node" && p.Rankfile == nil {
+	if p.Rankfile == nil {
 		first := 0
 		for _, np := range appNP {
-			m.inTurn(hosts[first : first+np])
+			m.renumber(hosts[first:first+np], p.RankBy)
 			first += np
 		}
 	}
@@ -159,7 +167,8 @@ func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 // mapper is a job whose ranks are being laid over machines.
 type mapper struct {
 	machines []Machine
-	slots    []int // of each machine
+	most     int   // ranks of a job
+	slots    []int // of each machine, from 1 to most
 	total    int   // of slots
 	np       int
 	rule     mapby.Rule
@@ -174,23 +183,26 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 		return fmt.Errorf("map ranks: %w", err)
 	}
 	switch p.RankBy {
-	case "", "slot", "node":
+	case "", "slot", "node", "fill":
 	default:
-		return fmt.Errorf("number ranks: expected slot or node, found %s", excerpt(p.RankBy))
+		return fmt.Errorf("number ranks: expected slot, node or fill, found %s", excerpt(p.RankBy))
 	}
 	switch p.Bind {
 	case "", job.BindNone, job.BindCore, job.BindNUMA:
 	default:
 		return fmt.Errorf("bind ranks: expected none, core or numa, found %s", excerpt(string(p.Bind)))
 	}
-	for _, np := range appNP {
-		if np < 0 || np > job.MaxRanks || m.np+np > job.MaxRanks {
-			return fmt.Errorf("expected from 1 to %d ranks, found others", job.MaxRanks)
+	for app, np := range appNP {
+		switch {
+		case np < 0:
+			return fmt.Errorf("app %d: expected 0 ranks or more, found %d", app, np)
+		case np > m.most-m.np:
+			return fmt.Errorf("expected from 1 to %d ranks, found more", m.most)
 		}
 		m.np += np
 	}
 	if m.np == 0 {
-		return fmt.Errorf("expected from 1 to %d ranks, found none", job.MaxRanks)
+		return fmt.Errorf("expected from 1 to %d ranks, found none", m.most)
 	}
 	if len(m.machines) == 0 {
 		return fmt.Errorf("there is no host for %s", plural(m.np, "rank"))
@@ -200,7 +212,7 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 		if mc.Slots < 0 || mc.MaxSlots < 0 {
 			return fmt.Errorf("%s: expected slots of 0 or more, found %d and at most %d", mc.Name, mc.Slots, mc.MaxSlots)
 		}
-		n := min(mc.slots(), job.MaxRanks) // so that no sum overflows
+		n := min(mc.slots(), m.most) // so that no sum overflows
 		m.slots = append(m.slots, n)
 		m.total += n
 	}
@@ -254,18 +266,30 @@ func (m *mapper) full() error {
 	return fmt.Errorf("%d ranks do not fit onto %d hosts, which take at most: %s", m.np, len(m.machines), strings.Join(names, ", "))
 }
 
-// inTurn orders the hosts of an app's ranks so that they go around: one rank of
-// each host that has some left, again and again.
-func (m *mapper) inTurn(hosts []int) {
-	left := make(map[int]int)
+// renumber orders the hosts of an app's ranks: by "node" so that they go around,
+// one rank of each host that has some left, again and again; by "fill" so that
+// each host's ranks are neighbours.
+func (m *mapper) renumber(hosts []int, by string) {
+	if by != "node" && by != "fill" {
+		return
+	}
+	left := make([]int, len(m.machines))
 	for _, h := range hosts {
 		left[h]++
 	}
-	around := make([]int, 0, len(left))
-	for h := range left {
-		around = append(around, h)
+	var around []int
+	for h, n := range left {
+		if n > 0 {
+			around = append(around, h)
+		}
 	}
-	slices.Sort(around)
+	if by == "fill" {
+		hosts = hosts[:0]
+		for _, h := range around {
+			hosts = append(hosts, slices.Repeat([]int{h}, left[h])...)
+		}
+		return
+	}
 	for i := 0; i < len(hosts); {
 		kept := around[:0]
 		for _, h := range around {

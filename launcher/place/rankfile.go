@@ -266,10 +266,9 @@ func (l *rankLine) cpus(t *Topology) (cpus []int, problem string) {
 		return nil, "has cores of which nothing is known"
 	}
 	have := make(map[int]bool)
-	pkg := indexUnits(t.Packages)
-	cores := make([][][]int, len(t.Packages))
+	pkg, cores := t.unitOf(t.Packages), make([][][]int, len(t.Packages))
 	for _, core := range t.Cores {
-		if p, ok := pkg[core[0]]; ok {
+		if p := pkg[core[0]]; p >= 0 {
 			cores[p] = append(cores[p], core)
 		}
 	}

@@ -19,25 +19,33 @@ import (
 //
 // PER HOST is how many of the ranks are on each of the hosts: in the first line
 // ranks 0 to 7 are on node1, in the second ranks 16 and 18 on node3. BINDING is
-// of these, in their order.
+// of these, in their order. A job of several apps has a column APP behind RANKS.
 func Render(w io.Writer, machines []Machine, r *Result) error {
 	rows, err := fold(machines, r)
 	if err != nil {
 		return err
 	}
+	apps := slices.ContainsFunc(rows, func(b *block) bool { return b.app > 0 })
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RANKS\tHOST\tSLOTS\tPER HOST\tBINDING")
-	for i := range rows {
-		fmt.Fprintln(t, rows[i].text(machines))
+	cells := []string{"RANKS", "APP", "HOST", "SLOTS", "PER HOST", "BINDING"}
+	for i := -1; i < len(rows); i++ {
+		if i >= 0 {
+			cells = rows[i].cells(machines)
+		}
+		if !apps {
+			cells = slices.Delete(cells, 1, 2)
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
 }
 
-// block is neighbouring ranks on hosts that have as many of them each, one host
-// after the other. Where it repeats, each time further ranks are on the same
-// hosts.
+// block is neighbouring ranks of an app on hosts that have as many of them each,
+// one host after the other. Where it repeats, each time further ranks are on the
+// same hosts.
 type block struct {
-	starts  []int // the first rank, of each repetition
+	starts  []int // the first rank, of each repetition; none: the hosts are idle
+	app     int
 	hosts   []int
 	each    int // ranks per host in one repetition
 	slots   slotCount
@@ -53,10 +61,10 @@ func (b *block) width() int { return len(b.hosts) * b.each }
 // fold returns the lines of the table.
 func fold(machines []Machine, r *Result) ([]*block, error) {
 	var rows []*block
-	latest := make(map[[4]int]*block) // rows that may go on, by what is likely to differ
+	latest := make(map[[5]int]*block) // rows that may go on, by what is likely to differ
 	used := make([]bool, len(machines))
 	add := func(b *block) {
-		key := [4]int{b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
+		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
 		if old := latest[key]; old != nil && old.takes(b) {
 			old.starts = append(old.starts, b.starts[0])
 			old.binding = append(old.binding, b.binding...)
@@ -67,24 +75,24 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 	}
 	var b *block
 	for i := 0; i < len(r.Ranks); {
-		h := r.Ranks[i].Host
+		h, app := r.Ranks[i].Host, r.Ranks[i].App
 		if h < 0 || h >= len(machines) {
 			return nil, fmt.Errorf("rank %d is on host %d of %d", i, h, len(machines))
 		}
 		used[h] = true
 		k := i
 		var binding [][]int
-		for ; k < len(r.Ranks) && r.Ranks[k].Host == h; k++ {
+		for ; k < len(r.Ranks) && r.Ranks[k].Host == h && r.Ranks[k].App == app; k++ {
 			binding = append(binding, r.Ranks[k].CPUs)
 		}
 		slots := slotsOf(&machines[h])
-		if b != nil && b.each == k-i && b.slots == slots && h > b.hosts[len(b.hosts)-1] && sameBinding(b.binding, binding) {
+		if b != nil && b.app == app && b.each == k-i && b.slots == slots && h > b.hosts[len(b.hosts)-1] && sameBinding(b.binding, binding) {
 			b.hosts = append(b.hosts, h)
 		} else {
 			if b != nil {
 				add(b)
 			}
-			b = &block{starts: []int{i}, hosts: []int{h}, each: k - i, slots: slots, binding: binding}
+			b = &block{starts: []int{i}, app: app, hosts: []int{h}, each: k - i, slots: slots, binding: binding}
 		}
 		i = k
 	}
@@ -113,13 +121,14 @@ func (row *block) takes(b *block) bool {
 
 func sameBinding(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 
-func (row *block) text(machines []Machine) string {
+// cells are a row's, in the order of the columns.
+func (row *block) cells(machines []Machine) []string {
 	slots := strconv.Itoa(row.slots.slots)
 	if row.slots.most > row.slots.slots {
 		slots += fmt.Sprintf(", at most %d", row.slots.most)
 	}
 	n := len(row.starts)
-	ranks, perHost, binding := "-", strconv.Itoa(n*row.each), "-"
+	ranks, app, perHost, binding := "-", "-", strconv.Itoa(n*row.each), "-"
 	switch {
 	case n == 0:
 	case n > 1 && row.starts[1]-row.starts[0] == row.width():
@@ -134,13 +143,13 @@ func (row *block) text(machines []Machine) string {
 		}
 	}
 	if n > 0 {
-		binding = bindingText(row.binding)
+		app, binding = strconv.Itoa(row.app), bindingText(row.binding)
 	}
 	names := make([]string, len(row.hosts))
 	for i, h := range row.hosts {
 		names[i] = oneLine.Replace(machines[h].Name)
 	}
-	return strings.Join([]string{ranks, foldNames(names), slots, perHost, binding}, "\t")
+	return []string{ranks, app, foldNames(names), slots, perHost, binding}
 }
 
 // oneLine keeps a name within its cell.

@@ -2,8 +2,6 @@ package place
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,19 +14,19 @@ import (
 )
 
 // Topology is what the ranks of a host may be bound to: the hardware threads
-// that may be used there, and how they belong together. A thread stands in one
-// core, in at most one NUMA node and in one package. The order is hwloc's:
+// that may be used there, and how they belong together. The order is hwloc's:
 // packages and nodes by their lowest thread, cores package after package and
 // node after node, so that neighbours in a list are neighbours in the machine
-// also where the kernel numbers threads across packages.
+// also where the kernel numbers threads across packages. Check says what else
+// holds.
 //
 // The zero value is a host of which nothing is known.
 type Topology struct {
 	CPUs     []int   // in ascending order, as in each of the lists below
 	Quota    int     // hardware threads' worth of time that a cgroup allows; 0: no limit
-	Cores    [][]int // the threads of each physical core
-	NUMA     [][]int
-	Packages [][]int // sockets
+	Cores    [][]int // the threads of each physical core; all of CPUs, or nil: not known
+	NUMA     [][]int // whole cores; not all of CPUs where a core is of no node
+	Packages [][]int // sockets, of whole cores; all of CPUs, or nil: not known
 }
 
 // maxCPUs bounds the numbers of hardware threads; the kernel's own bound is
@@ -71,18 +69,7 @@ func ReadTopology(sys string, allowed []int) Topology {
 		t.Cores = append(t.Cores, core)
 	}
 
-	left = setOf(t.CPUs)
-	nodes, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // a folder with * in its name has none
-	for _, file := range nodes {
-		l := filter(readCPUs(file), left)
-		if len(l) == 0 { // memory alone
-			continue
-		}
-		for _, c := range l {
-			delete(left, c)
-		}
-		t.NUMA = append(t.NUMA, l)
-	}
+	t.NUMA = readNodes(sys, t.Cores)
 	if len(t.NUMA) == 0 && len(t.CPUs) > 0 {
 		t.NUMA = [][]int{t.CPUs}
 	}
@@ -101,26 +88,72 @@ func ReadTopology(sys string, allowed []int) Topology {
 	return t
 }
 
+// readNodes returns the cores' threads node after node. A core is of the first
+// node that has one of its threads: nodes that the kernel makes up for a test of
+// memory have threads in common.
+func readNodes(sys string, cores [][]int) (nodes [][]int) {
+	core := make(map[int]int) // of a thread, as long as that is of no node
+	for i, threads := range cores {
+		for _, c := range threads {
+			core[c] = i
+		}
+	}
+	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // a folder with * in its name has none
+	for _, file := range files {
+		var node []int
+		for _, c := range readCPUs(file) {
+			if i, ok := core[c]; ok {
+				node = append(node, cores[i]...)
+				for _, c := range cores[i] {
+					delete(core, c)
+				}
+			}
+		}
+		if len(node) > 0 { // else it is memory alone
+			slices.Sort(node)
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
 // sort brings the lists of units into the order that Topology describes.
 func (t *Topology) sort() {
 	lowest := func(a, b []int) int { return cmp.Compare(a[0], b[0]) }
 	slices.SortFunc(t.NUMA, lowest)
 	slices.SortFunc(t.Packages, lowest)
-	node, pkg := indexUnits(t.NUMA), indexUnits(t.Packages)
+	node, pkg := t.unitOf(t.NUMA), t.unitOf(t.Packages)
 	slices.SortFunc(t.Cores, func(a, b []int) int {
 		return cmp.Or(cmp.Compare(pkg[a[0]], pkg[b[0]]), cmp.Compare(node[a[0]], node[b[0]]), lowest(a, b))
 	})
 }
 
-// indexUnits says in which unit each hardware thread stands.
-func indexUnits(units [][]int) map[int]int {
-	at := make(map[int]int)
+// unitOf says in which of the units each hardware thread stands; -1: in none.
+func (t *Topology) unitOf(units [][]int) []int {
+	at := make([]int, t.bound())
+	for c := range at {
+		at[c] = -1
+	}
 	for i, u := range units {
 		for _, c := range u {
 			at[c] = i
 		}
 	}
 	return at
+}
+
+// bound is above the number of each hardware thread.
+func (t *Topology) bound() int {
+	if len(t.CPUs) == 0 {
+		return 0
+	}
+	return t.CPUs[len(t.CPUs)-1] + 1
+}
+
+// alike says whether two hosts have the same units.
+func (t *Topology) alike(u *Topology) bool {
+	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
+	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
 }
 
 // Usable is how many hardware threads the ranks can keep busy at once.
@@ -131,13 +164,16 @@ func (t Topology) Usable() int {
 	return len(t.CPUs)
 }
 
-// Place returns the hardware threads of one of a host's ranks, which are np;
+// Place returns the hardware threads of rank number local of a host's np ranks;
 // nil: it is not bound. It may be a part of t, which nobody changes.
 //
 // With job.BindCore the ranks share out the cores in order: each has its own
 // whole cores where there are enough, else neighbours share one. With
 // job.BindNUMA each has one of the nodes, which neighbours share likewise.
 func (t Topology) Place(bind job.Bind, local, np int) []int {
+	if local < 0 || local >= np {
+		return nil
+	}
 	switch bind {
 	case job.BindCore:
 		return share(t.Cores, local, np)
@@ -181,8 +217,9 @@ func (t Topology) MaxProcs(bound []int, np int) int {
 	return max(n, 2)
 }
 
-// Quota is what the Go runtime has found of a cgroup's limit; 0: it has not
-// looked, as GOMAXPROCS is set.
+// Quota is what the Go runtime has found of a cgroup's limit, which it takes to
+// be 2 or more, or else how many hardware threads it uses; 0: it has not looked,
+// as GOMAXPROCS is set.
 func Quota() int {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return 0
@@ -190,95 +227,21 @@ func Quota() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Allowed are the hardware threads that this process may use.
+// Allowed are the hardware threads that this process may use, ascending.
 func Allowed() []int {
-	var set unix.CPUSet
 	var list []int
-	if err := unix.SchedGetaffinity(0, &set); err == nil {
-		for c := range len(set) * 64 {
+	set := unix.NewCPUSet(maxCPUs)
+	if err := unix.SchedGetaffinityDynamic(0, set); err == nil {
+		for c := range maxCPUs {
 			if set.IsSet(c) {
 				list = append(list, c)
 			}
 		}
 	}
-	if len(list) == 0 { // more of them than a CPUSet holds
+	if len(list) == 0 { // a sandbox does not let us ask
 		for c := range runtime.NumCPU() {
 			list = append(list, c)
 		}
 	}
 	return list
-}
-
-// encoded is a Topology on its way from host to host; lists are written as the
-// kernel writes them, units with a semicolon between.
-type encoded struct {
-	CPUs     string `json:"cpus"`
-	Quota    int    `json:"quota,omitempty"`
-	Cores    string `json:"cores,omitempty"`
-	NUMA     string `json:"numa,omitempty"`
-	Packages string `json:"packages,omitempty"`
-}
-
-// MarshalJSON writes what UnmarshalJSON reads; a large host takes about 1 KB.
-func (t Topology) MarshalJSON() ([]byte, error) {
-	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
-}
-
-// UnmarshalJSON refuses what no host can be: units of hardware threads that are
-// not among the host's, or that stand in two of them.
-func (t *Topology) UnmarshalJSON(text []byte) error {
-	var e encoded
-	if err := json.Unmarshal(text, &e); err != nil {
-		return fmt.Errorf("topology: %w", err)
-	}
-	cpus := ParseCPUs(e.CPUs)
-	if cpus == nil && e.CPUs != "" {
-		return fmt.Errorf("topology: expected a list of hardware threads, found %s", excerpt(e.CPUs))
-	}
-	if e.Quota < 0 {
-		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", e.Quota)
-	}
-	read := Topology{CPUs: cpus, Quota: e.Quota}
-	for _, l := range []struct {
-		name, text string
-		units      *[][]int
-	}{{"cores", e.Cores, &read.Cores}, {"numa", e.NUMA, &read.NUMA}, {"packages", e.Packages, &read.Packages}} {
-		var ok bool
-		if *l.units, ok = parseUnits(l.text, cpus); !ok {
-			return fmt.Errorf("topology: %s: expected lists of different hardware threads of the host, found %s", l.name, excerpt(l.text))
-		}
-	}
-	*t = read
-	return nil
-}
-
-func formatUnits(units [][]int) string {
-	texts := make([]string, len(units))
-	for i, u := range units {
-		texts[i] = FormatCPUs(u)
-	}
-	return strings.Join(texts, ";")
-}
-
-// parseUnits reads what formatUnits writes. Each thread stands there at most
-// once, so what is read is not larger than the host.
-func parseUnits(text string, cpus []int) (units [][]int, ok bool) {
-	if text == "" {
-		return nil, true
-	}
-	left := setOf(cpus)
-	for part := range strings.SplitSeq(text, ";") {
-		l := ParseCPUs(part)
-		if l == nil {
-			return nil, false
-		}
-		for _, c := range l {
-			if !left[c] {
-				return nil, false
-			}
-			delete(left, c)
-		}
-		units = append(units, l)
-	}
-	return units, true
 }

@@ -1,0 +1,146 @@
+package place
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// encoded is a Topology on its way from host to host; lists are written as the
+// kernel writes them, units with a semicolon between.
+type encoded struct {
+	CPUs     string `json:"cpus"`
+	Quota    int    `json:"quota,omitempty"`
+	Cores    string `json:"cores,omitempty"`
+	NUMA     string `json:"numa,omitempty"`
+	Packages string `json:"packages,omitempty"`
+}
+
+// MarshalJSON writes what UnmarshalJSON reads; a large host takes about 1 KB.
+func (t Topology) MarshalJSON() ([]byte, error) {
+	return json.Marshal(encoded{FormatCPUs(t.CPUs), t.Quota, formatUnits(t.Cores), formatUnits(t.NUMA), formatUnits(t.Packages)})
+}
+
+// UnmarshalJSON refuses what Check does, and brings units into their order. What
+// it makes is not larger than maxCPUs hardware threads, whatever the text is.
+func (t *Topology) UnmarshalJSON(text []byte) error {
+	var e encoded
+	if err := json.Unmarshal(text, &e); err != nil {
+		return fmt.Errorf("topology: %w", err)
+	}
+	read := Topology{CPUs: ParseCPUs(e.CPUs), Quota: e.Quota}
+	if read.CPUs == nil && e.CPUs != "" {
+		return fmt.Errorf("topology: expected a list of hardware threads, found %s", excerpt(e.CPUs))
+	}
+	for _, l := range []struct {
+		name, text string
+		units      *[][]int
+	}{{"cores", e.Cores, &read.Cores}, {"numa", e.NUMA, &read.NUMA}, {"packages", e.Packages, &read.Packages}} {
+		var ok bool
+		if *l.units, ok = parseUnits(l.text, len(read.CPUs)); !ok {
+			return fmt.Errorf("topology: %s: expected lists of hardware threads, of %d at most, found %s", l.name, len(read.CPUs), excerpt(l.text))
+		}
+	}
+	if err := read.Check(); err != nil {
+		return err
+	}
+	read.sort()
+	*t = read
+	return nil
+}
+
+// Check says what is wrong with a topology that another host has sent: whether
+// each hardware thread is in one core and one package and in at most one node,
+// and each core in one of these. All that place makes of a topology relies on
+// it.
+func (t *Topology) Check() error {
+	if t.Quota < 0 {
+		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", t.Quota)
+	}
+	if c, ok := misplaced(t.CPUs); !ok {
+		return fmt.Errorf("topology: expected hardware threads from 0 to %d that ascend, found %d", maxCPUs-1, c)
+	}
+	for _, l := range []struct {
+		name  string
+		units [][]int
+		all   bool
+	}{{"cores", t.Cores, true}, {"numa", t.NUMA, false}, {"packages", t.Packages, true}} {
+		if err := t.checkUnits(l.units, l.all); err != nil {
+			return fmt.Errorf("topology: %s: %w", l.name, err)
+		}
+	}
+	node, pkg := t.unitOf(t.NUMA), t.unitOf(t.Packages)
+	for _, core := range t.Cores {
+		for _, c := range core {
+			if node[c] != node[core[0]] || pkg[c] != pkg[core[0]] {
+				return fmt.Errorf("topology: expected nodes and packages of whole cores, found a core with hardware threads %d and %d in different ones", core[0], c)
+			}
+		}
+	}
+	return nil
+}
+
+// checkUnits says whether units have different hardware threads of the host, and
+// where they have to, all of them, or there are no units.
+func (t *Topology) checkUnits(units [][]int, all bool) error {
+	free := make([]bool, t.bound())
+	for _, c := range t.CPUs {
+		free[c] = true
+	}
+	n := 0
+	for _, u := range units {
+		if len(u) == 0 {
+			return errors.New("expected hardware threads in each, found none in one")
+		}
+		if c, ok := misplaced(u); !ok {
+			return fmt.Errorf("expected hardware threads that ascend, found %d", c)
+		}
+		for _, c := range u {
+			if c >= len(free) || !free[c] {
+				return fmt.Errorf("expected different hardware threads of the host's, found %d", c)
+			}
+			free[c] = false
+		}
+		n += len(u)
+	}
+	if all && len(units) > 0 && n < len(t.CPUs) {
+		return fmt.Errorf("expected all %s, found %d", plural(len(t.CPUs), "hardware thread"), n)
+	}
+	return nil
+}
+
+// misplaced returns the first number that is out of range or does not ascend.
+func misplaced(list []int) (c int, ok bool) {
+	last := -1
+	for _, c := range list {
+		if c <= last || c >= maxCPUs {
+			return c, false
+		}
+		last = c
+	}
+	return 0, true
+}
+
+func formatUnits(units [][]int) string {
+	texts := make([]string, len(units))
+	for i, u := range units {
+		texts[i] = FormatCPUs(u)
+	}
+	return strings.Join(texts, ";")
+}
+
+// parseUnits reads what formatUnits writes, of at most so many hardware threads.
+func parseUnits(text string, most int) (units [][]int, ok bool) {
+	if text == "" {
+		return nil, true
+	}
+	for part := range strings.SplitSeq(text, ";") {
+		l := ParseCPUs(part)
+		if most -= len(l); l == nil || most < 0 {
+			return nil, false
+		}
+		units = append(units, l)
+	}
+	return units, true
+}
