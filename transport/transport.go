@@ -157,6 +157,7 @@ const (
 	CapPeerDown                      // a peer's end is reported without being asked for
 	CapSymmetric                     // AddressVector.InsertSym works
 	CapConnect                       // ConnectEndpoint; CapPeerDown is of peers that there is a connection with
+	CapDisconnect                    // DisconnectEndpoint
 )
 
 // Has says whether all bits of want are there.
@@ -308,6 +309,26 @@ type ConnectEndpoint interface {
 	// is there, PeerDown or PeerLeft says so. An error means that nothing was
 	// begun, as with a peer of which that has been reported.
 	Connect(peer Addr) error
+}
+
+// DisconnectEndpoint is an endpoint that can be told that a peer is no more by who
+// knows it from elsewhere, since the fabric may not tell: a host whose network is
+// cut answers nothing, neither yes nor no; CapDisconnect.
+type DisconnectEndpoint interface {
+	// Disconnect gives a peer up, be it connected or not. It does not block. When
+	// it has returned, nothing more comes from the peer, messages that no Read has
+	// given are dropped, and new operations with it are answered with an error.
+	// Those under way end at the next Reads, whatever the peer does; then comes
+	// PeerDown, if the peer's end has not been reported before. The peer, should it
+	// be there after all, is refused for good, and may take this endpoint for dead.
+	// An error means that there is no such peer; doing it twice does no harm.
+	//
+	// What a process that still runs does to memory that it has mapped, or is in
+	// the midst of copying to, no endpoint can prevent. So who calls this sees to it
+	// that on this host nothing of the peer runs any more. If something does, the
+	// operations that it takes part in, and Close of the regions that it writes to,
+	// still end within seconds.
+	Disconnect(peer Addr) error
 }
 
 // Op is an operation's context (fi_context). Its owner fills the upper part and

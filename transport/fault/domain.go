@@ -40,7 +40,7 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{Endpoint: ep, dom: d}
+	e := &endpoint{Endpoint: ep, dom: d, cq: q}
 	rma, isRMA := ep.(transport.RMAEndpoint)
 	at, isAtomic := ep.(transport.AtomicEndpoint)
 	switch {

@@ -5,6 +5,7 @@ import "github.com/weft-hpc/weft/transport"
 type endpoint struct {
 	transport.Endpoint
 	dom *domain
+	cq  *queue
 }
 
 // Send sends, or not.
@@ -21,6 +22,15 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 // Connect has no faults. CapConnect says whether it may be called.
 func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.Endpoint.(transport.ConnectEndpoint).Connect(peer)
+}
+
+// Disconnect has no faults. CapDisconnect says whether it may be called.
+func (e *endpoint) Disconnect(peer transport.Addr) error {
+	err := e.Endpoint.(transport.DisconnectEndpoint).Disconnect(peer)
+	if err == nil {
+		e.cq.forget(peer)
+	}
+	return err
 }
 
 // rmaPart is an endpoint's one-sided transfers.

@@ -133,6 +133,23 @@ func (q *queue) holdLocked(e *transport.Completion, due uint64) {
 	q.held = append(q.held, h)
 }
 
+// forget drops the messages of a peer that are held.
+func (q *queue) forget(peer transport.Addr) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := q.held[:0]
+	for _, e := range q.held {
+		if e.Kind == transport.RecvDone && e.Peer == peer {
+			q.heldOf[peer]--
+			q.free = append(q.free, e.Msg)
+			continue
+		}
+		kept = append(kept, e)
+	}
+	clear(q.held[len(kept):])
+	q.held = kept
+}
+
 func (q *queue) copyLocked(msg []byte) []byte {
 	var buf []byte
 	if n := len(q.free); n > 0 {

@@ -35,7 +35,7 @@ func (d *domain) Attr() transport.Attr {
 		Threading:   transport.ThreadDomain,
 		Progress:    transport.ProgressAuto,
 		MRMode:      o.mrMode,
-		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric,
+		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
 		InjectSize:  o.injectSize,
 		MaxMsgSize:  o.maxMsgSize,
 		EagerLimit:  o.eagerLimit,

@@ -10,6 +10,7 @@ import (
 type endpoint struct {
 	dom *domain
 	av  *addressVector
+	cut map[transport.Addr]bool // given up by Disconnect
 }
 
 // rmaEndpoint is an endpoint of a fabric with CapRead and CapWrite.
@@ -19,8 +20,9 @@ type rmaEndpoint struct {
 }
 
 var (
-	_ transport.Endpoint    = (*endpoint)(nil)
-	_ transport.RMAEndpoint = (*rmaEndpoint)(nil)
+	_ transport.Endpoint           = (*endpoint)(nil)
+	_ transport.DisconnectEndpoint = (*endpoint)(nil)
+	_ transport.RMAEndpoint        = (*rmaEndpoint)(nil)
 )
 
 // Address is the rank's number.
@@ -71,7 +73,31 @@ func (e *endpoint) peer(op *transport.Op, what string) (*box, error) {
 	if op.Peer < 0 || int(op.Peer) >= len(e.av.boxes) {
 		return nil, &transport.Error{Provider: name, Op: what, Peer: op.Peer, Err: transport.ErrAddress}
 	}
+	if len(e.cut) > 0 && e.cut[op.Peer] {
+		return nil, fail(what, op.Peer, errGivenUp)
+	}
 	return e.av.boxes[op.Peer], nil
+}
+
+// Disconnect gives a peer up, and tells it.
+func (e *endpoint) Disconnect(peer transport.Addr) error {
+	self := e.dom.box
+	if self.state.Load() != stateOpen {
+		return transport.ErrClosed
+	}
+	if peer == self.rank || peer < 0 || int(peer) >= len(e.av.boxes) {
+		return &transport.Error{Provider: name, Op: "disconnect", Peer: peer, Err: transport.ErrAddress}
+	}
+	if e.cut[peer] {
+		return nil
+	}
+	if e.cut == nil {
+		e.cut = make(map[transport.Addr]bool)
+	}
+	e.cut[peer] = true
+	self.cutOff(peer)
+	e.av.boxes[peer].pushLast(event{kind: transport.PeerDown, peer: self.rank, err: fail("receive", self.rank, errRefused)})
+	return nil
 }
 
 // Shutdown tells all peers that the rank leaves. What it sent stands in their
@@ -136,8 +162,11 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 	if e.dom.fabric.opt.mrMode&transport.MRLocal != 0 && op.Region == nil && len(op.Data) > 0 {
 		return transport.ErrAccess
 	}
+	if e.cut[op.Peer] { // since it was posted
+		return errGivenUp
+	}
 	target := e.av.boxes[op.Peer]
-	r, err := target.find(op.RemoteKey)
+	r, err := target.find(e.dom.box.rank, op.RemoteKey)
 	if err != nil {
 		return err
 	}

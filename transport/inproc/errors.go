@@ -1,12 +1,18 @@
 package inproc
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/weft-hpc/weft/transport"
 )
 
 const name = "inproc"
+
+var (
+	errGivenUp = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
+	errRefused = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
+)
 
 // fail wraps a failure of an operation with a peer.
 func fail(op string, peer transport.Addr, err error) error {

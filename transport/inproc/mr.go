@@ -157,11 +157,14 @@ func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, ac
 }
 
 // find returns the region that a peer's key is for, and why there is none.
-func (b *box) find(key uint64) (*region, error) {
+func (b *box) find(from transport.Addr, key uint64) (*region, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.goneLocked(); err != nil {
 		return nil, err
+	}
+	if b.cut[from] {
+		return nil, errRefused
 	}
 	slot := key & slotMask
 	if slot >= uint64(len(b.regions)) {

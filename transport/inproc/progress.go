@@ -47,8 +47,9 @@ type box struct {
 
 	mu     sync.Mutex // see Fabric.mu for the order
 	opened bool
-	left   bool   // it ended by Shutdown
-	goneBy []bool // by rank: its end is in the queue, nothing of it may follow
+	left   bool                    // it ended by Shutdown
+	goneBy []bool                  // by rank: its end is in the queue, nothing of it may follow
+	cut    map[transport.Addr]bool // given up by Disconnect
 
 	ring []event // a power of two
 	head uint
@@ -144,6 +145,9 @@ func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	err := b.goneLocked()
+	if err == nil && b.cut[from] {
+		err = errRefused
+	}
 	if err == nil && b.goneBy[from] {
 		err = transport.ErrClosed
 	}
@@ -219,20 +223,44 @@ func (b *box) quietLocked() {
 	}
 }
 
-// dropLocked forgets messages that nobody will read; a closed rank forgets all.
-func (b *box) dropLocked() {
-	closed := b.state.Load() == stateClosed
+// cutOff refuses a peer from now on, forgets what it has sent, and reports it down.
+func (b *box) cutOff(peer transport.Addr) {
+	b.mu.Lock()
+	if b.cut == nil {
+		b.cut = make(map[transport.Addr]bool)
+	}
+	b.cut[peer] = true
+	b.keepLocked(func(ev *event) bool {
+		if ev.kind != transport.RecvDone || ev.peer != peer {
+			return true
+		}
+		b.queued -= len(ev.buf)
+		b.releaseLocked(ev.buf)
+		return false
+	})
+	b.mu.Unlock()
+	b.pushLast(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errGivenUp)})
+}
+
+// keepLocked forgets all events but those that which picks.
+func (b *box) keepLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
 	for i := b.head; i != b.tail; i++ {
 		ev := b.ring[i&mask]
 		b.ring[i&mask] = event{}
-		if ev.kind != transport.RecvDone && !closed {
+		if which(&ev) {
 			b.ring[keep&mask] = ev
 			keep++
 		}
 	}
 	b.tail = keep
+}
+
+// dropLocked forgets messages that nobody will read; a closed rank forgets all.
+func (b *box) dropLocked() {
+	closed := b.state.Load() == stateClosed
+	b.keepLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
 	b.queued, b.pooled = 0, 0
 	b.free = [classes][][]byte{}
 	if closed {

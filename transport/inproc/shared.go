@@ -31,7 +31,7 @@ func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
 		return nil, transport.ErrAddress
 	}
-	r, err := d.fabric.boxes[peer].find(key)
+	r, err := d.fabric.boxes[peer].find(d.box.rank, key)
 	if err != nil {
 		return nil, err
 	}

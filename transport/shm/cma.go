@@ -111,7 +111,8 @@ func (p *peer) push(src []byte, addr uint64) error {
 }
 
 // settleTime is how long a process whose end has been noticed may take to end
-// with all its threads, before its number is taken for somebody else's.
+// with all its threads, before its number is taken for somebody else's; and how
+// long one that was given up may take to end a copy.
 const settleTime = 2 * time.Second
 
 // settle waits until quiet answers true, or the peer's process has ended: then
@@ -131,7 +132,7 @@ func (d *domain) settle(p *peer, quiet func() bool) {
 			return
 		}
 		switch {
-		case !p.ended():
+		case !p.ended() && !p.cut:
 		case dead.IsZero():
 			dead = time.Now()
 		case time.Since(dead) > settleTime:

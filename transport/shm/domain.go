@@ -70,7 +70,7 @@ func (d *domain) Attr() transport.Attr {
 		Name:        "memory of this host",
 		Threading:   transport.ThreadDomain,
 		Progress:    transport.ProgressManual,
-		Caps:        rmaCaps | heapCaps | transport.CapWaitFD,
+		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
 		InjectSize:  d.maxMsg,
 		MaxMsgSize:  d.maxMsg,
 		EagerLimit:  min(eagerLimit, d.maxMsg-transport.HeaderSize),

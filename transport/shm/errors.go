@@ -10,6 +10,7 @@ import (
 var (
 	errDied    = fmt.Errorf("%w: its process has ended without a goodbye", transport.ErrPeerDown)
 	errGivenUp = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
+	errCut     = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
 )
 
 // The ways in which a peer can break the protocol.

@@ -285,9 +285,23 @@ func (s *shared) Close() error {
 		return nil
 	}
 	d.heap.slots[s.slot], s.d = nil, nil
+	if d.haunted() {
+		return nil
+	}
 	d.punch(s.extent)
 	d.heap.free.give(s.extent)
 	return nil
+}
+
+// haunted says whether a peer that was given up runs on, perhaps in the midst of
+// a store to memory that it has mapped: of that nothing is used again.
+func (d *domain) haunted() bool {
+	for _, p := range d.locals {
+		if p.cut && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
+			return true
+		}
+	}
+	return false
 }
 
 // conceal takes an extent out of the directory. No transfer of a peer touches

@@ -29,6 +29,7 @@ type peer struct {
 	in     inRing
 	active bool  // it has sent something: in is polled
 	ending error // it has ended for this reason; what it sent is still being read
+	cut    bool  // given up by Disconnect: it may run, and is waited for no longer than one that is ending
 
 	noticed atomic.Bool // ending or err is set: no Wait need end for it
 }
@@ -224,6 +225,21 @@ func (d *domain) over(p *peer, err error) {
 	}
 	d.dropTransfers(p, err)
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
+}
+
+// Disconnect gives a peer up. If its process runs it finds that on its card.
+func (e *endpoint) Disconnect(a transport.Addr) error {
+	d := e.d
+	switch {
+	case d.closed || d.left:
+		return transport.ErrClosed
+	case uint64(a) >= uint64(len(d.peers)) || d.peers[a] == nil || a == d.rank:
+		return &transport.Error{Provider: name, Op: "disconnect", Peer: a, Err: transport.ErrAddress}
+	}
+	p := d.peers[a]
+	p.cut = true
+	d.over(p, d.peerError("disconnect", a, errCut))
+	return nil
 }
 
 // breached gives up a peer that has done what no correct peer does; how wraps

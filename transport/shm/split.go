@@ -121,7 +121,7 @@ type split struct {
 	back int // pieces that the helper had claimed when no more could be, or unknown
 
 	looks uint      // polls that found the helper at work since
-	dead  time.Time // when its end was noticed; zero: it lives
+	dead  time.Time // when its end, or that it was given up, was noticed; zero: neither
 }
 
 // lines are this rank's claim lines.
@@ -290,7 +290,7 @@ func (d *domain) awaited(x *transfer) bool {
 		return false
 	}
 	switch {
-	case !x.p.ended():
+	case !x.p.ended() && !x.p.cut:
 		return true
 	case x.p.vanished():
 		return false

@@ -61,7 +61,7 @@ func (d *domain) Attr() transport.Attr {
 		Threading: transport.ThreadDomain,
 		Progress:  transport.ProgressManual,
 		Caps: transport.CapRead | transport.CapWrite | transport.CapWaitFD | transport.CapPeerDown |
-			transport.CapSymmetric | transport.CapConnect,
+			transport.CapSymmetric | transport.CapConnect | transport.CapDisconnect,
 		MaxMsgSize:  wire.TCPMaxMsg,
 		EagerLimit:  eagerLimit,
 		MaxRMASize:  1<<63 - 1,

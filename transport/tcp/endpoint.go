@@ -99,6 +99,26 @@ func (e *endpoint) Connect(peer transport.Addr) error {
 	return e.d.peer(peer).use()
 }
 
+// Disconnect drops the connection with a peer, or the attempt to make one. What
+// the kernel has not sent yet it forgets, and does not repeat for a quarter of an
+// hour to a host that is cut off.
+func (e *endpoint) Disconnect(peer transport.Addr) error {
+	op := transport.Op{Peer: peer}
+	switch err := e.d.check(&op); {
+	case err != nil:
+		return err
+	case peer == e.d.self:
+		return transport.ErrAddress
+	}
+	c := e.d.peer(peer)
+	if c.fd >= 0 {
+		// If it fails the kernel keeps what it has for longer, no worse.
+		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	c.fail("disconnect", errGivenUp)
+	return nil
+}
+
 // Read asks the peer for the bytes; they go from its memory to op.Data.
 func (e *endpoint) Read(op *transport.Op) error { return e.rma(op, true) }
 

@@ -14,6 +14,7 @@ var (
 	errLost      = fmt.Errorf("%w: connection ended without a goodbye", transport.ErrPeerDown)
 	errStranger  = errors.New("a stranger connected: not a member of this job")
 	errNotProven = fmt.Errorf("%w: peer does not know the job's secret, or refuses ours", transport.ErrPeerDown)
+	errGivenUp   = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
 	errRefused   = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
 	errNoOther   = fmt.Errorf("%w: peer said that it would connect, and did not", transport.ErrPeerDown)
 	errDomain    = errors.New("tcp domain has failed")

@@ -143,11 +143,14 @@ func (k *links) idle() bool {
 	return len(k.handed) == 0 && k.admitted == 0
 }
 
-// gone refuses the peer from now on.
+// gone refuses the peer from now on, and ends the attempt to connect with it.
 func (k *links) gone(rank transport.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l := k.peers[rank]; l != nil {
+		if l.state == linkConnecting {
+			l.cancel()
+		}
 		l.state = linkGone
 	} else {
 		k.peers[rank] = &link{state: linkGone}

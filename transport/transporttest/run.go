@@ -175,7 +175,7 @@ func (w *world) closeAll() {
 func cases() []testCase {
 	all := []testCase{}
 	for _, part := range [][]testCase{
-		basicCases, messageCases, rmaCases, sharedCases, atomicCases, waitCases, endCases, allocationCases,
+		basicCases, messageCases, rmaCases, sharedCases, atomicCases, waitCases, endCases, disconnectCases, allocationCases,
 	} {
 		all = append(all, part...)
 	}
@@ -211,6 +211,7 @@ func capNames(c transport.Caps) string {
 		{transport.CapSharedMemory, "CapSharedMemory"},
 		{transport.CapPeerDown, "CapPeerDown"},
 		{transport.CapSymmetric, "CapSymmetric"},
+		{transport.CapDisconnect, "CapDisconnect"},
 	} {
 		if c.Has(e.bit) {
 			l = append(l, e.name)
