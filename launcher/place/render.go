@@ -56,7 +56,7 @@ type slotCount struct{ slots, most int }
 
 func slotsOf(m *Machine) slotCount { return slotCount{m.slots(), m.MaxSlots} }
 
-func (b *block) width() int { return len(b.hosts) * b.each }
+func (row *block) width() int { return len(row.hosts) * row.each }
 
 // fold returns the lines of the table.
 func fold(machines []Machine, r *Result) ([]*block, error) {

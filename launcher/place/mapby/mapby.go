@@ -51,6 +51,7 @@ func Parse(text string) (Rule, error) {
 			return Rule{}, fmt.Errorf("expected from 1 to %d ranks per %s, found %s", limit, u, quote(text))
 		}
 		return Rule{u, n}, nil
+	case Slot: // it holds one rank
 	}
 	return Rule{}, wrong
 }
