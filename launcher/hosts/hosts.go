@@ -159,24 +159,36 @@ func Merge(list []Host) []Host {
 // machine. A host that is not among all, or more slots than all allows, is an
 // error that calls all by the name where.
 func Restrict(all, some []Host, where string) ([]Host, error) {
-	at := make(map[string]Host, len(all))
-	for _, h := range all {
-		at[key(h.Name)] = h
-	}
+	return pick(all, some, where, true)
+}
+
+// Override is Restrict, but that hosts which are not among all are as some says.
+func Override(all, some []Host, where string) ([]Host, error) {
+	return pick(all, some, where, false)
+}
+
+func pick(all, some []Host, where string, strict bool) ([]Host, error) {
 	var own machine
+	var here *Host
+	at := make(map[string]Host, len(all))
+	for i, h := range all {
+		at[key(h.Name)] = h
+		if here == nil && own.is(h.Name) {
+			here = &all[i]
+		}
+	}
 	var list []Host
 	for _, s := range Unify(some) {
 		h, ok := at[key(s.Name)]
-		if !ok && own.is(s.Name) {
-			for _, o := range all {
-				if ok = own.is(o.Name); ok {
-					h = o
-					break
-				}
-			}
+		if !ok && here != nil && own.is(s.Name) {
+			h, ok = *here, true
 		}
-		if !ok {
+		switch {
+		case !ok && strict:
 			return nil, fmt.Errorf("expected a host of %s, found %s", where, quote(s.Name))
+		case !ok:
+			list = append(list, s)
+			continue
 		}
 		most := h.MaxSlots
 		h = h.with(s)

@@ -91,6 +91,12 @@ func TestRestrict(t *testing.T) {
 	}
 	_, err = Restrict(all, []Host{{Name: "localhost"}}, "f")
 	require.EqualError(t, err, `expected a host of f, found "localhost"`)
+
+	got, err := Override(all, []Host{{Name: "localhost"}, {Name: "a", Slots: 2}, {Name: "d", Slots: 3}}, "f")
+	require.NoError(t, err)
+	require.Equal(t, []Host{{Name: "localhost"}, {Name: "a", Slots: 2, MaxSlots: 8, User: "u"}, {Name: "d", Slots: 3}}, got)
+	_, err = Override(all, []Host{{Name: "a", Slots: 9}}, "hosts.txt")
+	require.EqualError(t, err, `expected at most 8 slots of a, as hosts.txt says, found 9`)
 }
 
 func TestUnify(t *testing.T) {
@@ -231,6 +237,9 @@ func FuzzRestrict(f *testing.F) {
 			return
 		}
 		checkHosts(t, Unify(append(slices.Clone(all), some...)))
+		if over, err := Override(all, some, "f"); err == nil {
+			checkHosts(t, over)
+		}
 		got, err := Restrict(all, some, "f")
 		if err != nil {
 			if got != nil || strings.Contains(err.Error(), "\n") {

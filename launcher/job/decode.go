@@ -11,6 +11,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
 // ranksRange says which numbers of ranks are possible.
@@ -27,8 +28,8 @@ type File struct {
 	apps     []App // NP is 0 where neither the app nor [job] gives it
 	np       int   // of [job]; 0: none
 
-	hostSlots int // of [[host]]; 0: none, or left open
-	pos       positions
+	hosts []hosts.Host // of [[host]]
+	pos   positions
 }
 
 // keyText is a value in the form that flags and the environment have too.
@@ -109,7 +110,7 @@ func (d *decoder) document(root map[string]any) {
 		}
 	}
 	slices.SortFunc(d.file.tunables, func(a, b keyText) int { return strings.Compare(a.key, b.key) })
-	d.slots()
+	d.oneList()
 	d.ranks()
 }
 
@@ -128,7 +129,7 @@ func (d *decoder) settings(path string, v any, extra ...string) {
 	for key, v := range t {
 		full := child(path, key)
 		if full == "job.np" {
-			d.file.np = d.integer(full, v, 1, MaxRanks)
+			d.file.np = d.integer(full, v, MaxRanks)
 			continue
 		}
 		s, ok := settingOf(full)
@@ -136,23 +137,10 @@ func (d *decoder) settings(path string, v any, extra ...string) {
 			d.unknown(full, key, names)
 			continue
 		}
-		want := s.check
-		if full == "launcher.kind" {
-			want = func(text string) string { return launcherKind(text, s) }
-		}
-		if text, ok := d.text(full, s.Param, v, want); ok {
+		if text, ok := d.text(full, s.Param, v, s.check); ok {
 			d.file.settings = append(d.file.settings, keyText{full, text})
 		}
 	}
-}
-
-// launcherKind explains why a kind that will be known one day is not yet.
-func launcherKind(text string, s setting) string {
-	want := s.check(text)
-	if text == "ssh" || text == "slurm" {
-		want += " (only ranks of this machine can be started)"
-	}
-	return want
 }
 
 // tunables reads a table of params.Table, and the tables in it.
@@ -216,34 +204,6 @@ func envName(name string) string {
 	return ""
 }
 
-// hosts reads [[host]]; what it says of this machine's slots is a setting.
-func (d *decoder) hosts(v any) {
-	slots, open := 0, false
-	d.tables("host", v, func(path string, t map[string]any) {
-		if _, ok := t["name"]; !ok {
-			d.fail(path, "expected a name, found none")
-		}
-		n := 0
-		for key, v := range t {
-			switch full := child(path, key); key {
-			case "name":
-				if s, ok := d.string(full, v); ok && !thisMachine(s) {
-					d.fail(full, "%s", elsewhere(s))
-				}
-			case "slots":
-				n = d.integer(full, v, 1, MaxRanks)
-			default:
-				d.unknown(full, key, []string{"name", "slots"})
-			}
-		}
-		slots += n
-		open = open || n == 0
-	})
-	if !open {
-		d.file.hostSlots = min(slots, MaxRanks)
-	}
-}
-
 // apps reads [[app]].
 func (d *decoder) apps(v any) {
 	d.tables("app", v, func(path string, t map[string]any) {
@@ -261,7 +221,7 @@ func (d *decoder) apps(v any) {
 			case "args":
 				a.Args = d.strings(full, v)
 			case "np":
-				a.NP = d.integer(full, v, 1, MaxRanks)
+				a.NP = d.integer(full, v, MaxRanks)
 			case "wdir":
 				a.Wdir, _ = d.string(full, v)
 			case "env":
@@ -272,21 +232,6 @@ func (d *decoder) apps(v any) {
 		}
 		d.file.apps = append(d.file.apps, a)
 	})
-}
-
-// slots makes the slots of [job] and those of [[host]] agree.
-func (d *decoder) slots() {
-	f := d.file
-	if f.hostSlots == 0 {
-		return
-	}
-	for _, s := range f.settings {
-		if n := integer(s.text); s.key == "job.slots" && n > 0 && n != f.hostSlots {
-			d.fail("job.slots", "expected %d, the slots of all hosts, found %s", f.hostSlots, s.text)
-		}
-	}
-	// Merged in order, so the later one counts where [job] leaves them open.
-	f.settings = append(f.settings, keyText{"job.slots", strconv.Itoa(f.hostSlots)})
 }
 
 // ranks makes the np of [job] and those of the apps agree.
@@ -411,11 +356,11 @@ func (d *decoder) strings(path string, v any) []string {
 	return out
 }
 
-// integer returns 0 for what it has reported.
-func (d *decoder) integer(path string, v any, low, high int64) int {
+// integer reads one from 1 to high, and returns 0 for what it has reported.
+func (d *decoder) integer(path string, v any, high int64) int {
 	n, ok := v.(int64)
-	if !ok || n < low || n > high || n > math.MaxInt {
-		d.fail(path, "expected an integer from %d to %d, found %s", low, high, describe(v))
+	if !ok || n < 1 || n > high || n > math.MaxInt {
+		d.fail(path, "expected an integer from 1 to %d, found %s", high, describe(v))
 		return 0
 	}
 	return int(n)

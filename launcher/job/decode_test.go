@@ -1,15 +1,14 @@
 package job
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
 func TestDecodeErrors(t *testing.T) {
-	own, err := os.Hostname()
-	require.NoError(t, err)
 	const app = "\n[[app]]\nprogram = \"x\"\n"
 	for _, test := range []struct{ name, doc, want string }{
 		// Syntax.
@@ -24,7 +23,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"table", "[jobs]\nnp = 4\n", `f:1:2: jobs: unknown key; did you mean "job"?`},
 		{"key", "[job]\n  nq = 4\n", `f:2:3: job.nq: unknown key; did you mean "np"?`},
 		{"swapped", "[job]\ntiemout = \"1s\"\n", `f:2:1: job.tiemout: unknown key; did you mean "timeout"?`},
-		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, name, np, output, slots, stdin, strict, tag_output, timeout"},
+		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, map_by, max_restarts, name, np, on_failure, output, rank_by, rankfile, report, slots, stdin, strict, tag_output, timeout"},
 		{"dotted", "job.nq = 4\n", `f:1:5: job.nq: unknown key; did you mean "np"?`},
 		{"inline", "job = { np = 4, stdim = \"all\" }\n", `f:1:17: job.stdim: unknown key; did you mean "stdin"?`},
 		{"in an app", app + "[[app]]\nprogram = \"y\"\nprogam = \"y\"\n", `f:6:1: app[1].progam: unknown key; did you mean "program"?`},
@@ -73,12 +72,37 @@ func TestDecodeErrors(t *testing.T) {
 		{"gomaxprocs negative", "[job]\ngomaxprocs = -2\n", "f:2:14: job.gomaxprocs: expected an integer, 0 or more, found -2"},
 		{"gomaxprocs many", "[job]\ngomaxprocs = 70000\n", "f:2:14: job.gomaxprocs: expected an integer from 0 to 65536, found 70000"},
 		{"NUL", "[job]\noutput = \"a\\u0000\"\n", `f:2:10: job.output: expected a string, found "a\x00"`},
-		{"launcher kind", "[launcher]\nkind = \"ssh\"\n", `f:2:8: launcher.kind: expected one of auto, local (only ranks of this machine can be started), found "ssh"`},
-		{"launcher kind unknown", "[launcher]\nkind = \"pbs\"\n", `f:2:8: launcher.kind: expected one of auto, local, found "pbs"`},
-		{"host", "[[host]]\nname = \"node1\"\nslots = 2\n", `f:2:8: host[0].name: expected localhost or ` + own + `, found "node1": only ranks of this machine can be started`},
+		{"launcher kind", "[launcher]\nkind = \"pbs\"\n", `f:2:8: launcher.kind: expected one of auto, local, ssh, slurm, dial, found "pbs"`},
+		{"map_by", "[job]\nmap_by = \"socket\"\n", `f:2:10: job.map_by: expected slot, node, core, numa or ppr:N:node|numa|core, found "socket"`},
+		{"map_by integer", "[job]\nmap_by = 3\n", `f:2:10: job.map_by: expected a string, found 3`},
+		{"rank_by", "[job]\nrank_by = \"core\"\n", `f:2:11: job.rank_by: expected one of slot, node, found "core"`},
+		{"on_failure", "[job]\non_failure = \"ignore\"\n", `f:2:14: job.on_failure: expected one of abort, notify, restart, found "ignore"`},
+		{"report", "[job]\nreport = \"-\"\n", `f:2:10: job.report: expected a file, found "-"`},
+		{"radix", "[launcher]\nradix = 0\n", `f:2:9: launcher.radix: expected an integer from 1 to 65536, found 0`},
+		{"radix negative", "[launcher]\nradix = -1\n", `f:2:9: launcher.radix: expected an integer from 1 to 65536, found -1`},
+		{"radix string", "[launcher]\nradix = \"1\"\n", `f:2:9: launcher.radix: expected an integer from 1 to 65536, found "1"`},
+		{"heartbeat", "[launcher]\nheartbeat = \"99ms\"\n", `f:2:13: launcher.heartbeat: expected a duration of at least 100ms, found "99ms"`},
+		{"connect_timeout", "[launcher]\nconnect_timeout = \"0s\"\n", `f:2:19: launcher.connect_timeout: expected a duration of at least 1ms, found "0s"`},
+		{"ssh", "[launcher]\nssh = \"ssh 'a\"\n", `f:2:7: launcher.ssh: expected a command whose quotes are closed, found "ssh 'a"`},
+		{"no ssh", "[launcher]\nssh = \"\"\n", `f:2:7: launcher.ssh: expected a command whose quotes are closed, found ""`},
+		{"slurm_args", "[launcher]\nslurm_args = \"-p \\\"a\"\n", `f:2:14: launcher.slurm_args: expected arguments whose quotes are closed, found "-p \"a"`},
+		{"stage_files", "[launcher]\nstage_files = [\"a\", \"\"]\n", `f:2:21: launcher.stage_files[1]: expected a name, found ""`},
+		{"listen", "[launcher]\nlisten = \"here\"\n", `f:2:10: launcher.listen: expected HOST:PORT with a port from 0 to 65535, found "here"`},
+		{"host type", "host = \"node1\"\n", `f:1:8: host: expected an array of tables, [[host]], found "node1"`},
+		{"host bracket", "[[host]]\nname = \"node[1-\"\n", `f:2:8: host[0].name: expected "]" behind "[", found "node[1-"`},
+		{"host with slots", "[[host]]\nname = \"node1:4\"\n", `f:2:8: host[0].name: expected a host's name, found "node1:4"`},
+		{"host option", "[[host]]\nname = \"-oProxyCommand=x\"\n", `f:2:8: host[0].name: expected a host's name, found "-oProxyCommand=x"`},
+		{"host name type", "[[host]]\nname = 3\n", `f:2:8: host[0].name: expected a string, found 3`},
 		{"host slots", "[[host]]\nname = \"localhost\"\nslots = 0\n", "f:3:9: host[0].slots: expected an integer from 1 to 65536, found 0"},
+		{"host max", "[[host]]\nname = \"a\"\nslots = 3\nmax_slots = 2\n", "f:3:9: host[0].slots: expected at most max_slots, 2, found 3"},
+		{"host port", "[[host]]\nname = \"a\"\nport = 65536\n", "f:3:8: host[0].port: expected an integer from 1 to 65535, found 65536"},
+		{"host user", "[[host]]\nname = \"a\"\nuser = \"-l\"\n", `f:3:8: host[0].user: expected a user's name, found "-l"`},
+		{"host address", "[[host]]\nname = \"a\"\naddress = \"10.0.0.0/8\"\n", `f:3:11: host[0].address: expected an IP address or a name, found "10.0.0.0/8"`},
+		{"host addresses", "[[host]]\nname = \"a[1-2]\"\naddress = \"10.0.0.1\"\n", `f:3:11: host[0].address: expected one host with an address, found 2`},
 		{"host name", "[[host]]\nslots = 2\n", "f:1:3: host[0]: expected a name, found none"},
-		{"slots twice", "[job]\nslots = 2\n[[host]]\nname = \"localhost\"\nslots = 3\n", "f:2:9: job.slots: expected 3, the slots of all hosts, found 2"},
+		{"host twice", "[[host]]\nname = \"a\"\nuser = \"u\"\n[[host]]\nname = \"a\"\nuser = \"v\"\n", `f:4:3: host[1]: expected one user for a, found "u" and "v"`},
+		{"many hosts", "[[host]]\nname = \"a[1-65536]\"\n[[host]]\nname = \"b\"\n", `f:4:8: host[1].name: expected at most 65536 hosts in all, found more`},
+		{"host and hostfile", "[launcher]\nhostfile = \"h\"\n[[host]]\nname = \"a\"\n", `f:2:12: launcher.hostfile: expected [[host]] or a hostfile, found both`},
 		{"env name", "[env]\n\"A=B\" = \"1\"\n", `f:2:1: env.A=B: expected a variable's name without blanks and =, found "A=B"`},
 		{"no program", "[job]\nnp = 1\n[[app]]\nnp = 1\n", "f:3:3: app[0]: expected a program, found none"},
 		{"empty program", "[[app]]\nprogram = \"\"\n", `f:2:11: app[0].program: expected a package directory, a .go file or an executable, found ""`},
@@ -123,8 +147,14 @@ A = "1"
 name = "localhost"
 slots = 2
 [[host]]
-name = "127.0.0.1"
+name = "node[1-2]"
 slots = 1
+max_slots = 3
+user = "u"
+port = 22
+[[host]]
+name = "a"
+address = "::1"
 [transport]
 use = ["tcp"]
 tcp.poll = "1ms"
@@ -136,6 +166,7 @@ depth = 0x10
 algorithm = "ring"
 [launcher]
 kind = "local"
+stage_files = ["a", "b c"]
 [[app]]
 program = "a"
 np = 2
@@ -154,35 +185,15 @@ C = ""
 		{Program: "a", NP: 2},
 		{Program: "b", Args: []string{"-n", "3"}, NP: 3, Wdir: "/", Env: []EnvVar{{"C", ""}}},
 	}, f.apps)
-	require.ElementsMatch(t, []keyText{{"job.timeout", "10m"}, {"job.tag_output", "true"}, {"job.slots", "3"}, {"launcher.kind", "local"}}, f.settings)
+	require.ElementsMatch(t, []keyText{{"job.timeout", "10m"}, {"job.tag_output", "true"}, {"launcher.kind", "local"}, {"launcher.stage_files", "a,b c"}}, f.settings)
+	require.Equal(t, []hosts.Host{
+		{Name: "localhost", Slots: 2}, {Name: "node1", Slots: 1, MaxSlots: 3, User: "u", Port: 22}, {Name: "node2", Slots: 1, MaxSlots: 3, User: "u", Port: 22},
+		{Name: "a", Address: "::1"},
+	}, f.hosts)
 	require.Equal(t, []keyText{
 		{"coll.allreduce.algorithm", "ring"}, {"engine.depth", "16"}, {"engine.eager_limit", "64k"}, {"engine.unexpected_limit", "4096"},
 		{"transport.tcp.poll", "1ms"}, {"transport.use", "tcp"},
 	}, f.tunables)
-}
-
-func TestSlotsOfHosts(t *testing.T) {
-	const open = "[[host]]\nname = \"localhost\"\n"
-	for _, test := range []struct {
-		doc  string
-		want string // empty: the cores
-	}{
-		{open, ""},
-		{open + "slots = 2\n", "2"},
-		{open + "slots = 2\n" + open + "slots = 3\n", "5"},
-		{open + "slots = 2\n" + open, ""},
-		{"[job]\nslots = 0\n" + open + "slots = 2\n", "2"},
-		{"[job]\nslots = 2\n" + open + "slots = 2\n", "2"},
-		{"[job]\nslots = 2\n" + open, "2"},
-	} {
-		f, err := Decode("f", []byte(test.doc))
-		require.NoError(t, err, test.doc)
-		got := ""
-		for _, s := range f.settings {
-			got = s.text
-		}
-		require.Equal(t, test.want, got, test.doc)
-	}
 }
 
 func TestDecodeEmpty(t *testing.T) {
@@ -190,6 +201,7 @@ func TestDecodeEmpty(t *testing.T) {
 		f, err := Decode("f", []byte(doc))
 		require.NoError(t, err, doc)
 		require.Empty(t, f.apps)
+		require.Empty(t, f.hosts)
 		require.Empty(t, f.settings)
 	}
 }

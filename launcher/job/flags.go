@@ -8,56 +8,8 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
-
-// option is one flag of gorun. Those of a setting or a tunable only hand its
-// text on; the others act on the command line themselves.
-type option struct {
-	names   []string // without the dash; the first is the one in messages
-	arg     string   // what the help calls the argument; empty: a switch
-	help    string
-	segment bool // allowed in each segment of an MPMD command line
-	setting string
-	tunable string
-	set     func(c *commandLine, text string) (problem string)
-}
-
-// useKey and providerKey are tunables that a flag sets together: who names a
-// provider and no transport means libfabric.
-const (
-	useKey      = "transport.use"
-	providerKey = "transport.libfabric.provider"
-)
-
-// options lists the flags in the order of the help.
-var options = []option{
-	{names: []string{"n", "np"}, arg: "N", segment: true, help: "ranks of the program; 1 by default", set: (*commandLine).setRanks},
-	{names: []string{"config"}, arg: "FILE", help: "read a job file (TOML); flags override what it says", set: (*commandLine).setConfig},
-	{names: []string{"x"}, arg: "VAR[=VALUE]", segment: true, help: "set a variable for the ranks, or forward gorun's own; repeatable", set: (*commandLine).setEnv},
-	{names: []string{"wdir"}, arg: "DIR", segment: true, help: "working directory of the ranks", set: (*commandLine).setWdir},
-	{names: []string{"host", "H"}, arg: "HOST[:SLOTS],…", help: "hosts to use; only this machine can be named", set: (*commandLine).setHosts},
-	{names: []string{"ppn"}, arg: "N", setting: "job.slots", help: "ranks that a host is meant to take: its slots"},
-	{names: []string{"strict"}, setting: "job.strict"},
-	{names: []string{"map-by"}, arg: "slot|core", help: "the order of ranks; on one machine both go through its cores in order", set: (*commandLine).setMap},
-	{names: []string{"bind-to"}, arg: "none|core|numa", setting: "job.bind"},
-	{names: []string{"gomaxprocs"}, arg: "N", setting: "job.gomaxprocs"},
-	{names: []string{"name"}, arg: "NAME", setting: "job.name"},
-	{names: []string{"timeout"}, arg: "DURATION", setting: "job.timeout"},
-	{names: []string{"grace"}, arg: "DURATION", setting: "job.grace"},
-	{names: []string{"stdin"}, arg: "rank0|all|none", setting: "job.stdin"},
-	{names: []string{"tag-output"}, setting: "job.tag_output"},
-	{names: []string{"output"}, arg: "DIR", setting: "job.output"},
-	{names: []string{"launcher"}, arg: "auto|local", setting: "launcher.kind"},
-	{names: []string{"transport"}, arg: "NAME,…", tunable: useKey},
-	{names: []string{"iface"}, arg: "NAME", tunable: "transport.tcp.interface"},
-	{names: []string{"provider"}, arg: "NAME", tunable: providerKey},
-	{names: []string{"p"}, arg: "KEY=VALUE", help: "set any tunable that -info lists; repeatable", set: (*commandLine).setTunable},
-	{names: []string{"dry-run"}, help: "print the job as understood and where each value came from; start nothing", set: action(DryRun)},
-	{names: []string{"info"}, help: "print transports, providers, tunables and algorithms; start nothing", set: action(Info)},
-	{names: []string{"v"}, help: "say what is done", set: (*commandLine).setVerbose},
-	{names: []string{"version"}, help: "print the version", set: action(Version)},
-	{names: []string{"h", "help"}, help: "print this help", set: action(Help)},
-}
 
 // commandLine is what the flags say, in the order in which they say it.
 type commandLine struct {
@@ -65,6 +17,7 @@ type commandLine struct {
 	settings []flagText
 	tunables []flagText
 	segments []segment
+	hosts    []string // of each -host
 	config   string
 	action   Action
 	verbose  bool
@@ -158,12 +111,11 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 		return o.set(c, text)
 	case o.setting != "":
 		s, _ := settingOf(o.setting)
-		want := s.check(text)
-		if s.Key == "launcher.kind" {
-			want = launcherKind(text, s)
-		}
-		if want != "" {
+		if want := s.check(text); want != "" {
 			return "expected " + want + ", found " + quote(text)
+		}
+		if o.adds != "" {
+			text = c.added(o, text)
 		}
 		c.settings = append(c.settings, flagText{keyText{o.setting, text}, "-" + name})
 	default:
@@ -179,6 +131,16 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 	return ""
 }
 
+// added is text behind what earlier occurrences of the flag say.
+func (c *commandLine) added(o option, text string) string {
+	for i := len(c.settings) - 1; i >= 0; i-- {
+		if t := c.settings[i]; t.key == o.setting && t.text != "" && text != "" {
+			return t.text + o.adds + text
+		}
+	}
+	return text
+}
+
 // flagError puts into our words what package flag says without asking us.
 func flagError(err error) error {
 	text := err.Error()
@@ -192,6 +154,9 @@ func flagError(err error) error {
 		}
 	}
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
+		if name == "agent" {
+			return usage("-agent", "expected as the first argument")
+		}
 		var names []string
 		for _, o := range options {
 			names = append(names, o.names...)
@@ -273,17 +238,10 @@ func (c *commandLine) setWdir(text string) string {
 }
 
 func (c *commandLine) setHosts(text string) string {
-	slots, problem := parseHosts(text)
-	if problem == "" {
-		c.settings = append(c.settings, flagText{keyText{"job.slots", strconv.Itoa(slots)}, "-host"})
+	if _, err := hosts.ParseList(text); err != nil {
+		return err.Error()
 	}
-	return problem
-}
-
-func (c *commandLine) setMap(text string) string {
-	if text != "slot" && text != "core" {
-		return "expected slot or core, found " + quote(text)
-	}
+	c.hosts = append(c.hosts, text)
 	return ""
 }
 

@@ -5,11 +5,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
 // FuzzDecode: no document may do worse than an error that has a place in it,
@@ -33,6 +35,8 @@ func FuzzDecode(f *testing.F) {
 		"a.b.c = 1\n[a.d]\n\"\" = 1979-05-27\n[[a.e]]\n[[a.e]]\n",
 		"[transport]\nuse = [\n # none\n]\n[coll]\nbcast.algorithm = 'auto'",
 		"\"job.np\" = 1\r\n[job]\r\nnp = 0x10\r\n",
+		"[[host]]\nname='a[1-3]'\nslots=2\nmax_slots=4\nport=22\n[[host]]\nname='::1'\naddress='10.0.0.1'\nuser='u'\n[job]\nslots=3",
+		"[launcher]\nkind='dial'\nlisten=':1'\nsecret_file='x'\nssh='ssh -p 3'\nslurm_args=\"-p 'a b'\"\nheartbeat='1s'\nradix=2\nagents=3\nstage_files=['a']",
 	} {
 		f.Add([]byte(doc))
 	}
@@ -46,14 +50,40 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		// No file of this machine is read, and there is where to write a report.
+		file.settings = slices.DeleteFunc(file.settings, func(s keyText) bool {
+			st, _ := settingOf(s.key)
+			return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+		})
 		j, err := merge(line, file, nil)
 		if err != nil {
-			t.Fatalf("decoded, but not merged: %v", err)
+			checkPlaces(t, doc, err)
+			return
 		}
+		checkJob(t, j)
 		if err := Describe(io.Discard, j); err != nil {
 			t.Fatal(err)
 		}
 	})
+}
+
+// checkJob requires what package launcher takes for granted.
+func checkJob(t *testing.T, j *Job) {
+	for _, s := range settings {
+		if want := s.check(s.value(j)); want != "" {
+			t.Fatalf("%s is %q, expected %s", s.Key, s.value(j), want)
+		}
+	}
+	seen := make(map[string]bool)
+	for _, h := range j.Hosts {
+		if seen[h.Name] || h.Slots < 0 || h.Slots > MaxRanks || h.MaxSlots > 0 && h.Slots > h.MaxSlots {
+			t.Fatalf("%+v", h)
+		}
+		seen[h.Name] = true
+	}
+	if n := j.NP(); n > MaxRanks || len(j.Hosts) > hosts.Limit {
+		t.Fatalf("%d ranks on %d hosts", n, len(j.Hosts))
+	}
 }
 
 // checkPlaces requires each error to name a line that exists.
@@ -82,6 +112,8 @@ func FuzzParseFlags(f *testing.F) {
 	for _, args := range []string{
 		"-n\x004\x00./a\x00-n\x001024", "-np=2\x00a\x00:\x00-n\x003\x00-x\x00A=1\x00b", "--timeout\x0010s\x00-tag-output\x00a",
 		"-H\x00localhost:2,[::1]:3\x00a", "-p\x00engine.eager_limit=64k\x00a", "-x\x00HOME\x00-wdir\x00/\x00a", ":\x00:", "-h",
+		"-H\x00u@node[1-3]:2,::1\x00-ppn\x004\x00-map-by\x00ppr:2:node\x00a", "-slurm-args\x00-p 'a b'\x00-slurm-args\x00-t 3\x00-ssh\x00ssh -v\x00a",
+		"-listen\x00:0\x00-agents\x002\x00-launcher\x00dial\x00a",
 	} {
 		f.Add(args)
 	}
@@ -92,12 +124,19 @@ func FuzzParseFlags(f *testing.F) {
 		}
 		var j *Job
 		if err == nil {
+			// No file of this machine is read or asked for.
+			line.settings = slices.DeleteFunc(line.settings, func(s flagText) bool {
+				st, _ := settingOf(s.key)
+				return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+			})
 			j, err = merge(line, nil, nil)
 		}
 		var ue *UsageError
 		switch {
 		case err == nil && line.action != Info && (j.NP() < 1 || j.NP() > MaxRanks || j.Grace < 0 || j.Timeout < 0):
 			t.Fatalf("an impossible job: %+v", j)
+		case err == nil:
+			checkJob(t, j)
 		case err != nil && !errors.As(err, &ue):
 			t.Fatalf("%T: %v", err, err)
 		case err != nil && strings.Contains(err.Error(), "\n"):
@@ -136,6 +175,23 @@ func FuzzDuration(f *testing.F) {
 		}
 		if d, err := time.ParseDuration(text); err != nil || d < 0 || d != duration(text) {
 			t.Fatalf("%q: %v, %v", text, d, err)
+		}
+	})
+}
+
+// FuzzAgent: the arguments of an agent give what it connects to, or a *UsageError.
+func FuzzAgent(f *testing.F) {
+	for _, args := range []string{"", "-connect\x00a:1\x00-secret-file\x00s", "-connect=[::1]:65535\x00--secret-file=s", "x", "--", "-h"} {
+		f.Add(args)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		j, opts, err := Parse(append([]string{"-agent"}, strings.Split(text, "\x00")...), nil)
+		var ue *UsageError
+		switch {
+		case err != nil && (!errors.As(err, &ue) || strings.Contains(err.Error(), "\n")):
+			t.Fatalf("%T: %q", err, err)
+		case j != nil || err == nil && (opts.Action != Agent || (opts.Connect == "") != (opts.SecretFile == "")):
+			t.Fatalf("%+v, %+v", j, opts)
 		}
 	})
 }

@@ -1,72 +1,93 @@
 package job
 
 import (
-	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
-// thisMachine says whether a host name means the machine gorun runs on.
-func thisMachine(name string) bool {
-	switch strings.ToLower(name) {
-	case "localhost", "127.0.0.1", "::1":
-		return true
-	}
-	own, err := os.Hostname()
+const (
+	hostfileKey = "launcher.hostfile"
+	hostKey     = "host"
+	slotsKey    = "job.slots"
+)
+
+// nameHosts makes Hosts of all that names hosts. The first of these counts:
+// -hostfile, [[host]] or launcher.hostfile of the job file, the variable of
+// -hostfile. Of a hostfile of the command line -host picks some; over the others
+// it counts, and they only fill in what it leaves open.
+func (j *Job) nameHosts(line *commandLine, file *File) error {
+	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
-		return false
+		return err
 	}
-	short, _, _ := strings.Cut(own, ".")
-	return strings.EqualFold(name, own) || strings.EqualFold(name, short)
+	list = hosts.Unify(list)
+	var some []hosts.Host
+	if len(line.hosts) > 0 {
+		if some, err = hosts.ParseList(strings.Join(line.hosts, ",")); err != nil {
+			return usage("-host", "%s", err)
+		}
+		some = hosts.Unify(some)
+		pick := hosts.Override
+		if from == params.FromFlag {
+			pick = hosts.Restrict
+		}
+		if list, err = pick(list, some, where); err != nil {
+			return usage("-host", "%s", err)
+		}
+		from = params.FromFlag
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	// A flag for all hosts counts more than a file for one of them.
+	over := j.Source[slotsKey] == params.FromFlag
+	for i := range list {
+		h := &list[i]
+		said := h.Slots > 0 && (!over || some != nil && some[i].Slots > 0)
+		if !said && j.Slots > 0 {
+			h.Slots = j.Slots
+			if h.MaxSlots > 0 {
+				h.Slots = min(h.Slots, h.MaxSlots)
+			}
+		}
+	}
+	j.Hosts, j.Source[hostKey] = list, from
+	if len(list) == 1 && list[0].Slots > 0 && list[0].Slots != j.Slots && hosts.IsLocal(list[0].Name) {
+		j.Slots, j.Source[slotsKey] = list[0].Slots, from
+	}
+	return nil
 }
 
-// elsewhere is what is wrong with a host that is another machine.
-func elsewhere(name string) string {
-	own, err := os.Hostname()
-	if err != nil {
-		own = "127.0.0.1"
+// listedHosts returns the hosts of a file, and what that is called.
+func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, from params.Source, where string, err error) {
+	from = j.Source[hostfileKey]
+	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
+		j.Hostfile = "" // of a variable
+		delete(j.Source, hostfileKey)
+		return file.hosts, params.FromFile, file.Name, nil
 	}
-	return fmt.Sprintf("expected localhost or %s, found %s: only ranks of this machine can be started", own, quote(name))
+	if j.Hostfile == "" {
+		return nil, "", "", nil
+	}
+	f, err := os.Open(j.Hostfile)
+	if err != nil {
+		return nil, "", "", j.wrong(line, file, hostfileKey, "expected a hostfile, found "+found(j.Hostfile, err))
+	}
+	defer func() { _ = f.Close() }()
+	if list, err = hosts.ReadFile(j.Hostfile, f); err != nil {
+		return nil, "", "", j.wrong(line, file, hostfileKey, err.Error())
+	}
+	return list, from, j.Hostfile, nil
 }
 
-// parseHosts reads "a:4,b:4", the value of -host, and returns the slots of
-// this machine; 0 where an entry leaves them open.
-func parseHosts(text string) (slots int, problem string) {
-	open := false
-	for entry := range strings.SplitSeq(text, ",") {
-		entry = strings.TrimSpace(entry)
-		name, count := entry, ""
-		switch {
-		case strings.HasPrefix(entry, "["): // [::1]:4
-			var ok bool
-			if name, count, ok = strings.Cut(entry[1:], "]"); !ok {
-				return 0, fmt.Sprintf("expected HOST[:SLOTS], found %s", quote(entry))
-			}
-			count = strings.TrimPrefix(count, ":")
-		case strings.Count(entry, ":") == 1:
-			name, count, _ = strings.Cut(entry, ":")
-			if count == "" {
-				return 0, fmt.Sprintf("expected HOST[:SLOTS], found %s", quote(entry))
-			}
-		}
-		if name == "" {
-			return 0, fmt.Sprintf("expected HOST[:SLOTS] separated by commas, found %s", quote(text))
-		}
-		if !thisMachine(name) {
-			return 0, elsewhere(name)
-		}
-		if count == "" {
-			open = true
-			continue
-		}
-		n, ok := parseRanks(count)
-		if !ok {
-			return 0, fmt.Sprintf("expected HOST[:SLOTS] with %s slots, found %s", ranksRange, quote(entry))
-		}
-		slots += n
+// relative is where a file is that a job file names as one that is beside it.
+func (f *File) relative(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
 	}
-	if open {
-		return 0, ""
-	}
-	return min(slots, MaxRanks), ""
+	return filepath.Join(filepath.Dir(f.Name), name)
 }

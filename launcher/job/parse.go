@@ -18,11 +18,17 @@ const (
 	Info                  // print what can be set: WriteInfo
 	Help                  // print the flags: WriteHelp
 	Version               // print the version
+	Agent                 // run the ranks of this host for gorun on another
 )
 
 // Options is what a command line says beside the job.
 type Options struct {
 	Action Action
+	// Of Agent: where the gorun that it works for listens, HOST:PORT, and the
+	// file with the secret that both know. Empty: it speaks with standard input
+	// and output.
+	Connect, SecretFile string
+	Hash                bool // of Agent: only print the hash of this program
 }
 
 // Parse makes a job of gorun's arguments (without its own name) and of an
@@ -30,10 +36,14 @@ type Options struct {
 // -config names, the file overrides WEFT_* variables, and those override the
 // defaults; Job.Source and Job.Params say for each value which it was.
 //
-// The error is a *UsageError, or one or several joined *FileError. With Help
-// or Version the job is nil; with Info it holds the parameters but may lack
-// programs.
+// The error is a *UsageError, or one or several joined *FileError. With Help,
+// Version or Agent the job is nil; with Info it holds the parameters but may
+// lack programs. Agent is only known as the first argument.
 func Parse(args, environ []string) (*Job, Options, error) {
+	if len(args) > 0 && (args[0] == "-agent" || args[0] == "--agent") {
+		opts, err := parseAgent(args[1:])
+		return nil, opts, err
+	}
 	vars := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
@@ -85,6 +95,9 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 	}
 	if file != nil {
 		for _, s := range file.settings {
+			if st, _ := settingOf(s.key); st.beside {
+				s.text = file.relative(s.text)
+			}
 			j.set(s.key, s.text, params.FromFile)
 		}
 		for _, t := range file.tunables {
@@ -108,6 +121,12 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 		}
 	}
 	if err := j.programs(line, file); err != nil {
+		return nil, err
+	}
+	if err := j.nameHosts(line, file); err != nil {
+		return nil, err
+	}
+	if err := j.check(line, file); err != nil {
 		return nil, err
 	}
 	if j.Name == "" && len(j.Apps) > 0 {
@@ -158,11 +177,8 @@ func (j *Job) programs(line *commandLine, file *File) error {
 	case first.Program != "":
 		for _, s := range line.segments {
 			app := s.App
-			if !s.hasNP {
-				app.NP = 1
-				if file != nil && file.np > 0 && len(line.segments) == 1 {
-					app.NP = file.np
-				}
+			if !s.hasNP && file != nil && len(line.segments) == 1 {
+				app.NP = file.np
 			}
 			j.Apps = append(j.Apps, app)
 		}
@@ -178,6 +194,10 @@ func (j *Job) programs(line *commandLine, file *File) error {
 		if j.Apps, err = file.appsWith(first); err != nil {
 			return err
 		}
+	}
+	j.NPGiven = j.Apps[0].NP > 0
+	for i := range j.Apps {
+		j.Apps[i].NP = max(j.Apps[i].NP, 1)
 	}
 	j.Source["app"] = from
 	if from := ranksFrom(line, file); from != params.FromDefault {
@@ -206,7 +226,8 @@ func ranksFrom(line *commandLine, file *File) params.Source {
 	}
 }
 
-// appsWith returns the file's apps, with what flags without a program say.
+// appsWith returns the file's apps, with what flags without a program say. NP
+// is 0 where nobody says it.
 func (f *File) appsWith(flags segment) ([]App, error) {
 	if flags.hasNP && len(f.apps) > 1 {
 		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))
@@ -214,11 +235,8 @@ func (f *File) appsWith(flags segment) ([]App, error) {
 	apps := slices.Clone(f.apps)
 	for i := range apps {
 		a := &apps[i]
-		switch {
-		case flags.hasNP:
+		if flags.hasNP {
 			a.NP = flags.NP
-		case a.NP == 0:
-			a.NP = 1
 		}
 		if flags.Wdir != "" {
 			a.Wdir = flags.Wdir
@@ -237,9 +255,4 @@ func (f *File) appsWith(flags segment) ([]App, error) {
 func (f *File) errorAt(key, problem string) *FileError {
 	at := f.pos.value(key)
 	return &FileError{File: f.Name, Line: at.line, Column: at.column, Key: key, Problem: problem}
-}
-
-func isDir(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.IsDir()
 }

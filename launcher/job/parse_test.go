@@ -1,8 +1,10 @@
 package job
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
 // writeFile writes a job file for -config.
@@ -36,37 +39,92 @@ func TestParseDefaults(t *testing.T) {
 	require.Zero(t, j.Timeout)
 	require.Equal(t, StdinRank0, j.Stdin)
 	require.Equal(t, BindNone, j.Bind)
-	require.Equal(t, "auto", j.Launcher)
+	require.Equal(t, LaunchAuto, j.Launcher)
+	require.Equal(t, []any{FailAbort, 3, "slot", "slot", 64, 32, 10 * time.Second, 5 * time.Second, "ssh"},
+		[]any{j.OnFailure, j.MaxRestarts, j.MapBy, j.RankBy, j.Radix, j.AtOnce, j.ConnectTimeout, j.Heartbeat, j.SSH})
+	require.False(t, j.NPGiven)
+	require.Empty(t, j.Hosts)
 	require.Equal(t, map[string]params.Source{"app": params.FromFlag}, j.Source)
 	require.Empty(t, j.Params.Explicit())
 }
 
 func TestParseFlags(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	hostfile, rankfile, secret := file("hosts", "u@a port=3 max_slots=8\nb[1-2]:2\n"), file("ranks", "rank 0=a\n"), file("secret", "s")
 	j := parse(t, []string{"HOME=/h=h", "EMPTY="},
-		"--np", "4", "-x", "A=1", "-x", "HOME", "-x=EMPTY", "-x", "A=2", "-wdir", "/", "-H", "localhost:2,[::1]:3", "-strict",
-		"-map-by", "core", "-bind-to", "numa", "-gomaxprocs", "3", "-name", "nm", "-timeout", "1m30s", "-grace", "0s", "-stdin", "all",
-		"-tag-output", "-output", "out", "-launcher", "local", "-transport", "tcp", "-iface", "lo", "-p", "engine.eager_limit=64k", "-v",
-		"--", "prog.go", "--", "-v")
+		"--np", "4", "-x", "A=1", "-x", "HOME", "-x=EMPTY", "-x", "A=2", "-wdir", "/", "-f", "/no", "-hostfile", hostfile, "-H", "b2", "-H", "b1:3,a", "-ppn", "5", "-strict",
+		"-map-by", "ppr:2:numa", "-rank-by", "node", "-rankfile", rankfile, "-bind-to", "numa", "-gomaxprocs", "3", "-name", "nm", "-timeout", "1m30s", "-grace", "0s", "-stdin", "all",
+		"-tag-output", "-output", "out", "-report", dir+"/report", "-on-failure", "restart", "-max-restarts", "7",
+		"-launcher", "dial", "-radix", "2", "-at-once", "1", "-connect-timeout", "3s", "-heartbeat", "100ms", "-ssh", "ssh -i 'a b'", "-slurm-args", "-p 'a b'", "-slurm-args", "-t 5",
+		"-agent-path", "/opt/gorun", "-stage", "-stage-files", hostfile, "-stage-files", secret+","+rankfile, "-listen", ":0", "-secret-file", secret, "-agents", "2",
+		"-transport", "tcp", "-iface", "lo", "-p", "engine.eager_limit=64k", "-v", "--", "prog.go", "--", "-v")
 	require.Equal(t, &Job{
-		Name: "nm",
-		Apps: []App{{Program: "prog.go", Args: []string{"--", "-v"}, NP: 4, Wdir: "/", Env: []EnvVar{{"A", "2"}, {"HOME", "/h=h"}, {"EMPTY", ""}}}},
+		Name:    "nm",
+		Apps:    []App{{Program: "prog.go", Args: []string{"--", "-v"}, NP: 4, Wdir: "/", Env: []EnvVar{{"A", "2"}, {"HOME", "/h=h"}, {"EMPTY", ""}}}},
+		NPGiven: true,
 
-		Timeout: 90 * time.Second, Grace: 0, Stdin: StdinAll, TagOutput: true, OutputDir: "out",
-		Bind: BindNUMA, GOMAXPROCS: 3, StrictSlot: true, Slots: 5, Launcher: "local", Verbose: true,
-		Params: j.Params, Source: j.Source,
+		Timeout: 90 * time.Second, Grace: 0, OnFailure: FailRestart, MaxRestarts: 7,
+		Stdin: StdinAll, TagOutput: true, OutputDir: "out", Report: dir + "/report",
+		Hosts: []hosts.Host{{Name: "b2", Slots: 5}, {Name: "b1", Slots: 3}, {Name: "a", User: "u", Port: 3, Slots: 5, MaxSlots: 8}}, Hostfile: hostfile,
+		MapBy: "ppr:2:numa", RankBy: "node", Rankfile: rankfile, Bind: BindNUMA, GOMAXPROCS: 3, StrictSlot: true, Slots: 5,
+		Launcher: LaunchDial, Radix: 2, AtOnce: 1, ConnectTimeout: 3 * time.Second, Heartbeat: 100 * time.Millisecond,
+		SSH: "ssh -i 'a b'", SlurmArgs: []string{"-p", "a b", "-t", "5"}, AgentPath: "/opt/gorun", Stage: true, StageFiles: []string{hostfile, secret, rankfile},
+		Listen: ":0", SecretFile: secret, Agents: 2,
+		Params: j.Params, Verbose: true, Source: j.Source,
 	}, j)
 	require.Equal(t, []string{"engine.eager_limit", "transport.tcp.interface", "transport.use"}, j.Params.Explicit())
 	require.Equal(t, 64<<10, j.Params.Int("engine.eager_limit"))
 	for key, from := range j.Source {
 		require.Equal(t, params.FromFlag, from, key)
 	}
-	require.Len(t, j.Source, len(settings)+2)
+	require.Len(t, j.Source, len(settings)+3) // app, host, job.np
 
-	require.Equal(t, 0, parse(t, nil, "-ppn", "4", "-host", "localhost:2,127.0.0.1", "x").Slots)
-	require.Equal(t, 4, parse(t, nil, "-host", "localhost", "-ppn", "4", "x").Slots)
 	require.False(t, parse(t, nil, "-tag-output=false", "x").TagOutput)
 	require.Equal(t, "prog", parse(t, nil, "a/prog.go").Name)
 	require.Equal(t, "job", parse(t, nil, ".").Name)
+}
+
+// TestEverySetting sets each by its variable, and by a job file over that.
+func TestEverySetting(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range []string{"f1", "f2"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f), []byte("a\n"), 0o600))
+	}
+	t.Chdir(dir)
+	values := map[string][2]string{
+		"job.name": {"n1", "n2"}, "job.timeout": {"1s", "2s"}, "job.grace": {"2s", "3s"}, "job.on_failure": {"notify", "restart"}, "job.max_restarts": {"1", "2"},
+		"job.stdin": {"all", "none"}, "job.tag_output": {"true", "false"}, "job.output": {"o1", "o2"}, "job.report": {"r1", "r2"},
+		"job.map_by": {"node", "ppr:1:core"}, "job.rank_by": {"node", "slot"}, "job.rankfile": {"f1", "f2"}, "job.bind": {"core", "numa"}, "job.gomaxprocs": {"1", "2"},
+		"job.strict": {"true", "false"}, "job.slots": {"1", "2"}, "launcher.kind": {"auto", "dial"}, "launcher.hostfile": {"f1", "f2"},
+		"launcher.ssh": {"ssh -v", "rsh"}, "launcher.slurm_args": {"-t 1", "-t 2"}, "launcher.radix": {"1", "2"}, "launcher.at_once": {"1", "2"},
+		"launcher.connect_timeout": {"1s", "2s"}, "launcher.heartbeat": {"1s", "2s"}, "launcher.agent_path": {"p1", "p2"}, "launcher.stage": {"true", "false"},
+		"launcher.stage_files": {"f1,f2", "f2"}, "launcher.listen": {"a:1", "[::1]:2"}, "launcher.secret_file": {"f1", "f2"}, "launcher.agents": {"1", "2"},
+	}
+	var environ []string
+	var doc strings.Builder
+	for _, s := range settings {
+		v, ok := values[s.Key]
+		require.True(t, ok, s.Key)
+		environ = append(environ, s.Env()+"="+v[0])
+		text := v[1]
+		if s.Kind != params.Int && s.Kind != params.Bool {
+			text = strconv.Quote(text)
+		}
+		fmt.Fprintf(&doc, "%s = %s\n", s.Key, text)
+	}
+	require.NoError(t, os.WriteFile("job.toml", []byte(doc.String()), 0o600))
+	env, both := parse(t, environ, "x"), parse(t, environ, "-config", "job.toml", "x")
+	for _, s := range settings {
+		require.Equal(t, values[s.Key][0], s.value(env), s.Key)
+		require.Equal(t, params.FromEnv, env.Source[s.Key], s.Key)
+		require.Equal(t, values[s.Key][1], s.value(both), s.Key)
+		require.Equal(t, params.FromFile, both.Source[s.Key], s.Key)
+	}
 }
 
 // TestProvider: a provider means libfabric, unless transports are named.
@@ -105,9 +163,6 @@ func TestParseMPMD(t *testing.T) {
 func TestUsageErrors(t *testing.T) {
 	dir := t.TempDir()
 	twoApps := writeFile(t, "[[app]]\nprogram = \"a\"\nnp = 1\n[[app]]\nprogram = \"b\"\nnp = 1\n")
-	own, err := os.Hostname()
-	require.NoError(t, err)
-	local := "expected localhost or " + own + ", found "
 	for _, test := range []struct{ args, want string }{
 		{"", "expected a program or -config, found neither"},
 		{"-n 2", "expected a program or -config, found neither"},
@@ -129,19 +184,40 @@ func TestUsageErrors(t *testing.T) {
 		{"-grace -5s x", `-grace: expected a duration such as 90s or 10m, not negative, found "-5s"`},
 		{"-stdin 0 x", `-stdin: expected one of rank0, all, none, found "0"`},
 		{"-bind-to socket x", `-bind-to: expected one of none, core, numa, found "socket"`},
-		{"-map-by node x", `-map-by: expected slot or core, found "node"`},
+		{"-map-by socket x", `-map-by: expected slot, node, core, numa or ppr:N:node|numa|core, found "socket"`},
+		{"-map-by ppr:0:node x", `-map-by: expected slot, node, core, numa or ppr:N:node|numa|core, found "ppr:0:node"`},
+		{"-rank-by core x", `-rank-by: expected one of slot, node, found "core"`},
+		{"-on-failure ignore x", `-on-failure: expected one of abort, notify, restart, found "ignore"`},
+		{"-max-restarts -1 x", `-max-restarts: expected an integer, 0 or more, found "-1"`},
+		{"-report - x", `-report: expected a file, found "-"`},
+		{"-radix 0 x", `-radix: expected an integer from 1 to 65536, found "0"`},
+		{"-at-once many x", `-at-once: expected an integer from 1 to 65536, found "many"`},
+		{"-heartbeat 50ms x", `-heartbeat: expected a duration of at least 100ms, found "50ms"`},
+		{"-connect-timeout 0s x", `-connect-timeout: expected a duration of at least 1ms, found "0s"`},
+		{"-ssh 'ssh x", `-ssh: expected a command whose quotes are closed, found "'ssh"`},
+		{"-ssh= x", `-ssh: expected a command whose quotes are closed, found ""`},
+		{"-slurm-args -p -slurm-args \"a x", `-slurm-args: expected arguments whose quotes are closed, found "\"a"`},
+		{"-stage=yes x", `-stage: expected true or false, found "yes"`},
+		{"-stage-files a,, x", `-stage-files: expected a list of names, found "a,,"`},
+		{"-listen 70000 x", `-listen: expected HOST:PORT with a port from 0 to 65535, found "70000"`},
+		{"-listen a:70000 x", `-listen: expected HOST:PORT with a port from 0 to 65535, found "a:70000"`},
+		{"-listen a:http x", `-listen: expected HOST:PORT with a port from 0 to 65535, found "a:http"`},
+		{"-agents 65537 x", `-agents: expected an integer from 0 to 65536, found "65537"`},
+		{"-launcher pbs x", `-launcher: expected one of auto, local, ssh, slurm, dial, found "pbs"`},
+		{"x : -host a y", "-host: expected before the first program: it is for the whole job"},
+		{"-v -agent", `-agent: expected as the first argument`},
 		{"-gomaxprocs -1 x", `-gomaxprocs: expected an integer, 0 or more, found "-1"`},
 		{"-ppn 1.5 x", `-ppn: expected an integer, 0 or more, found "1.5"`},
 		{"-v=3 x", `-v: expected no value, found "3"`},
 		{"-h=false", `-h: expected no value, found "false"`},
 		{"-tag-output=1 x", `-tag-output: expected true or false, found "1"`},
-		{"-host a:3 x", "-host: " + local + `"a": only ranks of this machine can be started`},
-		{"-H localhost,b x", "-H: " + local + `"b": only ranks of this machine can be started`},
 		{"-H localhost: x", `-H: expected HOST[:SLOTS], found "localhost:"`},
 		{"-H localhost:0 x", `-H: expected HOST[:SLOTS] with from 1 to 65536 slots, found "localhost:0"`},
-		{"-H [::1 x", `-H: expected HOST[:SLOTS], found "[::1"`},
+		{"-H [::1 x", `-H: expected "]" behind "[", found "[::1"`},
+		{"-H a -H u@a,v@a x", `-H: expected one user for a, found "u" and "v"`},
+		{"-H u@a -H v@a x", `-host: expected one user for a, found "u" and "v"`},
+		{"-H a[1-70000] x", `-H: expected at most 65536 hosts, found more in "a[1-70000]"`},
 		{"-H , x", `-H: expected HOST[:SLOTS] separated by commas, found ","`},
-		{"-launcher slurm x", `-launcher: expected one of auto, local (only ranks of this machine can be started), found "slurm"`},
 		{"-transport tcp,pigeon x", `-transport: expected a list of names out of tcp, shm, libfabric, found "tcp,pigeon"`},
 		{"-transport tcp,,tcp x", `-transport: expected a list of names out of tcp, shm, libfabric, found "tcp,,tcp"`},
 		{"-x NOSUCH x", "-x: expected NOSUCH to be set where gorun runs, or NOSUCH=VALUE"},
@@ -171,7 +247,9 @@ func TestEnvironmentErrors(t *testing.T) {
 		{"WEFT_JOB_TIMEOUT=5", `WEFT_JOB_TIMEOUT: expected a duration such as 90s or 10m, not negative, found "5"`},
 		{"WEFT_TRANSPORT_USE=carrier", `WEFT_TRANSPORT_USE: expected a list of names out of tcp, shm, libfabric, found "carrier"`},
 		{"WEFT_TRANSPORT_TCP_POLL=-1s", `WEFT_TRANSPORT_TCP_POLL: expected a duration such as 90s or 10m, not negative, found "-1s"`},
-		{"WEFT_LAUNCHER_KIND=ssh", `WEFT_LAUNCHER_KIND: expected one of auto, local, found "ssh"`},
+		{"WEFT_LAUNCHER_KIND=pbs", `WEFT_LAUNCHER_KIND: expected one of auto, local, ssh, slurm, dial, found "pbs"`},
+		{"WEFT_LAUNCHER_HOSTFILE=/no", `WEFT_LAUNCHER_HOSTFILE: expected a hostfile, found "/no": no such file or directory`},
+		{"WEFT_LAUNCHER_LISTEN=:1", `WEFT_LAUNCHER_LISTEN: expected -secret-file (launcher.secret_file) with it, found none`},
 	} {
 		_, _, err := Parse([]string{"x"}, []string{test.env})
 		require.EqualError(t, err, test.want)
@@ -215,6 +293,7 @@ func TestRanksOfFile(t *testing.T) {
 		np   int
 		from params.Source
 	}{
+		{"[[app]]\nprogram = \"x\"\n", []string{"y", ":", "-n", "2", "z"}, 3, params.FromFlag},
 		{"[job]\nnp = 4\n[[app]]\nprogram = \"x\"\n", nil, 4, params.FromFile},
 		{"[job]\nnp = 4\n[[app]]\nprogram = \"x\"\n", []string{"-n", "2"}, 2, params.FromFlag},
 		{"[job]\nnp = 4\n[[app]]\nprogram = \"x\"\nnp = 4\n", nil, 4, params.FromFile},
@@ -228,6 +307,7 @@ func TestRanksOfFile(t *testing.T) {
 		j := parse(t, nil, append([]string{"-config", writeFile(t, test.doc)}, test.args...)...)
 		require.Equal(t, test.np, j.NP(), test.doc)
 		require.Equal(t, test.from, j.Source["job.np"], test.doc)
+		require.Equal(t, test.from != "" && len(j.Apps) == 1, j.NPGiven, test.doc)
 	}
 }
 

@@ -22,6 +22,13 @@ func Describe(w io.Writer, j *Job) error {
 			cmp.Or(a.Wdir, "."), envText(j.Env, a.Env), string(j.Bind))
 		first += a.NP
 	}
+	if len(j.Hosts) > 0 {
+		t.gap()
+		t.row("HOST", "SLOTS", "MAX", "USER", "PORT", "ADDRESS", "SOURCE")
+		for _, h := range j.Hosts {
+			t.row(h.Name, number(h.Slots), number(h.MaxSlots), shown(h.User), number(h.Port), shown(h.Address), j.source(hostKey))
+		}
+	}
 	t.gap()
 	t.row("SETTING", "VALUE", "SOURCE")
 	t.row("job.np", strconv.Itoa(j.NP()), j.source("job.np"))
@@ -73,47 +80,6 @@ func WriteInfo(w io.Writer, j *Job) error {
 		v := j.Params.Get(p.Key)
 		t.row(p.Key, shown(v.Text), shown(p.Default), unit(p), string(v.Source), p.Env(), p.Help)
 	}
-	return t.flush()
-}
-
-// WriteHelp prints the flags: what gorun -h shows.
-func WriteHelp(w io.Writer) error {
-	t := newTable(w)
-	fmt.Fprint(t.w, `gorun starts the ranks of a message passing program.
-
-  gorun -np 4 ./examples/allreduce -n 1024     four ranks of a Go package, built first
-  gorun -np 2 ./a.out : -np 2 ./b.out          two programs in one job
-  gorun -config job.toml                       a job file
-
-Flags come before the program; what follows it is for the program. A directory
-of a Go package or a .go file is built as go run does, anything else executed.
-
-`)
-	for _, o := range options {
-		help, def := o.help, ""
-		if s, ok := settingOf(o.setting); ok {
-			if help == "" {
-				help = s.Help
-			}
-			if s.Kind != params.Bool && s.Default != "" {
-				def = " [" + s.Default + "]"
-			}
-		}
-		if p, ok := params.Lookup(o.tunable); ok {
-			help = p.Help
-			if p.Default != "" {
-				def = " [" + p.Default + "]"
-			}
-		}
-		t.row("  -"+strings.Join(o.names, ", -")+" "+o.arg, help+def)
-	}
-	fmt.Fprint(t.w, `
-A flag overrides the job file, the file overrides the environment (WEFT_JOB_TIMEOUT
-for the key job.timeout), and that overrides the default, which stands in brackets.
-
-Exit code: 0, or the first failure's: its own code, or 128 + the signal that ended it.
-124 timeout, 2 bad usage, 126 program not executable, 127 program not found.
-`)
 	return t.flush()
 }
 
@@ -180,34 +146,20 @@ func envText(lists ...[]EnvVar) string {
 	return shellJoin(words)
 }
 
-// shellJoin writes words so that a shell would read them back; none is "-".
-func shellJoin(words []string) string {
-	if len(words) == 0 {
-		return "-"
-	}
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = shellQuote(w)
-	}
-	return strings.Join(quoted, " ")
-}
-
-func shellQuote(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
 // shown makes the empty value visible.
 func shown(text string) string {
 	if text == "" {
 		return "-"
 	}
 	return text
+}
+
+// number is what the user has said, and nothing for what stays open.
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 func unit(p params.Param) string {

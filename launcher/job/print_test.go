@@ -2,8 +2,10 @@ package job
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +29,36 @@ SETTING `), b.String())
 	} {
 		require.Contains(t, fields(b.String()), strings.Join(want, " "))
 	}
+}
+
+func TestDescribeHosts(t *testing.T) {
+	file := writeFile(t, "[[host]]\nname = \"node[1-2]\"\nslots = 4\nmax_slots = 8\nuser = \"u\"\nport = 22\n[[host]]\nname = \"c\"\naddress = \"10.0.0.3\"\n[[app]]\nprogram = \"x\"\n")
+	for _, test := range []struct{ args, want string }{
+		{"-config " + file, `
+HOST   SLOTS  MAX  USER  PORT  ADDRESS   SOURCE
+node1  4      8    u     22    -         job file
+node2  4      8    u     22    -         job file
+c      -      -    -     -     10.0.0.3  job file
+
+SETTING `},
+		{"-host a -ppn 2 -map-by ppr:2:node x", `
+HOST  SLOTS  MAX  USER  PORT  ADDRESS  SOURCE
+a     2      -    -     -     -        flag
+
+SETTING `},
+	} {
+		j := parse(t, nil, strings.Split(test.args, " ")...)
+		var b strings.Builder
+		require.NoError(t, Describe(&b, j))
+		require.Contains(t, b.String(), test.want)
+	}
+	j := parse(t, nil, "-map-by", "ppr:2:node", "-slurm-args", "-p 'a b'", "x")
+	var b strings.Builder
+	require.NoError(t, Describe(&b, j))
+	require.Contains(t, fields(b.String()), "job.map_by ppr:2:node flag")
+	require.Contains(t, fields(b.String()), "launcher.slurm_args -p 'a b' flag")
+	require.Contains(t, fields(b.String()), "launcher.heartbeat 5s default")
+	require.NotContains(t, b.String(), "HOST ")
 }
 
 // fields reduces each line to its words.
@@ -60,14 +92,21 @@ func TestWriteInfo(t *testing.T) {
 	}
 }
 
-// TestHelp holds every flag, and each setting has one.
+// TestHelp holds every flag in a line of its own, with its default behind it,
+// and each setting has one.
 func TestHelp(t *testing.T) {
 	useProjectTable(t)
 	var b strings.Builder
 	require.NoError(t, WriteHelp(&b))
 	keys := make(map[string]bool)
+	lines := strings.Split(b.String(), "\n")
+	for _, l := range lines {
+		require.LessOrEqual(t, utf8.RuneCountInString(l), 100, l)
+	}
 	for _, o := range options {
-		require.Contains(t, b.String(), "-"+o.names[0])
+		at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "  "+o.usage()+"  ") })
+		require.GreaterOrEqual(t, at, 0, o.names)
+		require.Equal(t, o.arg != "", strings.HasSuffix(lines[at], "]") && !strings.HasSuffix(lines[at], "[]"), lines[at])
 		require.True(t, o.help != "" || o.setting != "" || o.tunable != "", o.names)
 		keys[o.setting], keys[o.tunable] = true, true
 		if o.setting != "" {

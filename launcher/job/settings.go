@@ -2,12 +2,15 @@ package job
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/place/mapby"
 )
 
 // MaxRanks is the largest number of ranks of one job.
@@ -18,73 +21,12 @@ const MaxRanks = 1 << 16
 // table is for what the ranks have to know.
 type setting struct {
 	params.Param
-	max   int // of an Int, which is never negative
-	apply func(j *Job, text string)
-	value func(j *Job) string
-}
-
-// settings lists them in the order in which -dry-run prints them.
-var settings = []setting{
-	{
-		Param: params.Param{Key: "job.name", Kind: params.String, Help: "name of the job, for messages and file names; empty: the first program's base name"},
-		apply: func(j *Job, s string) { j.Name = s },
-		value: func(j *Job) string { return j.Name },
-	},
-	{
-		Param: params.Param{Key: "job.timeout", Kind: params.Duration, Default: "0s", Help: "end the job after this long, with exit code 124; 0s: never"},
-		apply: func(j *Job, s string) { j.Timeout = duration(s) },
-		value: func(j *Job) string { return j.Timeout.String() },
-	},
-	{
-		Param: params.Param{Key: "job.grace", Kind: params.Duration, Default: "1s", Help: "when a job is ended, the time between SIGTERM and SIGKILL"},
-		apply: func(j *Job, s string) { j.Grace = duration(s) },
-		value: func(j *Job) string { return j.Grace.String() },
-	},
-	{
-		Param: params.Param{Key: "job.stdin", Kind: params.String, Default: string(StdinRank0), Choices: []string{string(StdinRank0), string(StdinAll), string(StdinNone)},
-			Help: "who reads gorun's standard input"},
-		apply: func(j *Job, s string) { j.Stdin = Stdin(s) },
-		value: func(j *Job) string { return string(j.Stdin) },
-	},
-	{
-		Param: params.Param{Key: "job.tag_output", Kind: params.Bool, Default: "false", Help: "begin each line of output with the rank it came from"},
-		apply: func(j *Job, s string) { j.TagOutput = s == "true" },
-		value: func(j *Job) string { return strconv.FormatBool(j.TagOutput) },
-	},
-	{
-		Param: params.Param{Key: "job.output", Kind: params.String, Help: "directory for files RANK.out and RANK.err instead of the terminal"},
-		apply: func(j *Job, s string) { j.OutputDir = s },
-		value: func(j *Job) string { return j.OutputDir },
-	},
-	{
-		Param: params.Param{Key: "job.bind", Kind: params.String, Default: string(BindNone), Choices: []string{string(BindNone), string(BindCore), string(BindNUMA)},
-			Help: "bind each rank to one core, to one NUMA domain, or not"},
-		apply: func(j *Job, s string) { j.Bind = Bind(s) },
-		value: func(j *Job) string { return string(j.Bind) },
-	},
-	{
-		Param: params.Param{Key: "job.gomaxprocs", Kind: params.Int, Default: "0", Help: "GOMAXPROCS of each rank; 0: its share of the cores, at least 2"},
-		max:   1 << 16,
-		apply: func(j *Job, s string) { j.GOMAXPROCS = integer(s) },
-		value: func(j *Job) string { return strconv.Itoa(j.GOMAXPROCS) },
-	},
-	{
-		Param: params.Param{Key: "job.strict", Kind: params.Bool, Default: "false", Help: "more ranks than slots is an error instead of a warning"},
-		apply: func(j *Job, s string) { j.StrictSlot = s == "true" },
-		value: func(j *Job) string { return strconv.FormatBool(j.StrictSlot) },
-	},
-	{
-		Param: params.Param{Key: "job.slots", Kind: params.Int, Default: "0", Help: "ranks that this machine is meant to take; 0: the cores gorun may use"},
-		max:   MaxRanks,
-		apply: func(j *Job, s string) { j.Slots = integer(s) },
-		value: func(j *Job) string { return strconv.Itoa(j.Slots) },
-	},
-	{
-		Param: params.Param{Key: "launcher.kind", Kind: params.String, Default: "auto", Choices: []string{"auto", "local"},
-			Help: "how ranks are started; both choices start them on this machine"},
-		apply: func(j *Job, s string) { j.Launcher = s },
-		value: func(j *Job) string { return j.Launcher },
-	},
+	min, max int                      // of an Int, which is never negative
+	shortest time.Duration            // of a Duration
+	beside   bool                     // a file that gorun reads: in a job file, relative to that one's directory
+	want     func(text string) string // completes "expected …" for a text that is not possible; nil: all are
+	apply    func(j *Job, text string)
+	value    func(j *Job) string
 }
 
 // settingOf finds a setting by its key.
@@ -100,13 +42,64 @@ func settingOf(key string) (setting, bool) {
 // check says whether text is possible, in a form that completes
 // "expected …, found …"; empty: it is.
 func (s setting) check(text string) string {
-	if want := mismatch(s.Param, text); want != "" {
-		return want
+	want := mismatch(s.Param, text)
+	switch {
+	case s.Kind == params.Int && (want != "" && s.min > 0 || want == "" && (integer(text) < s.min || integer(text) > s.max)):
+		return fmt.Sprintf("an integer from %d to %d", s.min, s.max)
+	case s.Kind == params.Duration && want == "" && duration(text) < s.shortest:
+		return fmt.Sprintf("a duration of at least %v", s.shortest)
+	case want == "" && s.want != nil:
+		return s.want(text)
 	}
-	if s.Kind == params.Int && integer(text) > s.max {
-		return fmt.Sprintf("an integer from 0 to %d", s.max)
+	return want
+}
+
+// These are the want of settings.
+
+func wantMapBy(text string) string {
+	if _, err := mapby.Parse(text); err != nil {
+		return mapby.Expected
 	}
 	return ""
+}
+
+func wantReport(text string) string {
+	if text == "-" {
+		return "a file"
+	}
+	return ""
+}
+
+func wantCommand(text string) string {
+	if words, err := Words(text); err != nil || len(words) == 0 || words[0] == "" {
+		return "a command whose quotes are closed"
+	}
+	return ""
+}
+
+func wantArguments(text string) string {
+	if _, err := Words(text); err != nil {
+		return "arguments whose quotes are closed"
+	}
+	return ""
+}
+
+func wantListen(text string) string {
+	if text != "" && !isHostPort(text, true) {
+		return "HOST:PORT with a port from 0 to 65535"
+	}
+	return ""
+}
+
+// isHostPort reads HOST:PORT. What one listens on may be no host, for all
+// interfaces, and port 0, for any.
+func isHostPort(text string, listen bool) bool {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || host == "" && !listen || host != "" && hosts.CheckAddress(host) != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && (n > 0 || listen)
 }
 
 // mismatch returns what p expects if text is not that, else nothing. It is
@@ -158,7 +151,7 @@ func hasEmpty(list []string) bool {
 	return false
 }
 
-// integer and duration read what check has passed.
+// integer, duration, elements and wordsOf read what check has passed.
 func integer(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n
@@ -167,6 +160,22 @@ func integer(text string) int {
 func duration(text string) time.Duration {
 	d, _ := time.ParseDuration(text)
 	return d
+}
+
+func elements(text string) []string {
+	if text == "" {
+		return nil
+	}
+	l := strings.Split(text, ",")
+	for i := range l {
+		l[i] = strings.TrimSpace(l[i])
+	}
+	return l
+}
+
+func wordsOf(text string) []string {
+	w, _ := Words(text)
+	return w
 }
 
 // baseName is what a job is called after its program.

@@ -1,0 +1,37 @@
+package job
+
+import (
+	"flag"
+	"io"
+)
+
+// parseAgent reads what stands behind -agent: how gorun is started on a host to
+// run the ranks of that host. No user types it, but who starts it by hand for
+// -launcher dial.
+func parseAgent(args []string) (Options, error) {
+	opts := Options{Action: Agent}
+	fs := flag.NewFlagSet("gorun -agent", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	fs.BoolVar(&opts.Hash, "hash", false, "")
+	fs.StringVar(&opts.Connect, "connect", "", "")
+	fs.StringVar(&opts.SecretFile, "secret-file", "", "")
+	if err := fs.Parse(args); err != nil {
+		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, behind it: %s", err)
+	}
+	switch {
+	case fs.NArg() > 0:
+		return Options{}, usage("-agent", "expected nothing, or -connect HOST:PORT -secret-file FILE, behind it, found %s", quote(fs.Arg(0)))
+	case opts.Hash && (opts.Connect != "" || opts.SecretFile != ""):
+		return Options{}, usage("-hash", "expected nothing but -agent with it")
+	case opts.Connect == "" && opts.SecretFile != "":
+		return Options{}, usage("-secret-file", "expected -connect with it, found none")
+	case opts.Connect == "":
+		return opts, nil
+	case !isHostPort(opts.Connect, false):
+		return Options{}, usage("-connect", "expected HOST:PORT with a port from 1 to 65535, found %s", quote(opts.Connect))
+	case opts.SecretFile == "":
+		return Options{}, usage("-connect", "expected -secret-file with it, found none")
+	}
+	return opts, nil
+}

@@ -1,0 +1,115 @@
+package job
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/hosts"
+)
+
+var errNoFile = errors.New("not a regular file")
+
+// check says what is wrong with settings that are possible each by itself: with
+// files that they name, and with what they say of each other.
+func (j *Job) check(line *commandLine, file *File) error {
+	wrong := func(key, problem string) error { return j.wrong(line, file, key, problem) }
+	for _, f := range []struct{ key, what, name string }{
+		{"job.rankfile", "a rankfile", j.Rankfile},
+		{"launcher.secret_file", "a file with a secret", j.SecretFile},
+	} {
+		if err := readable(f.name); f.name != "" && err != nil {
+			return wrong(f.key, "expected "+f.what+", found "+found(f.name, err))
+		}
+	}
+	for _, name := range j.StageFiles {
+		err := readable(name)
+		if err == nil && !isRegular(name) {
+			err = errNoFile
+		}
+		if err != nil {
+			return wrong("launcher.stage_files", "expected files, found "+found(name, err))
+		}
+	}
+	switch {
+	case j.Report == "":
+	case isDir(j.Report):
+		return wrong("job.report", "expected a file, found the directory "+quote(j.Report))
+	case !isDir(filepath.Dir(j.Report)):
+		return wrong("job.report", "expected a file in a directory that exists, found "+quote(j.Report))
+	}
+	return j.checkLauncher(wrong)
+}
+
+func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
+	const kindKey, listenKey = "launcher.kind", "launcher.listen"
+	const listen, secret = "-listen (launcher.listen)", "-secret-file (launcher.secret_file)"
+	switch {
+	case j.Listen == "" && j.Launcher == LaunchDial:
+		return wrong(kindKey, "expected "+listen+" with dial, found none")
+	case j.Listen == "" && j.Agents > 0:
+		return wrong("launcher.agents", "expected "+listen+" with it, found none")
+	case j.Listen != "" && j.Launcher != LaunchDial && j.Launcher != LaunchAuto:
+		return wrong(listenKey, "expected -launcher dial or auto with it, found "+string(j.Launcher))
+	case j.Listen != "" && j.SecretFile == "":
+		return wrong(listenKey, "expected "+secret+" with it, found none")
+	}
+	if j.Launcher != LaunchLocal {
+		return nil
+	}
+	for _, h := range j.Hosts {
+		if !hosts.IsLocal(h.Name) {
+			return wrong(kindKey, "expected auto or ssh for other machines than this, such as "+quote(h.Name)+", found local")
+		}
+	}
+	return nil
+}
+
+// wrong is an error about a setting, where the user has set it.
+func (j *Job) wrong(line *commandLine, file *File, key, problem string) error {
+	s, _ := settingOf(key)
+	switch j.Source[key] {
+	case params.FromFile:
+		return file.errorAt(key, problem)
+	case params.FromEnv:
+		return &UsageError{What: s.Env(), Problem: problem}
+	case params.FromFlag, params.FromDefault:
+	}
+	for i := len(line.settings) - 1; i >= 0; i-- {
+		if t := line.settings[i]; t.key == key {
+			return &UsageError{What: t.flag, Problem: problem}
+		}
+	}
+	return &UsageError{What: key, Problem: problem}
+}
+
+// readable says whether a file can be read, without opening it: a pipe would
+// notice that.
+func readable(name string) error {
+	if err := unix.Access(name, unix.R_OK); err != nil {
+		return err
+	}
+	if isDir(name) {
+		return unix.EISDIR
+	}
+	return nil
+}
+
+// found is a file's name, and what is wrong with it.
+func found(name string, err error) string {
+	return strconv.Quote(name) + ": " + cause(err)
+}
+
+func isDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
+
+func isRegular(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.Mode().IsRegular()
+}

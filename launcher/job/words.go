@@ -1,0 +1,95 @@
+package job
+
+import (
+	"errors"
+	"strings"
+)
+
+// errWords is the only error of Words.
+var errWords = errors.New("expected a command line whose quotes are closed")
+
+// Words splits a command line at its blanks, as a shell does that knows of
+// nothing but quotes: within '…' all is literal; within "…" a backslash takes
+// the special meaning off \, ", $ and `, and elsewhere off any character.
+// Nothing is expanded, and empty quotes are a word.
+func Words(text string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	inWord := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case strings.IndexByte(" \t\r\n", c) >= 0:
+			if inWord {
+				words = append(words, word.String())
+				word.Reset()
+			}
+			inWord = false
+			continue
+		case c == '\'':
+			n := strings.IndexByte(text[i+1:], '\'')
+			if n < 0 {
+				return nil, errWords
+			}
+			word.WriteString(text[i+1 : i+1+n])
+			i += n + 1
+		case c == '"':
+			n := quoted(&word, text[i+1:])
+			if n < 0 {
+				return nil, errWords
+			}
+			i += n + 1
+		case c == '\\':
+			if i++; i == len(text) {
+				return nil, errWords
+			}
+			word.WriteByte(text[i])
+		default:
+			word.WriteByte(c)
+		}
+		inWord = true
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// quoted reads up to the quote that closes "…" and returns where it is; -1:
+// there is none.
+func quoted(word *strings.Builder, text string) int {
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return i
+		case c == '\\' && i+1 < len(text) && strings.IndexByte("\\\"$`", text[i+1]) >= 0:
+			i++
+			word.WriteByte(text[i])
+		default:
+			word.WriteByte(c)
+		}
+	}
+	return -1
+}
+
+// shellJoin writes words so that a shell would read them back; none is "-".
+func shellJoin(words []string) string {
+	if len(words) == 0 {
+		return "-"
+	}
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = shellQuote(w)
+	}
+	return strings.Join(quoted, " ")
+}
+
+func shellQuote(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
