@@ -91,11 +91,11 @@ func (c *cell) mount(dir, mark string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mount /: %w", err)
 	}
-	caches, err := caches()
+	root, err := user.LookupId("0")
 	if err != nil {
 		return err
 	}
-	for _, at := range append(caches, dir+"/private", dir+"/tmp", "/dev/shm", "/run") {
+	for _, at := range append(caches(root), dir+"/private", dir+"/tmp", "/dev/shm", "/run") {
 		mode := "mode=0755"
 		if at == "/dev/shm" || at == dir+"/tmp" {
 			mode = "mode=1777"
@@ -113,12 +113,15 @@ func (c *cell) mount(dir, mark string) error {
 	if err := os.WriteFile(c.dir+"/boot_id", bootID(), 0o644); err != nil {
 		return err
 	}
-	for file, at := range map[string]string{
-		dir + "/hosts":      "/etc/hosts",
-		dir + "/nsswitch":   "/etc/nsswitch.conf",
-		dir + "/shadow":     "/etc/shadow",
-		dir + "/ssh_config": "/etc/ssh/ssh_config",
-		c.dir + "/boot_id":  "/proc/sys/kernel/random/boot_id",
+	for at, file := range map[string]string{
+		"/etc/hosts":                      dir + "/hosts",
+		"/etc/nsswitch.conf":              dir + "/nsswitch",
+		"/etc/shadow":                     dir + "/shadow",
+		"/etc/ssh/ssh_config":             dir + "/ssh_config",
+		"/proc/sys/kernel/random/boot_id": c.dir + "/boot_id",
+		// What the user of this machine likes would make a difference.
+		root.HomeDir + "/.bashrc":     dir + "/empty",
+		root.HomeDir + "/.ssh/config": dir + "/empty",
 	} {
 		err := unix.Mount(file, at, "", unix.MS_BIND, "")
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -128,21 +131,14 @@ func (c *cell) mount(dir, mark string) error {
 	return nil
 }
 
-// caches are the directories of weft in the caches of the user, as this process
-// has it and as one that comes by ssh.
-func caches() ([]string, error) {
-	var dirs []string
-	if cache, err := os.UserCacheDir(); err == nil {
+// caches are the directories of weft in the caches of root, as this process has
+// it and as one that comes by ssh.
+func caches(root *user.User) []string {
+	dirs := []string{filepath.Join(root.HomeDir, ".cache/weft")}
+	if cache, err := os.UserCacheDir(); err == nil && cache+"/weft" != dirs[0] {
 		dirs = append(dirs, cache+"/weft")
 	}
-	root, err := user.LookupId("0")
-	if err != nil {
-		return nil, err
-	}
-	if dir := filepath.Join(root.HomeDir, ".cache/weft"); len(dirs) == 0 || dirs[0] != dir {
-		dirs = append(dirs, dir)
-	}
-	return dirs, nil
+	return dirs
 }
 
 func bootID() []byte {

@@ -121,7 +121,7 @@ func (b *bed) slurmConfig() string {
 	fmt.Fprintf(&s, "AuthType=auth/munge\nAuthInfo=socket=%s/munge.socket\n", dir)
 	s.WriteString("SlurmUser=root\nSlurmdUser=root\nSlurmctldPort=6817\nSlurmdPort=6818\nReturnToService=2\nKillWait=2\n" +
 		"MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n" +
-		"PropagateResourceLimits=NONE\n" +
+		"PropagateResourceLimits=NONE\nEnforcePartLimits=ALL\n" +
 		"SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n" +
 		"SchedulerParameters=batch_sched_delay=0\n")
 	fmt.Fprintf(&s, "StateSaveLocation=%s/state\nSlurmctldPidFile=%s/slurmctld.pid\nSlurmctldLogFile=%s/slurmctld.log\n", dir, dir, dir)
@@ -211,10 +211,11 @@ func (b *bed) nodes(ctx context.Context) (nodes, error) {
 	return n, nil
 }
 
-// jobsTimeout is for the jobs to end that tests leave.
-const jobsTimeout = 10 * time.Second
+// jobsTimeout is for the jobs to end that tests leave; those that take longer end
+// with Slurm, which is sooner back than they would be gone.
+const jobsTimeout = 2 * time.Second
 
-// endJobs ends all jobs, and Slurm if they do not.
+// endJobs ends all jobs, so that who waits for them is told.
 func (b *bed) endJobs(ctx context.Context) error {
 	if len(b.slurms) == 0 {
 		return nil
@@ -268,8 +269,7 @@ func (b *bed) endSlurm() error {
 // slurmctld.
 func ofSlurm(pid int) bool {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	switch filepath.Base(exe) {
-	case "slurmstepd", "slurmctld", "slurmd":
+	if strings.HasPrefix(filepath.Base(exe), "slurm") { // slurmd-wlm
 		return true
 	}
 	return Process{env: zeroEnded(fmt.Sprintf("/proc/%d/environ", pid))}.Getenv("SLURM_JOB_ID") != ""

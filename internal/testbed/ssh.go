@@ -31,6 +31,7 @@ func (b *bed) writeFiles() error {
 		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // or unknown names wait for a DNS that is not there
 		"shadow":     "root:*:19000:0:99999:7:::\n",                                // sshd keeps out who is locked
 		"ssh_config": b.sshConfig(),
+		"empty":      "",
 	}
 	for name, text := range files {
 		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
@@ -59,6 +60,7 @@ func (b *bed) sshConfig() string {
   User root
   IdentityFile %s/key
   IdentitiesOnly yes
+  KexAlgorithms curve25519-sha256
   IdentityAgent none
   StrictHostKeyChecking no
   UserKnownHostsFile /dev/null

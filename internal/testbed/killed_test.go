@@ -1,0 +1,211 @@
+package testbed
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// childEnv makes the test binary another process that uses this package.
+const childEnv = "WEFT_TESTBED_CHILD"
+
+// child makes hosts, says which and waits for the end of its input.
+func child(act string) int {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		return 1
+	}
+	c, err := Open(2)
+	if err != nil {
+		return fail(err)
+	}
+	if act == "slurm" {
+		env, err := c.StartSlurm()
+		if err != nil {
+			return fail(err)
+		}
+		ctx := context.Background()
+		job := c.Hosts()[0].Command(ctx, "sbatch", "--output=/dev/null", "--nodes=2", "--wrap=srun sleep 1000")
+		job.Env = append(os.Environ(), env...)
+		if out, err := job.CombinedOutput(); err != nil {
+			return fail(fmt.Errorf("sbatch: %w: %s", err, out))
+		}
+		left := "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo"
+		if out, err := c.ssh(ctx, c.Names()[1], left).CombinedOutput(); err != nil {
+			return fail(fmt.Errorf("ssh: %w: %s", err, out))
+		}
+		if err := c.Hosts()[0].Command(ctx, "sleep", "1000").Start(); err != nil {
+			return fail(err)
+		}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(c.info); err != nil {
+		return fail(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if act == "lost" {
+		if _, err := Open(1); err == nil {
+			return fail(fmt.Errorf("no error, though the keeper was killed"))
+		}
+		if c, err = Open(1); err != nil {
+			return fail(err)
+		}
+		if out, err := c.ssh(context.Background(), c.Names()[0], "hostname").Output(); err != nil || strings.TrimSpace(string(out)) != c.Names()[0] {
+			return fail(fmt.Errorf("ssh: %w: %s", err, out))
+		}
+	}
+	if err := Down(); err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+// another is such a process.
+type another struct {
+	cmd  *exec.Cmd
+	in   io.Closer
+	info info
+}
+
+func start(t *testing.T, act string) *another {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make hosts of namespaces")
+	}
+	a := &another{cmd: exec.Command("/proc/self/exe")}
+	a.cmd.Env = append(os.Environ(), childEnv+"="+act)
+	a.cmd.Stderr = os.Stderr
+	in, err := a.cmd.StdinPipe()
+	require.NoError(t, err)
+	a.in = in
+	out, err := a.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, a.cmd.Start())
+	t.Cleanup(func() {
+		if a.cmd.ProcessState == nil {
+			_ = a.cmd.Process.Kill()
+			_ = a.cmd.Wait()
+		}
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(line, &a.info))
+	return a
+}
+
+// traces are what is there of a cluster.
+func traces(t *testing.T, in info) []string {
+	t.Helper()
+	var found []string
+	if _, err := os.Lstat(in.Dir); err == nil {
+		found = append(found, in.Dir)
+	}
+	if _, err := net.InterfaceByName(bedLink(in.ID)); err == nil {
+		found = append(found, bedLink(in.ID))
+	}
+	hosts, err := os.ReadFile(hostsFile)
+	require.NoError(t, err)
+	if strings.Contains(string(hosts), " # "+bedMark(in.ID)+"\n") {
+		found = append(found, hostsFile)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	if strings.Contains(string(mounts), bedMark(in.ID)) {
+		found = append(found, "a mount")
+	}
+	for _, pid := range append(marked(bedMark(in.ID)), in.Keeper) {
+		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // not of one that nobody has waited for
+			found = append(found, "process "+strings.Join(zeroEnded(fmt.Sprintf("/proc/%d/cmdline", pid)), " "))
+		}
+	}
+	return found
+}
+
+func cgroupsOfSlurm() []string {
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*slurm*", "/sys/fs/cgroup/*/*slurm*", "/sys/fs/cgroup/*/*/*slurm*"} {
+		dirs, _ := filepath.Glob(pattern)
+		found = append(found, dirs...)
+	}
+	return found
+}
+
+func nothingLeft(t *testing.T, in info) {
+	t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		found := traces(t, in)
+		if len(found) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left: %v", found)
+		}
+	}
+}
+
+func TestTestsAtTheSameTime(t *testing.T) {
+	a, b := start(t, "hosts"), start(t, "hosts")
+	assert.NotEqual(t, a.info.ID, b.info.ID)
+	c := Up(t, 1)
+	for _, other := range []*another{a, b} {
+		assert.NotEqual(t, c.info.ID, other.info.ID)
+		assert.NotEmpty(t, traces(t, other.info))
+		require.NoError(t, other.in.Close())
+		require.NoError(t, other.cmd.Wait())
+		assert.Empty(t, traces(t, other.info), "when Down has returned")
+	}
+	assert.Equal(t, c.Names()[0], output(t, c.ssh(soon(t), c.Names()[0], "hostname")))
+}
+
+func TestKilledTest(t *testing.T) {
+	cgroups := cgroupsOfSlurm()
+	a := start(t, "slurm")
+	mark := bedMark(a.info.ID)
+	sleeps := func() bool { // of the job on two hosts, by ssh, by Command
+		n := 0
+		for _, pid := range marked(mark) {
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == "sleep" {
+				n++
+			}
+		}
+		return n == 4
+	}
+	require.Eventually(t, sleeps, limit, 20*time.Millisecond)
+	require.NoError(t, a.cmd.Process.Kill())
+	_ = a.cmd.Wait()
+	nothingLeft(t, a.info)
+	assert.Equal(t, cgroups, cgroupsOfSlurm())
+}
+
+func TestKilledKeeper(t *testing.T) {
+	a := start(t, "lost")
+	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGKILL))
+	require.NoError(t, a.in.Close())
+	require.NoError(t, a.cmd.Wait())
+	nothingLeft(t, a.info)
+}
+
+func TestKilledKeeperAndTest(t *testing.T) {
+	a := start(t, "slurm")
+	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP)) // so that it does not do anything about the test's end
+	require.NoError(t, a.cmd.Process.Kill())
+	_ = a.cmd.Wait()
+	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGKILL))
+	gone := func() bool { _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", a.info.Keeper)); return err != nil }
+	require.Eventually(t, gone, limit, 10*time.Millisecond)
+	require.NotEmpty(t, traces(t, a.info))
+	require.NoError(t, sweep()) // as the next test does
+	nothingLeft(t, a.info)
+}
