@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that tests need and that are missing: MPICH and
-# Open MPI, whose launchers and programs weft is tested with, libfabric, and a C
-# compiler. Where it cannot, it says what is missing; the tests that need it
-# then fail, and those of the libfabric transport are not even built.
+# Open MPI, whose launchers and programs weft is tested with, libfabric, a C
+# compiler, and what internal/testbed makes hosts with, which includes Slurm.
+# Where it cannot, it says what is missing; the tests that need it then fail, and
+# those of the libfabric transport are not even built.
 set -u
+PATH=$PATH:/usr/sbin:/sbin # not in that of every user, but daemons are there
 
 declare -A package=(
 	[mpiexec.hydra]=mpich
@@ -14,6 +16,13 @@ declare -A package=(
 	[pkg-config]=pkg-config
 	[fi_pingpong]=libfabric-bin
 	[curl]=curl
+	[ip]=iproute2
+	[ssh]=openssh-client
+	[sshd]=openssh-server
+	[munged]=munge
+	[srun]=slurm-wlm
+	[slurmd]=slurm-wlm
+	[slurmctld]=slurm-wlm
 )
 
 missing() {
@@ -38,6 +47,12 @@ elif [ "$(id -u)" != 0 ]; then
 else
 	echo "install: tests need ${want% }; installing them"
 	export DEBIAN_FRONTEND=noninteractive
+	# Tests start daemons of their own; nobody asked for others.
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e $policy ]; then
+		trap 'rm -f $policy' EXIT
+		printf '#!/bin/sh\n# While tools/install.sh of weft runs.\nexit 101\n' >$policy && chmod 755 $policy
+	fi
 	# shellcheck disable=SC2086 # a list of words
 	if apt-get update -qq && apt-get install -y -qq --no-install-recommends $want; then
 		reason="the packages do not hold them"
