@@ -43,23 +43,32 @@ func (j *Job) nameHosts(line *commandLine, file *File) error {
 	if len(list) == 0 {
 		return nil
 	}
-	// A flag for all hosts counts more than a file for one of them.
-	over := j.Source[slotsKey] == params.FromFlag
-	for i := range list {
-		h := &list[i]
-		said := h.Slots > 0 && (!over || some != nil && some[i].Slots > 0)
-		if !said && j.Slots > 0 {
-			h.Slots = j.Slots
-			if h.MaxSlots > 0 {
-				h.Slots = min(h.Slots, h.MaxSlots)
-			}
-		}
-	}
+	j.giveSlots(list, some)
 	j.Hosts, j.Source[hostKey] = list, from
 	if len(list) == 1 && list[0].Slots > 0 && list[0].Slots != j.Slots && hosts.IsLocal(list[0].Name) {
 		j.Slots, j.Source[slotsKey] = list[0].Slots, from
 	}
 	return nil
+}
+
+// GiveSlots lays Slots over hosts that the user does not name, such as those of
+// an allocation: those of a flag count more than what is said of a host, and
+// others less.
+func (j *Job) GiveSlots(list []hosts.Host) { j.giveSlots(list, nil) }
+
+// giveSlots also knows what -host says of the hosts, in their order.
+func (j *Job) giveSlots(list, flag []hosts.Host) {
+	over := j.Source[slotsKey] == params.FromFlag
+	for i := range list {
+		h := &list[i]
+		said := h.Slots > 0 && (!over || flag != nil && flag[i].Slots > 0)
+		if said || j.Slots == 0 {
+			continue
+		}
+		if h.Slots = j.Slots; h.MaxSlots > 0 {
+			h.Slots = min(h.Slots, h.MaxSlots)
+		}
+	}
 }
 
 // listedHosts returns the hosts of a file, and what that is called.

@@ -115,6 +115,19 @@ func TestHosts(t *testing.T) {
 	require.Empty(t, parse(t, []string{env}, "-config", "host.toml", "x").Hostfile)
 }
 
+func TestGiveSlots(t *testing.T) {
+	for _, test := range []struct{ env, args, want string }{
+		{"", "", "a:4 b c:2/3"},
+		{"WEFT_JOB_SLOTS=5", "", "a:4 b:5 c:2/3"},
+		{"", "-ppn 5", "a:5 b:5 c:3/3"},
+		{"", "-ppn 0", "a:4 b c:2/3"},
+	} {
+		list := []hosts.Host{{Name: "a", Slots: 4}, {Name: "b"}, {Name: "c", Slots: 2, MaxSlots: 3}}
+		parse(t, strings.Fields(test.env), append(strings.Fields(test.args), "x")...).GiveSlots(list)
+		require.Equal(t, test.want, shownHosts(list), test)
+	}
+}
+
 func TestHostErrors(t *testing.T) {
 	inDir(t,
 		"good", "a\nb max_slots=2\n", "bad", "a\n\nb slot=4\n", "empty", "# none\n", "dir/bad", "a:0\n",

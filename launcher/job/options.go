@@ -31,11 +31,11 @@ var options = []option{
 	{names: []string{"name"}, arg: "NAME", usual: "the program's", setting: "job.name", help: "name of the job in messages and file names"},
 
 	{group: "Hosts", names: []string{"host", "H"}, arg: "HOST[:SLOTS],…", usual: "this machine", help: "where ranks run; node[1-4]:8 is four; repeatable", set: (*commandLine).setHosts},
-	{names: []string{"hostfile", "machinefile", "f"}, arg: "FILE", usual: "none", setting: hostfileKey, help: "where ranks run, a host in a line; -host picks some of them"},
+	{names: []string{"hostfile", "machinefile", "f"}, arg: "FILE", usual: "none", setting: hostfileKey, help: "file with a host in each line; -host picks some of them"},
 	{names: []string{"ppn"}, arg: "N", usual: "its cores", setting: slotsKey, help: "ranks that each host is meant to take: its slots"},
 	{names: []string{"strict"}, setting: "job.strict"},
 
-	{group: "Which rank runs where", names: []string{"map-by"}, arg: "RULE", setting: "job.map_by", help: "slot, node, core, numa, or ppr:N:node|core|numa: N to each"},
+	{group: "Which rank runs where", names: []string{"map-by"}, arg: "RULE", setting: "job.map_by", help: "slot, node, core, numa, or ppr:N:node|core|numa"},
 	{names: []string{"rank-by"}, arg: "slot|node", setting: "job.rank_by", help: "number ranks as they are laid, or around the hosts"},
 	{names: []string{"rankfile"}, arg: "FILE", usual: "none", setting: "job.rankfile", help: "a host and cores for each rank, instead of these rules"},
 	{names: []string{"bind-to"}, arg: "none|core|numa", setting: "job.bind"},
