@@ -1,7 +1,13 @@
 // Package bootstrap answers, for a starting process: which rank am I, how many
-// are we, where are the others, and what was I told to use. It knows gorun's
-// own job card, PMI-1 (mpiexec.hydra, srun --mpi=pmi2, gorun), and the process
-// that nobody started, which is a world of one.
+// are we, where are the others, and what was I told to use.
+//
+//	open.go     decides which way it is, and refuses what is none
+//	gorun.go    gorun's own job card (card.go), and PMI-1 beside it
+//	pmi_open.go PMI-1: mpiexec.hydra, srun --mpi=pmi2 (pmi.go)
+//	place.go    mpirun of Open MPI and plain srun, which only number their ranks:
+//	            these meet at rank 0 (rendezvous.go, hub.go, spoke.go)
+//
+// A process that nobody started is a world of one.
 package bootstrap
 
 import (
@@ -19,7 +25,7 @@ type World struct {
 	Cores      int      // hardware threads of this host that the job's ranks share; 0: nobody knows
 	JobID      string   // the same in every rank, different between jobs
 	Secret     [32]byte // the same in every rank, known to nobody else
-	Launcher   string   // "gorun", "pmi", or "none"
+	Launcher   string   // "gorun", "pmi", "openmpi", "slurm", or "none"
 	Params     *params.Set
 
 	// Where gorun laid out the tcp addresses. A symmetric layout names them by

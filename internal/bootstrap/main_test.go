@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -37,6 +40,9 @@ func rankMain() int {
 		fmt.Println("error:", err)
 		return 1
 	}
+	if code, done := act(ctx, w); done {
+		return code
+	}
 	value := func(r int) string { return fmt.Sprintf("addr=%d/%s", r, w.JobID) }
 	check := func(err error) {
 		if err != nil {
@@ -61,6 +67,37 @@ func rankMain() int {
 	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, w.Secret[:4])
 	check(w.KVS.Finalize())
 	return 0
+}
+
+// act does what a test of failures wants of a rank: helperEnv is the deed and the
+// rank that does it.
+func act(ctx context.Context, w *World) (code int, done bool) {
+	deed, rank, ok := strings.Cut(os.Getenv(helperEnv), " ")
+	if !ok {
+		return 0, false
+	}
+	if rank == strconv.Itoa(w.Rank) {
+		switch deed {
+		case "die":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		case "leave":
+			return 0, true
+		case "abort":
+			_ = w.KVS.Abort(7, "no more of this")
+			return 7, true
+		case "child":
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), helperEnv+"=1")
+			out, err := cmd.CombinedOutput()
+			fmt.Printf("child: %s%v\n", out, err)
+		}
+	}
+	if err := w.KVS.Fence(ctx); err != nil {
+		fmt.Println("error:", err)
+		return 3, true
+	}
+	_ = w.KVS.Finalize()
+	return 0, true
 }
 
 func openFiles() map[string]string {

@@ -2,10 +2,8 @@ package bootstrap
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -256,17 +254,21 @@ func TestNativeOpen(t *testing.T) {
 
 	for _, kv := range [][]string{ // another launcher has been between gorun and us
 		{"PMI_FD", "0"}, {"PMI_FD", ""}, {"PMI_RANK", "0", "PMI_FD", "0"}, {"PMI_SIZE", "2", "PMI_FD", "0"},
-		{"PMIX_RANK", "0", "PMI_FD", "0"}, {"OMPI_COMM_WORLD_SIZE", "2", "PMI_FD", "0"},
+		{"PMIX_RANK", "0", "PMI_FD", "0"},
 	} {
 		e, cardFD := native(kv...)
-		w, err := open(t.Context(), e, io.Discard)
-		require.NoError(t, err)
-		require.Equal(t, "none", w.Launcher, kv)
+		_, err := open(t.Context(), e, io.Discard)
+		require.ErrorContains(t, err, "found "+EnvRank+"=3", kv)
 		require.NoError(t, unix.Close(cardFD))
 	}
+	e, cardFD = native("OMPI_COMM_WORLD_SIZE", "1", "OMPI_COMM_WORLD_RANK", "0", "PMI_FD", "0")
+	w, err := open(t.Context(), e, io.Discard)
+	require.NoError(t, err)
+	require.Equal(t, alone, w.Launcher)
+	require.NoError(t, unix.Close(cardFD))
 
 	e, _ = native()
-	w, err := open(t.Context(), e, io.Discard)
+	w, err = open(t.Context(), e, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Launcher, w.BasePort})
 	require.Equal(t, 4096, w.Params.Int("engine.eager_limit"))
@@ -334,45 +336,6 @@ func inherit(t *testing.T, f *os.File) int {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	return fd
-}
-
-func TestWorldOfOne(t *testing.T) {
-	for _, c := range []struct {
-		env  []string
-		says string
-	}{
-		{nil, ""},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "1", "SLURM_NTASKS", "4"}, ""},
-		{[]string{"OMPI_COMM_WORLD_SIZE", "4"}, "OMPI_COMM_WORLD_SIZE=4 is set"},
-		{[]string{"SLURM_NTASKS", "8", "SLURM_PROCID", "3"}, "SLURM_NTASKS=8 is set"},
-		{[]string{EnvRank, "2", EnvJobFD, "77", "PMI_FD", "78"}, EnvRank + `="2" is set`},
-		{[]string{"PMI_FD", "0", "PMI_RANK", "1", "PMI_SIZE", "2"}, "PMI_SIZE=2 is set"},
-		{[]string{"PMIX_RANK", "0"}, `PMIX_RANK="0" is set`},
-	} {
-		var said bytes.Buffer
-		w, err := open(t.Context(), env(c.env...), &said)
-		require.NoError(t, err)
-		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.Nodes})
-		require.NotEmpty(t, w.JobID)
-		require.NotZero(t, w.Secret)
-		require.NotNil(t, w.Params)
-		if c.says == "" {
-			require.Empty(t, said.String())
-			continue
-		}
-		require.Contains(t, said.String(), c.says)
-		require.Equal(t, 1, strings.Count(said.String(), "\n"))
-	}
-	w, err := open(t.Context(), env(), io.Discard)
-	require.NoError(t, err)
-	require.NoError(t, w.KVS.Put("a", "b"))
-	require.NoError(t, w.KVS.Fence(t.Context()))
-	v, err := w.KVS.Get("a")
-	require.NoError(t, err)
-	require.Equal(t, "b", v)
-	_, err = w.KVS.Get("c")
-	require.ErrorIs(t, err, ErrNoKey)
-	require.NoError(t, errors.Join(w.KVS.Abort(1, ""), w.KVS.Finalize()))
 }
 
 // TestHydra runs ranks under MPICH's launcher.

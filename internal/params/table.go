@@ -2,6 +2,10 @@ package params
 
 // Table lists every tunable. gorun -info prints it.
 var Table = []Param{
+	{Key: "bootstrap.timeout", Kind: Duration, Default: "60s",
+		Help: "how long ranks that Open MPI's mpirun or plain srun starts wait for each other"},
+	{Key: "bootstrap.dir", Kind: String, Default: "",
+		Help: "directory, shared by all hosts, in which such ranks find each other; empty: .weft in the home directory"},
 	{Key: "transport.use", Kind: List, Default: "shm,tcp", Choices: []string{"shm", "tcp", "libfabric"},
 		Help: "transports in order of preference; each pair of ranks takes the first that reaches"},
 	{Key: "transport.shm.single_copy", Kind: String, Default: "auto", Choices: []string{"auto", "off"},

@@ -1,0 +1,142 @@
+package bootstrap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Rank 0 and another rank speak frames, once they have shown each other that
+// both know the secret (wire.TCPSession):
+//
+//	0       4      5
+//	┌───────┬──────┬─────────┐
+//	│ bytes │ kind │ body    │     bytes: of kind and body, little endian
+//	└───────┴──────┴─────────┘
+//
+//	rank ── fence: pairs ──► 0    the rank is in the fence, and has put these
+//	rank ◄── pairs ───────── 0    all are in, and have put these
+//	rank ◄── fail: text ──── 0    no fence will ever end
+//	rank ── bye ───────────► 0    the rank ends well
+//	rank ◄─ abort: code, text ─►  the job is to end at once
+//
+// A pair is two texts, each behind its length in two bytes.
+const (
+	frameFence byte = iota + 1
+	framePairs
+	frameFail
+	frameBye
+	frameAbort
+	frameEnd
+)
+
+const (
+	frameHead = 5
+	// maxPuts bounds what a rank may put before a fence.
+	maxPuts = 64 << 10
+	// maxText bounds the text of an abort or a failure.
+	maxText = 1024
+)
+
+var errFrame = errors.New("no frame of a rendezvous")
+
+// newFrame makes a frame of these bodies.
+func newFrame(kind byte, bodies ...[]byte) []byte {
+	n := 1
+	for _, b := range bodies {
+		n += len(b)
+	}
+	frame := append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+n), uint32(n)), kind)
+	for _, b := range bodies {
+		frame = append(frame, b...)
+	}
+	return frame
+}
+
+// readFrame reads a frame whose body has at most limit bytes. What the sender
+// announces takes no memory until it comes.
+func readFrame(r io.Reader, limit int) (kind byte, body []byte, err error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err // io.EOF where a frame might have begun
+	}
+	n := int64(binary.LittleEndian.Uint32(head[:])) - 1
+	kind = head[4]
+	if kind == 0 || kind >= frameEnd || n < 0 || n > int64(limit) {
+		return 0, nil, errFrame
+	}
+	for have := int64(0); have < n; have = int64(len(body)) {
+		body = append(body, make([]byte, min(n-have, max(have, 4<<10)))...)
+		if _, err := io.ReadFull(r, body[have:]); err != nil {
+			return 0, nil, fmt.Errorf("within a frame: %w", noEOF(err))
+		}
+	}
+	return kind, body, nil
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// appendPair appends a key and its value, which checkKV has admitted.
+func appendPair(dst []byte, key, value string) []byte {
+	for _, s := range []string{key, value} {
+		dst = append(binary.LittleEndian.AppendUint16(dst, uint16(len(s))), s...)
+	}
+	return dst
+}
+
+// eachPair calls f for each of the pairs; an error where they are none.
+func eachPair(b []byte, f func(key, value string)) error {
+	next := func() (string, bool) {
+		if len(b) < 2 {
+			return "", false
+		}
+		n := int(binary.LittleEndian.Uint16(b))
+		if len(b) < 2+n {
+			return "", false
+		}
+		s := string(b[2 : 2+n])
+		b = b[2+n:]
+		return s, true
+	}
+	for len(b) > 0 {
+		key, ok1 := next()
+		value, ok2 := next()
+		if !ok1 || !ok2 {
+			return errFrame
+		}
+		if err := checkKV(key, value); err != nil {
+			return fmt.Errorf("%w: %w", errFrame, err)
+		}
+		f(key, value)
+	}
+	return nil
+}
+
+// abortBody and parseAbort write and read the body of an abort.
+func abortBody(code int, text string) []byte {
+	return append([]byte{byte(code)}, text[:min(len(text), maxText)]...)
+}
+
+func parseAbort(b []byte) (code int, text string, err error) {
+	if len(b) < 1 || len(b) > 1+maxText {
+		return 0, "", errFrame
+	}
+	return int(b[0]), printable(b[1:]), nil
+}
+
+// printable makes a line for people of bytes from elsewhere.
+func printable(b []byte) string {
+	text := []rune(string(b[:min(len(b), maxText)]))
+	for i, r := range text {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			text[i] = ' '
+		}
+	}
+	return string(text)
+}

@@ -1,0 +1,103 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// openNative returns nil where there is no job card, or where it is somebody
+// else's: gorun did not start this process, or started only the one that did,
+// or a launcher that passes all its descriptors on.
+func openNative(ctx context.Context, getenv func(string) string) (*World, error) {
+	fd, err := strconv.Atoi(getenv(EnvJobFD))
+	if err != nil {
+		return nil, nil
+	}
+	card, err := readCard(fd)
+	if errors.Is(err, errNotCard) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !card.mine(getenv) {
+		return nil, nil
+	}
+	set, err := card.params()
+	if err != nil {
+		return nil, err
+	}
+	rank, err := strconv.Atoi(getenv(EnvRank))
+	if err != nil || rank < 0 || rank >= card.Size {
+		return nil, fmt.Errorf("%s=%q in a job of %d ranks", EnvRank, getenv(EnvRank), card.Size)
+	}
+	ctl, ok := streamSocket(getenv("PMI_FD"))
+	if !ok {
+		return nil, fmt.Errorf("PMI_FD=%q is not the control channel", getenv("PMI_FD"))
+	}
+	w := &World{
+		Rank: rank, Size: card.Size,
+		AppNum: expand(card.AppNums, card.Size)[rank], Nodes: expand(card.Nodes, card.Size),
+		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: "gorun", Params: set,
+		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
+	}
+	listen, again := -1, false
+	if text := getenv(EnvListenFD); text != "" {
+		if listen, again, ok = listenSocket(text); !ok {
+			return nil, fmt.Errorf("%s=%q is not a listening socket", EnvListenFD, text)
+		}
+	}
+	if card.Memory != 0 && !memoryFile(card.Memory) {
+		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
+	}
+	if card.News != 0 && !newsSocket(card.News) {
+		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.News)
+	}
+	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, reason: true}
+	if err := kvs.init(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case card.Memory == 0:
+	case kvs.again: // it holds what the program before this one has left
+		_ = unix.Close(card.Memory)
+	default:
+		unix.CloseOnExec(card.Memory)
+		w.Memory = os.NewFile(uintptr(card.Memory), memoryName(card.JobID))
+	}
+	if again { // nobody connects before all listen
+		if err := kvs.Fence(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if card.News != 0 {
+		if w.News, err = newsFile(card.News); err != nil {
+			return nil, err
+		}
+	}
+	if listen >= 0 {
+		unix.CloseOnExec(listen)
+		w.Listener = os.NewFile(uintptr(listen), "listener")
+	}
+	unix.CloseOnExec(ctl)
+	_ = unix.Close(fd) // the card is read
+	w.KVS = kvs
+	return w, nil
+}
+
+// mine says whether the environment is as gorun left it: another launcher
+// between it and us has changed it.
+func (c *Card) mine(getenv func(string) string) bool {
+	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
+		if getenv(name) != "" {
+			return false // gorun drops them
+		}
+	}
+	return getenv("PMI_FD") == strconv.Itoa(c.Control) && getenv("PMI_SIZE") == strconv.Itoa(c.Size) &&
+		getenv("PMI_RANK") == getenv(EnvRank)
+}

@@ -1,0 +1,197 @@
+package bootstrap
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func contains(err error, text string) bool { return strings.Contains(err.Error(), text) }
+
+func TestNotice(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), ".weft") // is made
+	path := filepath.Join(dir, "slurm-1.0-x")
+	n := testNotice()
+	text, err := n.write(path)
+	require.NoError(t, err)
+	require.Equal(t, []string{"slurm-1.0-x"}, notices(t, dir))
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), fi.Mode())
+	got, again, err := readNotice(path)
+	require.NoError(t, err)
+	require.Equal(t, []any{n, text}, []any{got, again})
+
+	require.NoError(t, os.Symlink(path, path+"-link"))
+	_, _, err = readNotice(path + "-link")
+	require.Error(t, err)
+	_, _, err = readNotice(dir)
+	require.ErrorContains(t, err, "is not a file of user")
+	require.NoError(t, os.Chmod(path, 0o640))
+	_, _, err = readNotice(path)
+	require.ErrorContains(t, err, "has mode 0100640")
+	for _, bad := range []string{"", "{", `{"version":2}`, `{"version":1,"size":2}`, strings.Repeat(" ", noticeMaxBytes+1), strings.Replace(string(text), "10.0.0.1", "a host", 1)} {
+		require.NoError(t, os.WriteFile(path+"-bad", []byte(bad), 0o600))
+		_, _, err := readNotice(path + "-bad")
+		require.ErrorIs(t, err, errNotice, bad)
+	}
+	if os.Geteuid() == 0 {
+		require.NoError(t, errors.Join(os.Chmod(path, 0o600), os.Chown(path, 65534, 65534)))
+		_, _, err = readNotice(path)
+		require.ErrorContains(t, err, "owner 65534")
+	}
+	r := &rendezvous{place: &place{job: "other", size: 2}, path: path}
+	_, gone, err := r.call(t.Context(), n)
+	require.ErrorContains(t, err, "is of a job slurm-1.0-x of 2 ranks")
+	require.False(t, gone)
+}
+
+// TestSweep: what killed jobs have left goes with the next notice in the
+// directory, and nothing else does.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	age := func(name string, by time.Duration) {
+		when := time.Now().Add(-by)
+		require.NoError(t, os.Chtimes(filepath.Join(dir, name), when, when))
+	}
+	n := testNotice()
+	for _, name := range []string{"slurm-old", "slurm-young", "openmpi-old", "other-old", "slurm-long"} {
+		n.Seconds = 61
+		if name == "slurm-long" {
+			n.Seconds = 7200
+		}
+		_, err := n.write(filepath.Join(dir, name))
+		require.NoError(t, err)
+		age(name, time.Hour)
+	}
+	age("slurm-young", time.Minute)
+	for name, by := range map[string]time.Duration{".slurm-x.123": time.Hour, ".slurm-y.456": time.Minute, "slurm-notes": time.Hour} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+		age(name, by)
+	}
+	_, err := n.write(filepath.Join(dir, "slurm-new"))
+	require.NoError(t, err)
+	sweepNotices(filepath.Join(dir, "slurm-new"))
+	require.Equal(t, []string{".slurm-y.456", "other-old", "slurm-long", "slurm-new", "slurm-notes", "slurm-young"}, notices(t, dir))
+}
+
+// TestNoticeIsWrittenAgain where somebody has removed it.
+func TestNoticeIsWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	path := noticeOf(t, dir)
+	var w *World
+	done := make(chan error, 1)
+	go func() { // ends with open, which is bounded
+		var err error
+		w, err = open(t.Context(), env(stepEnv(dir, 0, 2)...), io.Discard)
+		done <- err
+	}()
+	exists := func() bool { return len(notices(t, dir)) == 1 && notices(t, dir)[0] == filepath.Base(path) }
+	require.Eventually(t, exists, 30*time.Second, time.Millisecond)
+	require.NoError(t, os.Remove(path))
+	require.Eventually(t, exists, 30*time.Second, time.Millisecond)
+	worlds, errs := together(t.Context(), stepEnv(dir, 1, 2))
+	require.NoError(t, errors.Join(errs[0], <-done))
+	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+	require.Empty(t, notices(t, dir))
+}
+
+// process starts a rank as a process of its own.
+func process(t *testing.T, dir string, rank, size int, deed string, more ...string) (*exec.Cmd, *strings.Builder) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), helperEnv+"="+deed)
+	kv := stepEnv(dir, rank, size, more...)
+	for i := len(kv) - 2; i >= 0; i -= 2 {
+		cmd.Env = append(cmd.Env, kv[i]+"="+kv[i+1])
+	}
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, out
+}
+
+// TestRanksThatFail: the others hear of it at once, whoever it is.
+func TestRanksThatFail(t *testing.T) {
+	const size = 3
+	for _, c := range []struct {
+		deed string
+		rank int
+		code []int
+		says string
+	}{
+		// Who goes is in no fence any more; others may still be in the first.
+		{"die", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
+		{"die", 2, []int{1, 3}, "fence: rank 2, on 127.0.0.1, has gone"},
+		{"leave", 0, []int{1, 3}, "fence: rank 0, on 127.0.0.1, has gone"},
+		{"leave", 1, []int{1, 3}, "fence: rank 1, on 127.0.0.1, has gone"},
+		{"abort", 0, []int{7}, "weft: the job was aborted by rank 0: no more of this\n"},
+		{"abort", 1, []int{7}, "weft: the job was aborted by rank 1: no more of this\n"},
+	} {
+		dir := t.TempDir()
+		var cmds [size]*exec.Cmd
+		var outs [size]*strings.Builder
+		for r := range size {
+			cmds[r], outs[r] = process(t, dir, r, size, c.deed+" "+strconv.Itoa(c.rank))
+		}
+		for r, cmd := range cmds {
+			_ = cmd.Wait()
+			if r != c.rank {
+				require.Contains(t, c.code, cmd.ProcessState.ExitCode(), "%v: rank %d: %s", c, r, outs[r])
+				require.Contains(t, outs[r].String(), c.says, "%v: rank %d", c, r)
+			}
+		}
+		require.Empty(t, notices(t, dir))
+	}
+}
+
+// TestRank0IsKilledAtTheDoor: before all have come.
+func TestRank0IsKilledAtTheDoor(t *testing.T) {
+	dir := t.TempDir()
+	path := noticeOf(t, dir)
+	zero, _ := process(t, dir, 0, 3, "1")
+	require.Eventually(t, func() bool { _, _, err := readNotice(path); return err == nil }, 30*time.Second, time.Millisecond)
+	one, out := process(t, dir, 1, 3, "1", "WEFT_BOOTSTRAP_TIMEOUT", "3s")
+	n, _, err := readNotice(path)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return connected(t, zero.Process.Pid, n.Port) }, 30*time.Second, time.Millisecond)
+	require.NoError(t, zero.Process.Kill())
+	_ = zero.Wait()
+	_ = one.Wait()
+	require.Equal(t, 1, one.ProcessState.ExitCode())
+	require.Regexp(t, "rank 0, on 127.0.0.1, has gone|rank 0 was not found", out.String())
+	require.Empty(t, notices(t, dir))
+}
+
+// connected says whether somebody has a connection to a port of this host.
+func connected(t *testing.T, pid, port int) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/net/tcp")
+	require.NoError(t, err)
+	local := strings.ToUpper(strconv.FormatInt(int64(port), 16))
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[3] == "01" && strings.HasSuffix(f[1], ":"+strings.Repeat("0", 4-len(local))+local) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestChildOfARank is a world of one, although it inherits all variables.
+func TestChildOfARank(t *testing.T) {
+	dir := t.TempDir()
+	a, out := process(t, dir, 0, 2, "child 0")
+	b, _ := process(t, dir, 1, 2, "child 0")
+	require.NoError(t, errors.Join(a.Wait(), b.Wait()), out)
+	require.Contains(t, out.String(), "although SLURM_STEP_NUM_TASKS=2 is set: the process that started it is a rank\nrank 0 of 1 app 0 by none")
+}

@@ -1,0 +1,397 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"golang.org/x/sys/unix"
+)
+
+// A rendezvous: how ranks find each other whose launcher tells them who they are
+// and no more (ADR 16).
+//
+//	rank 0                 a directory that all hosts share       rank 1 …
+//	listens
+//	writes the notice ───────► launcher-job ────────────────────► reads it
+//	   ◄──────────────────── connects, proves that it knows the secret
+//	   ────────────────────► proves it too
+//	   ◄──────────────────── is in the first fence, with the name of its host
+//	all are: removes the notice, listens no more
+//	   ────────────────────► the names of all hosts
+//
+// The connections stay: further fences go by them, and an abort.
+type rendezvous struct {
+	*place
+	path    string // of the notice
+	timeout time.Duration
+	exit    func(code int, line string)
+}
+
+// meet makes the world of ranks that must find each other.
+func (p *place) meet(ctx context.Context, getenv func(string) string) (*World, error) {
+	set, err := paramsOf(getenv)
+	if err != nil {
+		return nil, err
+	}
+	r := &rendezvous{place: p, timeout: set.Duration("bootstrap.timeout"), exit: exit}
+	if r.timeout <= 0 {
+		return nil, fmt.Errorf("bootstrap.timeout=%v is not more than nothing", r.timeout)
+	}
+	if r.path, err = noticePath(getenv, set, p.job); err != nil {
+		return nil, err
+	}
+	m := &meeting{rank: p.rank}
+	secret, nodes, err := r.assemble(ctx, m)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d of %d of %s: %w", p.rank, p.size, p.what, err)
+	}
+	id := derive(secret, "job id")
+	return &World{
+		Rank: p.rank, Size: p.size, AppNum: p.app, Nodes: nodes, Cores: coresOfHost(getenv),
+		JobID: hex.EncodeToString(id[:8]), Secret: derive(secret, "job secret"),
+		Launcher: p.launcher, Params: set, KVS: m,
+	}, nil
+}
+
+// assemble returns when all ranks have met, with what they have in common.
+func (r *rendezvous) assemble(ctx context.Context, m *meeting) (secret []byte, nodes []int, err error) {
+	var text []byte // of the notice that led to rank 0
+	if r.rank == 0 {
+		secret, err = r.host(ctx, m)
+	} else {
+		secret, text, err = r.join(ctx, m)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if nodes, err = m.nodes(ctx, r.size); err != nil {
+		_ = m.end.close() // the error above says more
+		if text != nil {
+			removeNotice(r.path, text) // rank 0 may have died before it could
+		}
+	}
+	return secret, nodes, err
+}
+
+// exit ends this process when another rank has aborted the job.
+func exit(code int, line string) {
+	fmt.Fprintf(os.Stderr, "weft: the job was aborted by %s\n", strings.TrimRight(line, " :"))
+	os.Exit(code)
+}
+
+// nodes is the first fence, in which each rank tells its host. Rank 0 is the last
+// in it, since it has seen the others there.
+func (m *meeting) nodes(ctx context.Context, size int) ([]int, error) {
+	if err := m.Put(hostName(m.rank), hostKey()); err != nil {
+		return nil, err
+	}
+	if err := m.Fence(ctx); err != nil {
+		return nil, err
+	}
+	hosts := make([]string, size)
+	for r := range hosts {
+		var err error
+		if hosts[r], err = m.Get(hostName(r)); err != nil {
+			return nil, err
+		}
+	}
+	return dense(hosts), nil
+}
+
+// derive makes another secret of one.
+func derive(secret []byte, label string) [32]byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("weft rendezvous " + label))
+	return [32]byte(h.Sum(nil))
+}
+
+func (r *rendezvous) session(secret []byte) wire.TCPSession {
+	return wire.TCPSession{Secret: derive(secret, "handshake"), JobID: r.job, Size: uint32(r.size), From: uint32(r.rank)}
+}
+
+// noticeTick is how often rank 0 looks whether its notice is still there.
+const noticeTick = 250 * time.Millisecond
+
+// host is rank 0's part, up to where all others are in the first fence.
+func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err error) {
+	l, addrs, err := r.listen()
+	if err != nil {
+		return nil, err
+	}
+	fresh := NewSecret()
+	secret = fresh[:]
+	h := newHub(l, r.session(secret), r.timeout, r.exit)
+	defer func() {
+		if err != nil {
+			h.mu.Lock()
+			h.fail(err)
+			h.mu.Unlock()
+			_ = h.close()
+		}
+	}()
+	n := &notice{
+		Job: r.job, Size: r.size, Host: hostKey(), Addrs: addrs, Port: l.Addr().(*net.TCPAddr).Port,
+		Secret: secret, Seconds: int(r.timeout/time.Second) + 1,
+	}
+	text, err := n.write(r.path)
+	if err != nil {
+		return nil, fmt.Errorf("tell the other ranks where rank 0 is: %w", err)
+	}
+	defer func() { removeNotice(r.path, text) }()
+	sweepNotices(r.path)
+	begun := time.Now()
+	expired := time.NewTimer(r.timeout)
+	defer expired.Stop()
+	tick := time.NewTicker(noticeTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-h.full:
+			m.end = h
+			return secret, l.Close()
+		case <-h.failed:
+			return nil, h.err
+		case <-ctx.Done():
+			return nil, fmt.Errorf("after %v: %s not come: %w", time.Since(begun).Round(time.Millisecond), haveRanks(h.missing()), ctx.Err())
+		case <-expired.C:
+			return nil, fmt.Errorf("%s not come to rank 0, on %s, within %v (bootstrap.timeout), although it has told where it is in %s%s",
+				haveRanks(h.missing()), hostname(), r.timeout, r.path, r.shared())
+		case <-tick.C:
+			switch _, now, err := readNotice(r.path); {
+			case errors.Is(err, os.ErrNotExist):
+				if text, err = n.write(r.path); err != nil {
+					return nil, fmt.Errorf("tell the other ranks again where rank 0 is: %w", err)
+				}
+			case err == nil && !bytes.Equal(now, text), errors.Is(err, errNotice):
+				return nil, fmt.Errorf("another process has written %s: two have the number 0", r.path)
+			}
+		}
+	}
+}
+
+// shared is what to do where hosts share no directory.
+func (r *rendezvous) shared() string {
+	if r.oneHost {
+		return ""
+	}
+	of := ""
+	if r.hosts != "" {
+		of = " (" + r.hosts + ")"
+	}
+	return "; if the hosts" + of + " do not share that directory, set WEFT_BOOTSTRAP_DIR to one that they share"
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return name
+}
+
+// haveRanks names ranks: "ranks 1, 3-5 have".
+func haveRanks(list []int) string {
+	if len(list) == 1 {
+		return "rank " + strconv.Itoa(list[0]) + " has"
+	}
+	var b strings.Builder
+	b.WriteString("ranks ")
+	for i, n := 0, 0; i < len(list); n++ {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if n > 0 {
+			b.WriteString(", ")
+		}
+		if n == 10 {
+			fmt.Fprintf(&b, "and %d more", len(list)-i)
+			break
+		}
+		b.WriteString(strconv.Itoa(list[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(list[j]))
+		}
+		i = j + 1
+	}
+	return b.String() + " have"
+}
+
+// listen listens for the other ranks: on all addresses, or within one host on
+// that of the host itself.
+func (r *rendezvous) listen() (l net.Listener, addrs []string, err error) {
+	cfg := net.ListenConfig{KeepAliveConfig: keepAlive}
+	if !r.oneHost {
+		own, err := ownAddrs()
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, a := range own {
+			if ip := a.Addr(); !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && len(addrs) < noticeMaxAddrs {
+				addrs = append(addrs, ip.String())
+			}
+		}
+		if len(addrs) > 0 {
+			l, err = cfg.Listen(context.Background(), "tcp", ":0")
+			return l, addrs, err
+		}
+	}
+	for _, ip := range []string{"127.0.0.1", "::1"} {
+		if l, err = cfg.Listen(context.Background(), "tcp", net.JoinHostPort(ip, "0")); err == nil {
+			return l, []string{ip}, nil
+		}
+	}
+	return nil, nil, err
+}
+
+// keepAlive notices that the host at the other end is gone.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
+
+// ownAddrs are the addresses of this host, IPv4 first, each in its network.
+func ownAddrs() ([]netip.Prefix, error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list network addresses: %w", err)
+	}
+	var own []netip.Prefix
+	for _, a := range list {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		ones, _ := n.Mask.Size()
+		if ok {
+			own = append(own, netip.PrefixFrom(ip.Unmap(), ones))
+		}
+	}
+	slices.SortStableFunc(own, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
+	return own, nil
+}
+
+const (
+	dialTimeout = 3 * time.Second // for an address that may lead nowhere
+	firstPause  = 4 * time.Millisecond
+	lastPause   = 250 * time.Millisecond
+)
+
+// join is the part of the other ranks, up to where rank 0 has let them in. text is
+// that of the notice.
+func (r *rendezvous) join(ctx context.Context, m *meeting) (secret, text []byte, err error) {
+	begun := time.Now()
+	wait, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	pause := firstPause
+	for {
+		n, text, err := readNotice(r.path)
+		if err == nil {
+			var c net.Conn
+			var gone bool
+			if c, gone, err = r.call(wait, n); err == nil {
+				m.end = newSpoke(c, r.size, r.timeout, r.exit)
+				return n.Secret, text, nil
+			}
+			if gone {
+				removeNotice(r.path, text)
+			}
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(pause*3/2, lastPause)
+			continue
+		case <-wait.Done():
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%s, which rank 0 writes, is not there on %s", r.path, hostname())
+		}
+		limit := r.timeout.String() + " (bootstrap.timeout)"
+		if ctx.Err() != nil {
+			limit, err = time.Since(begun).Round(time.Millisecond).String(), fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return nil, nil, fmt.Errorf("rank 0 was not found within %s: %w%s", limit, err, r.shared())
+	}
+}
+
+// call connects with rank 0 as its notice says. gone: nobody is there any more.
+func (r *rendezvous) call(ctx context.Context, n *notice) (c net.Conn, gone bool, err error) {
+	if n.Job != r.job || n.Size != r.size {
+		return nil, false, fmt.Errorf("%s is of a job %s of %d ranks", r.path, n.Job, n.Size)
+	}
+	addrs := r.order(n)
+	if len(addrs) == 0 {
+		return nil, false, fmt.Errorf("%s of another host names no address but ones that this host, %s, has too: %v", r.path, hostname(), n.Addrs)
+	}
+	var errs []error
+	gone = true
+	for _, addr := range addrs {
+		to := net.JoinHostPort(addr, strconv.Itoa(n.Port))
+		c, err := (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", to)
+		if err != nil {
+			gone = gone && errors.Is(err, unix.ECONNREFUSED)
+			errs = append(errs, err)
+			continue
+		}
+		_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
+		stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
+		refused, err := shake(c, r.session(n.Secret))
+		if !stop() && err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			_ = c.SetDeadline(time.Time{})
+			return c, false, nil
+		}
+		_ = c.Close()
+		gone = gone && errors.Is(err, errStranger)
+		if !refused {
+			err = fmt.Errorf("%s, named in %s, does not answer as rank 0: %w", to, r.path, err)
+		}
+		errs = append(errs, err)
+	}
+	return nil, gone, inOneLine(errs)
+}
+
+// inOneLine joins errors as people read them.
+func inOneLine(errs []error) error {
+	all := errs[0]
+	for _, err := range errs[1:] {
+		all = fmt.Errorf("%w; %w", all, err)
+	}
+	return all
+}
+
+// order is the addresses of rank 0, most promising first. One that this host has
+// as well, as of a bridge for containers, does not lead to another.
+func (r *rendezvous) order(n *notice) []string {
+	own, _ := ownAddrs()
+	there := n.Host == hostKey()
+	var near, far []string
+	for _, a := range n.Addrs {
+		ip, err := netip.ParseAddr(a)
+		switch {
+		case err != nil:
+		case slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Addr() == ip }):
+			if there || ip.IsLoopback() && r.oneHost {
+				near = append([]string{a}, near...)
+			}
+		case slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(ip) }):
+			near = append(near, a)
+		default:
+			far = append(far, a)
+		}
+	}
+	return append(near, far...)
+}

@@ -1,0 +1,336 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// stepEnv is the environment of a task of a step of Slurm, whose ranks meet in
+// dir. What comes first in more counts.
+func stepEnv(dir string, rank, size int, more ...string) []string {
+	return append(more, "WEFT_BOOTSTRAP_DIR", dir, "SLURM_JOB_ID", "7", "SLURM_STEP_ID", "0", "SLURM_STEP_NUM_NODES", "1",
+		"SLURM_STEP_NUM_TASKS", strconv.Itoa(size), "SLURM_PROCID", strconv.Itoa(rank))
+}
+
+// notices are the files in a directory.
+func notices(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	names := []string{}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// noticeOf is where the ranks of stepEnv meet.
+func noticeOf(t *testing.T, dir string) string {
+	t.Helper()
+	p, err := fromSlurm(env(stepEnv(dir, 0, 2)...))
+	require.NoError(t, err)
+	return filepath.Join(dir, p.job)
+}
+
+// together opens ranks as goroutines and returns their worlds and errors.
+func together(ctx context.Context, envs ...[]string) ([]*World, []error) {
+	worlds, errs := make([]*World, len(envs)), make([]error, len(envs))
+	var all sync.WaitGroup
+	for i := range envs {
+		all.Add(1)
+		go func() { // ends with open, which is bounded
+			defer all.Done()
+			worlds[i], errs[i] = open(ctx, env(envs[i]...), io.Discard)
+		}()
+	}
+	all.Wait()
+	return worlds, errs
+}
+
+// each does something in all worlds at once.
+func each(worlds []*World, f func(w *World) error) error {
+	errs := make([]error, len(worlds))
+	var all sync.WaitGroup
+	for i, w := range worlds {
+		all.Add(1)
+		go func() { // ends with f
+			defer all.Done()
+			errs[i] = f(w)
+		}()
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func TestRendezvous(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 5, 7, 64} {
+		for _, nodes := range []string{"1", "2"} { // by loopback, by all addresses
+			t.Run(fmt.Sprint(size, " on ", nodes), func(t *testing.T) {
+				dir := t.TempDir()
+				envs := make([][]string, size)
+				for r := range envs {
+					envs[size-1-r] = stepEnv(dir, r, size, "SLURM_STEP_NUM_NODES", nodes) // rank 0 comes last
+				}
+				worlds, errs := together(t.Context(), envs...)
+				require.NoError(t, errors.Join(errs...))
+				require.Empty(t, notices(t, dir))
+				require.NoError(t, each(worlds, func(w *World) error { return meetAgain(t.Context(), w) }))
+				for i, w := range worlds {
+					require.Equal(t, []any{size - 1 - i, size, make([]int, size)}, []any{w.Rank, w.Size, w.Nodes})
+					require.Equal(t, []any{worlds[0].JobID, worlds[0].Secret}, []any{w.JobID, w.Secret})
+					require.Len(t, w.JobID, 16)
+				}
+				require.NoError(t, each(worlds, func(w *World) error { return w.KVS.Finalize() }))
+				if size > 1 {
+					require.Equal(t, "slurm", worlds[0].Launcher)
+					kvs := worlds[0].KVS
+					require.ErrorIs(t, kvs.Finalize(), errClosed)
+					require.ErrorIs(t, kvs.Put("a", "b"), errClosed)
+					require.ErrorIs(t, kvs.Fence(t.Context()), errClosed)
+					require.ErrorIs(t, kvs.Abort(1, ""), errClosed)
+				}
+			})
+		}
+	}
+}
+
+// meetAgain is two fences, in the first of which every rank puts something.
+func meetAgain(ctx context.Context, w *World) error {
+	key := func(r int) string { return "k" + strconv.Itoa(r) }
+	if err := w.KVS.Put(key(w.Rank), "v="+strconv.Itoa(w.Rank)); err != nil {
+		return err
+	}
+	if err := errors.Join(w.KVS.Fence(ctx), w.KVS.Fence(ctx)); err != nil {
+		return err
+	}
+	for r := range w.Size {
+		if v, err := w.KVS.Get(key(r)); err != nil || v != "v="+strconv.Itoa(r) {
+			return fmt.Errorf("rank %d said %q: %w", r, v, err)
+		}
+	}
+	if _, err := w.KVS.Get("none"); !errors.Is(err, ErrNoKey) {
+		return fmt.Errorf("no key: %w", err)
+	}
+	return nil
+}
+
+func TestPutsAreBounded(t *testing.T) {
+	m := &meeting{}
+	var err error
+	n := 0
+	for ; err == nil; n++ {
+		err = m.Put("k"+strconv.Itoa(n), "v")
+	}
+	require.ErrorContains(t, err, "before a fence")
+	require.LessOrEqual(t, len(m.pending), maxPuts)
+	require.Greater(t, n, 1000)
+	require.Error(t, m.Put("a b", ""))
+}
+
+// TestStaleNotice: one that leads nowhere is removed by whoever tries it, and one
+// that is there does not keep rank 0 from writing its own.
+func TestStaleNotice(t *testing.T) {
+	dir := t.TempDir()
+	path := noticeOf(t, dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	n := testNotice()
+	n.Job, n.Host, n.Addrs, n.Port = filepath.Base(path), hostKey(), []string{"127.0.0.1"}, l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	_, err = n.write(path)
+	require.NoError(t, err)
+	var w *World
+	done := make(chan error, 1)
+	go func() { // ends with open, which is bounded
+		var err error
+		w, err = open(t.Context(), env(stepEnv(dir, 1, 2)...), io.Discard)
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return len(notices(t, dir)) == 0 }, 30*time.Second, time.Millisecond)
+	_, err = n.write(path)
+	require.NoError(t, err)
+	worlds, errs := together(t.Context(), stepEnv(dir, 0, 2))
+	require.NoError(t, errors.Join(errs[0], <-done))
+	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+	require.Empty(t, notices(t, dir))
+}
+
+// TestRank0IsNotBelieved: who does not know the secret is not taken for rank 0.
+func TestRank0IsNotBelieved(t *testing.T) {
+	dir := t.TempDir()
+	path := noticeOf(t, dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	other := NewSecret()
+	h := &hub{session: (&rendezvous{place: &place{job: filepath.Base(path), size: 2}}).session(other[:])}
+	ended := make(chan struct{})
+	go func() { // ends with the listener
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var b [wire.TCPHelloSize + wire.TCPProofSize]byte
+			var challenge [wire.TCPChallengeSize]byte
+			wire.PutTCPChallenge(challenge[:], &wire.TCPNonce{})
+			_, _ = c.Write(challenge[:])
+			_, _ = io.ReadFull(c, b[:])
+			var verdict [wire.TCPVerdictSize]byte
+			mac := h.session.Answer(wire.TCPWelcome)
+			wire.PutTCPVerdict(verdict[:], wire.TCPWelcome, &mac)
+			_, _ = c.Write(verdict[:])
+			_ = c.Close()
+		}
+	}()
+	n := testNotice()
+	n.Job, n.Host, n.Addrs, n.Port = filepath.Base(path), hostKey(), []string{"127.0.0.1"}, l.Addr().(*net.TCPAddr).Port
+	text, err := n.write(path)
+	require.NoError(t, err)
+	r := &rendezvous{place: &place{job: n.Job, size: 2, rank: 1}, path: path, timeout: time.Minute}
+	_, gone, err := r.call(t.Context(), n)
+	require.ErrorIs(t, err, errStranger)
+	require.True(t, gone)
+	removeNotice(path, append(text, ' ')) // another by now
+	require.NotEmpty(t, notices(t, dir))
+	removeNotice(path, text)
+	require.Empty(t, notices(t, dir))
+	_ = l.Close()
+	<-ended
+}
+
+// TestStrangersAtRank0: who does not know the secret gets nothing, and keeps
+// nobody out.
+func TestStrangersAtRank0(t *testing.T) {
+	dir := t.TempDir()
+	path := noticeOf(t, dir)
+	var w *World
+	done := make(chan error, 1)
+	go func() { // ends with open, which is bounded
+		var err error
+		w, err = open(t.Context(), env(stepEnv(dir, 0, 2)...), io.Discard)
+		done <- err
+	}()
+	var n *notice
+	require.Eventually(t, func() bool {
+		var err error
+		n, _, err = readNotice(path)
+		return err == nil
+	}, 30*time.Second, time.Millisecond)
+	to := net.JoinHostPort(n.Addrs[0], strconv.Itoa(n.Port))
+	r := &rendezvous{place: &place{job: n.Job, size: 2, rank: 1}, path: path, timeout: time.Minute}
+	for _, change := range []func(s *wire.TCPSession){
+		func(s *wire.TCPSession) { s.Secret[0]++ },
+		func(s *wire.TCPSession) { s.Size++ },
+		func(s *wire.TCPSession) { s.From = 0 },
+		func(s *wire.TCPSession) { s.From = 2 },
+		func(s *wire.TCPSession) { s.JobID += "x" },
+	} {
+		c, err := net.Dial("tcp", to)
+		require.NoError(t, err)
+		s := r.session(n.Secret)
+		change(&s)
+		_, err = shake(c, s)
+		require.Error(t, err)
+		require.NoError(t, c.Close())
+	}
+	silent, err := net.Dial("tcp", to)
+	require.NoError(t, err)
+	defer silent.Close()
+	worlds, errs := together(t.Context(), stepEnv(dir, 1, 2))
+	require.NoError(t, errors.Join(errs[0], <-done))
+	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
+}
+
+// TestNobodyComes: each end of a rendezvous that the other does not come to says
+// what it has waited for, where and how long.
+func TestNobodyComes(t *testing.T) {
+	dir := t.TempDir()
+	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "300ms", "SLURM_STEP_NUM_NODES", "2", "SLURM_STEP_NODELIST", "n[1-2]"}
+	_, errs := together(t.Context(), stepEnv(dir, 0, 5, short...))
+	require.ErrorContains(t, errs[0], "rank 0 of 5 of step 7.0: ranks 1-4 have not come to rank 0, on "+hostname()+", within 300ms (bootstrap.timeout)")
+	require.ErrorContains(t, errs[0], noticeOf(t, dir)+"; if the hosts (n[1-2]) do not share that directory, set WEFT_BOOTSTRAP_DIR")
+	require.Empty(t, notices(t, dir))
+
+	_, errs = together(t.Context(), stepEnv(dir, 3, 5, short...))
+	require.ErrorContains(t, errs[0], "rank 3 of 5 of step 7.0: rank 0 was not found within 300ms (bootstrap.timeout): ")
+	require.ErrorContains(t, errs[0], noticeOf(t, dir)+", which rank 0 writes, is not there on "+hostname()+"; if the hosts (n[1-2])")
+
+	_, errs = together(t.Context(), stepEnv(dir, 0, 4, short...), stepEnv(dir, 1, 4, short...), stepEnv(dir, 3, 4, short...))
+	for _, err := range errs {
+		require.ErrorContains(t, err, "rank 2 has not come")
+	}
+	require.Empty(t, notices(t, dir))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, errs = together(ctx, stepEnv(dir, 0, 4), stepEnv(dir, 1, 4))
+	for _, err := range errs {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Empty(t, notices(t, dir))
+}
+
+func TestHaveRanks(t *testing.T) {
+	require.Equal(t, "rank 3 has", haveRanks([]int{3}))
+	require.Equal(t, "ranks 0, 2-4, 9 have", haveRanks([]int{0, 2, 3, 4, 9}))
+	var odd []int
+	for i := range 100 {
+		odd = append(odd, 2*i+1)
+	}
+	require.Equal(t, "ranks 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 90 more have", haveRanks(odd))
+}
+
+// TestFenceThatSomeDoNotComeTo: all that wait hear who is missing.
+func TestFenceThatSomeDoNotComeTo(t *testing.T) {
+	for absent := range 3 {
+		t.Run(strconv.Itoa(absent), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "2s"}
+			worlds, errs := together(t.Context(), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...), stepEnv(dir, 2, 3, short...))
+			require.NoError(t, errors.Join(errs...))
+			require.NoError(t, each(worlds, func(w *World) error {
+				if w.Rank == absent {
+					return nil
+				}
+				want := fmt.Sprintf("rank %d has not come to fence 2 of all within 2s", absent)
+				for range 2 {
+					if err := w.KVS.Fence(t.Context()); err == nil || !contains(err, want) {
+						return fmt.Errorf("rank %d: %w, not %q", w.Rank, err, want)
+					}
+				}
+				return nil
+			}))
+			require.NoError(t, each(worlds, func(w *World) error { return w.KVS.Finalize() }))
+		})
+	}
+}
+
+// TestTwoWithOneNumber: neither is let in beside the other.
+func TestTwoWithOneNumber(t *testing.T) {
+	dir := t.TempDir()
+	short := []string{"WEFT_BOOTSTRAP_TIMEOUT", "1s"}
+	_, errs := together(t.Context(), stepEnv(dir, 1, 3, short...), stepEnv(dir, 0, 3, short...), stepEnv(dir, 1, 3, short...))
+	require.ErrorContains(t, errs[1], "rank 2 has not come")
+	err := errors.Join(errs[0], errs[2])
+	require.ErrorContains(t, err, "rank 2 has not come")
+	require.Empty(t, notices(t, dir))
+
+	_, errs = together(t.Context(), stepEnv(dir, 0, 2, short...), stepEnv(dir, 0, 2, short...))
+	require.ErrorContains(t, errors.Join(errs...), "two have the number 0")
+	require.Empty(t, notices(t, dir))
+}
