@@ -125,9 +125,10 @@ func (b *bed) open() error {
 			"route add default via "+bedAddr(id, outsideAddr),
 		)
 	})
-	if err == nil {
-		err = b.control.blackHole(bedAddr(id, blackHoleAddr))
+	if err != nil {
+		return fmt.Errorf("%s: no network (root needs CAP_NET_ADMIN): %w", b.control.info.Name, err)
 	}
+	err = b.control.blackHole(bedAddr(id, blackHoleAddr))
 	if err == nil {
 		err = ip("link add "+bedLink(id)+" type veth peer name out netns "+b.control.info.Namespaces+"/net",
 			"addr add "+b.info.Address+"/24 dev "+bedLink(id),
@@ -269,8 +270,10 @@ func (b *bed) down() error {
 func remove(id int) error {
 	var errs []error
 	errs = append(errs, killAll(bedMark(id), anyProcess))
-	if _, err := net.InterfaceByName(bedLink(id)); err == nil {
-		errs = append(errs, ip("link del "+bedLink(id)))
+	if err := ip("link del " + bedLink(id)); err != nil { // or it went with the network of its other end
+		if _, gone := net.InterfaceByName(bedLink(id)); gone == nil {
+			errs = append(errs, err)
+		}
 	}
 	errs = append(errs, removeHosts(hostsFile, bedMark(id)))
 	errs = append(errs, os.RemoveAll(bedDir(id)))

@@ -77,9 +77,10 @@ func TestSlurm(t *testing.T) {
 }
 
 // running is an allocation whose task sleeps on each host.
-func running(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, job string) {
+func running(t *testing.T, h *Host, env []string) (cmd *exec.Cmd, job string) {
 	t.Helper()
-	cmd = slurmCmd(soon(t), env, "salloc", append(args, "sh", "-c", "echo $SLURM_JOB_ID; exec srun sh -c 'echo; exec sleep 1000'")...)
+	cmd = h.Command(soon(t), "salloc", "-N2", "sh", "-c", "echo $SLURM_JOB_ID; exec srun sh -c 'echo; exec sleep 1000'")
+	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -101,7 +102,7 @@ func sleeping(c *Cluster) bool {
 func TestSlurmCancels(t *testing.T) {
 	c := Up(t, 2)
 	env := c.Slurm(t)
-	cmd, job := running(t, env, "-N2")
+	cmd, job := running(t, c.Hosts()[0], env)
 	require.True(t, sleeping(c))
 	output(t, slurmCmd(soon(t), env, "scancel", job))
 	assert.Error(t, cmd.Wait())
@@ -166,7 +167,7 @@ func TestSlurmStartsAnew(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			env := c.Slurm(t)
-			running(t, env, "-N2")
+			running(t, c.Hosts()[0], env)
 			harm(t, env)
 			env = c.Slurm(t)
 			assert.Empty(t, jobs(soon(t), t, env))

@@ -11,10 +11,28 @@
 //	                     ├─ thread in host w7n2: sshd, slurmd
 //	                     └─ thread in host w7c:  munged, slurmctld
 //
-// All hosts hang on the bridge weft7, which has an address of this machine. The
-// keeper ends with the pipe that its requests come by, hence also with a test
-// that is killed, and takes everything with it; what a killed keeper leaves, the
-// next one removes.
+// All hosts hang on a bridge of the control host, w7c, as does this machine by its
+// link weft7. The keeper ends with the pipe that its requests come by, hence also
+// with a test that is killed, and takes everything with it, all processes in the
+// hosts too; what a killed keeper leaves, the test removes, or the next keeper.
+//
+// A test asks for hosts, and starts what it tests in them or on this machine:
+//
+//	func TestMain(m *testing.M) { testbed.Main(m) }
+//
+//	func TestAgents(t *testing.T) {
+//		c := testbed.Up(t, 2)
+//		out, err := c.Hosts()[0].Command(t.Context(), "ssh", c.Names()[1], "hostname").Output()
+//		require.NoError(t, err)
+//		assert.Equal(t, c.Names()[1]+"\n", string(out))
+//		assert.Empty(t, c.Hosts()[1].Processes(testbed.Running("/usr/bin/hostname")))
+//	}
+//
+// Tests of several packages can run at the same time: each process has hosts,
+// names and addresses of its own. To try something by hand, have hosts until you
+// interrupt it, which says how to reach them:
+//
+//	go run ./internal/testbed/up 4 --slurm
 package testbed
 
 import (
@@ -44,9 +62,9 @@ type Cluster struct {
 }
 
 // Up returns n hosts, 1 to MaxHosts, and makes those that the process does not
-// have yet, which ends a Slurm over fewer. It needs root with CAP_SYS_ADMIN,
-// iproute2 and the OpenSSH server, without which the test fails; as another user
-// it is skipped. All tests of a process share the hosts: a test that cuts a host
+// have yet, which ends a Slurm over fewer. It needs root with CAP_SYS_ADMIN and
+// CAP_NET_ADMIN, iproute2 and the OpenSSH server, without which the test fails; as
+// another user it is skipped. All tests of a process share the hosts: a test that cuts a host
 // off must not be parallel to others. [Main] or [Down] removes them; at the end
 // of the test the hosts that it cut off are joined again.
 func Up(t testing.TB, n int) *Cluster {
@@ -185,7 +203,9 @@ const SlurmCPUs = 4
 // when all are ready for jobs. The result is what the environment of srun,
 // salloc, sbatch and the like needs besides; they run here or in a host, where
 // they end with it. The jobs that there are when the test ends, and no other one
-// uses Slurm, are cancelled.
+// uses Slurm, are cancelled. A host has SlurmCPUs processors and takes eight jobs
+// at a time. Limits of time are in minutes, and Slurm looks after them every half
+// a minute: "scontrol update JobId=7 EndTime=now+1" lets one pass.
 func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
 	slurmTests.Add(1)
