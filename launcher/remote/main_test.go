@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,7 +51,10 @@ func agentMain(args []string) int {
 		}
 		return 0
 	}
-	conn, err := agentConn(args)
+	if len(args) > 1 && args[0] == "-gorun" {
+		return connect(args[1])
+	}
+	conn, err := Stdio("")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -70,8 +74,10 @@ func agentMain(args []string) int {
 			return code
 		case "panic":
 			panic(strings.Join(words[1:], " "))
-		case "getenv":
-			line = os.Getenv(words[1]) + "\n"
+		case "inherited": // what the script may have changed
+			mask := syscall.Umask(0)
+			dir, _ := os.Getwd()
+			line = fmt.Sprintf("%03o %s %s\n", mask, dir, os.Getenv("weft_p")+os.Getenv("weft_e")+os.Getenv("LC_ALL"))
 		case "print": // to where a library might
 			fmt.Println(strings.Join(words[1:], " "))
 		}
@@ -79,10 +85,6 @@ func agentMain(args []string) int {
 			return 1
 		}
 	}
-}
-
-func agentConn(args []string) (*Conn, error) {
-	return Stdio("")
 }
 
 func openFiles() map[string]bool {
@@ -125,9 +127,8 @@ func leaked(before map[string]bool) error {
 
 // place is where a fake ssh works: a host is a directory with a home.
 type place struct {
-	dir  string
-	ssh  SSH
-	said func() string // what SSH.Log was told
+	dir string
+	ssh SSH
 }
 
 // fakeSSH is an ssh that runs the command here, by a user's shell, with a home of its
@@ -188,7 +189,7 @@ func refuse(t *testing.T, s *SSH, h hosts.Host) string {
 	t.Helper()
 	conn, err := s.Open(t.Context(), h)
 	if err == nil {
-		conn.Close()
+		_ = conn.Close()
 	}
 	require.Error(t, err)
 	require.True(t, strings.HasPrefix(err.Error(), h.Name+": "), err)
@@ -204,4 +205,12 @@ func echo(t *testing.T, conn io.ReadWriter, line string) string {
 	got, err := bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)
 	return strings.TrimSuffix(got, "\n")
+}
+
+// binary is where the test's program is.
+func binary(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	return path
 }

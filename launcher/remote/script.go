@@ -34,7 +34,7 @@ var script = strings.Join([]string{
 
 	`weft_e=$({ umask 077; LC_ALL=C mkdir -p "$weft_d"; } 2>&1) || weft_fail "$weft_e"`,
 	`weft_t=$weft_d/` + partPrefix + `$4`,
-	`trap "exit 1" 1 2 15`,
+	`trap "exit 1" 1 2 13 15`,
 	`trap weft_clean 0`,
 	fmt.Sprintf(`echo; echo %s %d %s $(uname -s -m) "$weft_d"`, magic, Version, verbSend),
 	// head may read more than it needs: nothing follows before the greeting.
@@ -44,7 +44,7 @@ var script = strings.Join([]string{
 	`weft_e=$(weft_hash "$weft_t" 2>&1)`,
 	`case $weft_e in "$1") ;; *"ermission denied"*) weft_fail "$weft_e: is $weft_d on a file system that is mounted noexec?";; *) weft_fail "$weft_t does not run: $weft_e";; esac`,
 	`weft_e=$(LC_ALL=C mv -f "$weft_t" "$weft_d/` + cachePrefix + `$1" 2>&1) || weft_fail "$weft_e"`,
-	`trap - 0 1 2 15`,
+	`trap - 0 1 2 13 15`,
 	`exec "$weft_d/` + cachePrefix + `$1" -agent`,
 }, "; ")
 

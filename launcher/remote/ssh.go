@@ -205,18 +205,20 @@ func (g *greeter) read() (Greeting, error) {
 			return Greeting{}, err
 		case verb == verbUp:
 			if sent != nil {
-				if err := <-sent; err != nil {
+				err := <-sent
+				sent = nil
+				if err != nil {
 					return Greeting{}, err
 				}
-				sent = nil
 			}
 			return parseGreeting(text)
 		case verb == verbFail:
 			if sent != nil {
-				if err := g.stopSending(sent); err != nil {
+				err := g.stopSending(sent)
+				sent = nil
+				if err != nil {
 					return Greeting{}, err
 				}
-				sent = nil
 			}
 			return Greeting{}, failure(oneLine(text))
 		case verb == verbSend && sent == nil:
