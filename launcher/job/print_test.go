@@ -154,6 +154,12 @@ func TestPage(t *testing.T) {
 		}
 		require.True(t, found, "-%s is not on the page", o.names[0])
 	}
+	for _, s := range settings {
+		require.Contains(t, string(page), "`"+s.Key+"`")
+	}
+	for _, text := range []string{"gorun -agent -connect HOST:7070 -secret-file", "| 113 |", "SLURM_TASKS_PER_NODE"} {
+		require.Contains(t, string(page), text)
+	}
 	_, rest, _ := strings.Cut(string(page), "```toml\n")
 	doc, _, ok := strings.Cut(rest, "```")
 	require.True(t, ok)
