@@ -389,18 +389,18 @@ func TestPrune(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
 	copyOf := func(c string) string { return cachePrefix + strings.Repeat(c, 64) }
-	make := func(name string, age time.Duration) string {
+	place := func(name string, age time.Duration) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, nil, 0o700))
 		require.NoError(t, os.Chtimes(path, now.Add(-age), now.Add(-age)))
 		return path
 	}
-	mine := make(copyOf("a"), 40*24*time.Hour)
-	make(copyOf("b"), 40*24*time.Hour)
-	make(copyOf("c"), 20*24*time.Hour)
-	make("gorun-notes", 400*24*time.Hour)
-	make(partPrefix+"X", 2*time.Hour)
-	make(partPrefix+"Y", 2*24*time.Hour)
+	mine := place(copyOf("a"), 40*24*time.Hour)
+	place(copyOf("b"), 40*24*time.Hour)
+	place(copyOf("c"), 20*24*time.Hour)
+	place("gorun-notes", 400*24*time.Hour)
+	place(partPrefix+"X", 2*time.Hour)
+	place(partPrefix+"Y", 2*24*time.Hour)
 
 	used := filepath.Join(dir, copyOf("d"))
 	text, err := os.ReadFile("/bin/sleep")

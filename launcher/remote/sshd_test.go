@@ -2,7 +2,6 @@ package remote
 
 import (
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,13 +38,12 @@ func run(t *testing.T, h *testbed.Host, line string) string {
 }
 
 // onHostsNot is the program that this one is, under a path that is only here.
-func onHostsNot(t *testing.T, s *SSH) Executable {
+func onHostsNot(t *testing.T, s *SSH) {
 	t.Helper()
 	exe, err := Self()
 	require.NoError(t, err)
 	exe.Path = "/nonexistent/gorun"
 	s.Executable = exe
-	return exe
 }
 
 func TestSSHD(t *testing.T) {
@@ -131,9 +129,7 @@ func TestSSHDNoRoom(t *testing.T) {
 func TestControlMaster(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
-	dir, err := os.MkdirTemp("/tmp", "weft-cm")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	name := c.Hosts()[0].Name()
 	s.Command = append(s.Command, "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath="+filepath.Join(dir, "s"))
 	defer func() { // by its socket

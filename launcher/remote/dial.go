@@ -1,0 +1,192 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func readFull(conn net.Conn, p []byte) (int, error) { return io.ReadFull(conn, p) }
+
+// newNetConn makes a Conn of a TLS connection, of which r has read.
+func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn) *Conn {
+	n := &netReader{r: r}
+	return &Conn{
+		host: host, peer: peer, r: n, w: conn,
+		end: func() error {
+			// It says good-bye, for which the other end may have no room.
+			t := time.AfterFunc(endGrace, func() { _ = conn.NetConn().Close() })
+			defer t.Stop()
+			_ = conn.Close()
+			return nil
+		},
+		cause: func() error {
+			if err := n.failed(); err != nil {
+				return fmt.Errorf("%s: %w", host, err)
+			}
+			return nil
+		},
+	}
+}
+
+// netReader keeps why a Read has failed.
+type netReader struct {
+	r *bufio.Reader
+
+	mu  sync.Mutex
+	err error
+}
+
+func (n *netReader) Read(p []byte) (int, error) {
+	k, err := n.r.Read(p)
+	if err != nil {
+		n.mu.Lock()
+		n.err = err
+		n.mu.Unlock()
+	}
+	return k, err
+}
+
+// failed is nil where the stream was ended by either end.
+func (n *netReader) failed() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if errors.Is(n.err, io.EOF) || errors.Is(n.err, net.ErrClosed) {
+		return nil
+	}
+	var op *net.OpError
+	if errors.As(n.err, &op) {
+		return op.Err
+	}
+	return n.err
+}
+
+const (
+	firstPause = 50 * time.Millisecond // until the launcher is dialled again
+	lastPause  = time.Second
+)
+
+// Dial connects this agent with the gorun that listens at a TCP address, and greets.
+// Agents and gorun may start in any order: while the name does not resolve or nobody
+// answers there, it tries again, until ctx ends. name is what gorun calls this host;
+// "": by its own name.
+func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, error) {
+	greeting, err := newGreeting(name)
+	if err != nil {
+		return nil, err
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("expected HOST:PORT, found %q: %w", addr, err)
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		conn, err := dial(ctx, addr, secret, greeting)
+		if err == nil {
+			tidy()
+			return conn, nil
+		}
+		err = fmt.Errorf("gorun at %s: %w", addr, err)
+		if !mayPass(err) {
+			return nil, err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+// errRefused is of a gorun, or of one who says so, that another secret belongs to.
+var errRefused = errors.New("it has another secret than this agent")
+
+// mayPass says whether it makes sense to dial again.
+func mayPass(err error) bool {
+	var dns *net.DNSError
+	var op *net.OpError
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &record), errors.As(err, &alert), errors.Is(err, errRefused): // not gorun, or not ours
+		return false
+	case errors.As(err, &dns), errors.As(err, &op):
+		return true
+	}
+	// Who listens has ended, or had no room.
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// dial tries once.
+func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	// The certificate says nothing: the proofs do.
+	conn := tls.Client(raw, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	err = prove(conn, secret, greeting)
+	if !stop() {
+		err = fmt.Errorf("it lets connect, but does not answer: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(addr)
+	return newNetConn(host, greeting, bufio.NewReader(conn), conn), nil
+}
+
+func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
+	if err := conn.Handshake(); err != nil {
+		return err
+	}
+	mine, err := secret.proof(conn, agentLabel)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Write(mine); err != nil {
+		return err
+	}
+	var verdict [1]byte
+	if _, err := readFull(conn, verdict[:]); err != nil {
+		return err
+	}
+	if verdict[0] != verdictKnown {
+		return errRefused
+	}
+	var proof [macBytes]byte
+	if _, err := readFull(conn, proof[:]); err != nil {
+		return err
+	}
+	known, err := secret.check(conn, gorunLabel, proof[:])
+	if err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("it does not prove that it is this agent's: %w", errRefused)
+	}
+	var b strings.Builder
+	if err := greeting.Greet(&b); err != nil {
+		return err
+	}
+	_, err = io.WriteString(conn, b.String())
+	return err
+}

@@ -1,0 +1,80 @@
+package remote
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzOpening reads lines that come before a stream, whole and in bytes.
+func FuzzOpening(f *testing.F) {
+	var b strings.Builder
+	g := Greeting{Hash: strings.Repeat("0a", 32), Hostname: "node", PID: 7, Name: "n"}
+	if err := g.Greet(&b); err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{
+		b.String(), "Welcome" + b.String() + "rest", "weft-agent 1 send Linux x86_64 /a b\n", "weft-agent 1 fail a\r\n",
+		"weft-agent 9 up {}\n", "weft-agent 1 up {}\nweft-agent 1 up null\n", "weft-agent\n\x00\n", strings.Repeat("x", maxNoise+1),
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		read := func(r io.Reader) (said []string, rest []byte, err error) {
+			o := opening{r: bufio.NewReader(r)}
+			for {
+				verb, text, err := o.next()
+				if err != nil {
+					require.Equal(t, o.noise, oneLine(o.noise))
+					require.LessOrEqual(t, o.read, maxNoise+(4<<10))
+					return said, nil, err
+				}
+				said = append(said, verb, text)
+				if verb != verbUp {
+					continue
+				}
+				if g, err := parseGreeting(text); err == nil {
+					var b strings.Builder
+					require.NoError(t, g.Greet(&b))
+					again := opening{r: bufio.NewReader(strings.NewReader(b.String()))}
+					_, text, err := again.next()
+					require.NoError(t, err)
+					h, err := parseGreeting(text)
+					require.NoError(t, err)
+					require.Equal(t, g, h)
+				}
+				rest, err = io.ReadAll(o.r)
+				return said, rest, err
+			}
+		}
+		said, rest, err := read(strings.NewReader(string(in)))
+		said1, rest1, err1 := read(iotest.OneByteReader(strings.NewReader(string(in))))
+		require.Equal(t, said, said1)
+		require.Equal(t, rest, rest1)
+		require.Equal(t, err == nil, err1 == nil)
+		if err != nil {
+			require.False(t, errors.Is(err, os.ErrInvalid))
+		}
+	})
+}
+
+func FuzzTail(f *testing.F) {
+	f.Add([]byte("ssh: connect\r\nConnection closed"), 3)
+	f.Add([]byte("panic: x\n\ngoroutine 1"), 1)
+	f.Fuzz(func(t *testing.T, in []byte, size int) {
+		var whole, parts tail
+		_, _ = whole.Write(in)
+		for size = max(1, size%64); len(in) > 0; in = in[min(size, len(in)):] {
+			_, _ = parts.Write(in[:min(size, len(in))])
+		}
+		require.Equal(t, whole.words(), parts.words())
+		require.Equal(t, whole.words(), oneLine(whole.words()))
+		require.LessOrEqual(t, len(whole.lines), tailLines)
+	})
+}
