@@ -372,19 +372,23 @@ const filesAhead = 1 << 20
 type gate struct {
 	mu   sync.Mutex // guards what follows
 	room sync.Cond
-	full int // links with more than filesAhead
+	full int // links with more than filesAhead, and parts that have not been routed yet
 	over bool
 }
 
 func (g *gate) change(was, is bool) {
-	if was == is {
-		return
+	switch {
+	case is && !was:
+		g.add(1)
+	case was && !is:
+		g.add(-1)
 	}
+}
+
+func (g *gate) add(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if is {
-		g.full++
-	} else if g.full--; g.full == 0 {
+	if g.full += n; g.full == 0 {
 		g.room.Broadcast()
 	}
 }

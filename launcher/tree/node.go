@@ -119,7 +119,14 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 // Do takes a message from gorun, and keeps it. It does not block. What makes no
 // sense at its time is answered by a Log, and has no other effect.
 func (n *Node) Do(m proto.Message) {
+	_, file := m.(proto.FilePart)
+	if file {
+		n.gate.add(1)
+	}
 	n.post(func() {
+		if file {
+			defer n.gate.add(-1)
+		}
 		if err := n.down(m); err != nil {
 			n.up(proto.Log{Index: n.l.Index, Line: err.Error()})
 		}

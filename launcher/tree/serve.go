@@ -29,7 +29,14 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 		if n == nil {
 			return // it is about to say Bye
 		}
+		_, file := m.(proto.FilePart)
+		if file {
+			g.add(1)
+		}
 		n.call(func() {
+			if file {
+				defer g.add(-1)
+			}
 			if up.over() {
 				return
 			}
@@ -37,7 +44,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 				up.fail(err)
 			}
 		})
-		if _, ok := m.(proto.FilePart); ok {
+		if file {
 			g.wait(func() bool { return false }) // ends with the node
 		}
 	}

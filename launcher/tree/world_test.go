@@ -34,16 +34,19 @@ type world struct {
 
 	// How hosts are; set before start.
 	crew   func(c *treetest.Crew)
-	open   func(index int) error                                               // of connecting, after testConnect
-	agent  func(index int, s *treetest.Stream) bool                            // true: it has played the agent
-	mkErr  func(index int) error                                               // of making an agent
-	see    func(w *world, m proto.Message)                                     // of Up, in its goroutine
-	keep   bool                                                                // Output is not consumed at once
-	nodeOf func(index int, cfg *Config)                                        // a last word
-	pipeOf func(index int) *treetest.Pipe                                      // nil: with testLatency
-	opened func(ctx context.Context, h hosts.Host) (s Stream, e error, b bool) //nolint:revive // b: it was done
+	open   func(index int) error                    // of connecting, after testConnect
+	agent  func(index int, s *treetest.Stream) bool // true: it has played the agent
+	mkErr  func(index int) error                    // of making an agent
+	see    func(w *world, m proto.Message)          // of Up, in its goroutine
+	keep   bool                                     // Output is not consumed at once
+	pipeOf func(index int) *treetest.Pipe           // nil: with testLatency
+
+	auto  bool          // coordinate answers, and closes over
+	over  chan struct{} // the job has ended
+	event func()        // called for each message that a crew or the root gets
 
 	mu     sync.Mutex // guards what follows
+	lost   []bool
 	crews  map[int]*treetest.Crew
 	nodes  map[int]*Node
 	pipes  map[int]*treetest.Pipe
@@ -58,7 +61,7 @@ func hostName(i int) string { return "host" + strconv.Itoa(i) }
 
 // newWorld has hosts agents and a root without ranks.
 func newWorld(t *testing.T, count, radix int) *world {
-	w := &world{t: t, hosts: count, ranks: 2, stdin: "none",
+	w := &world{t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
 		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
 	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
 		Hosts: []hosts.Host{{Name: "gorun"}}}
@@ -76,7 +79,7 @@ func (w *world) withRanks() *world {
 
 func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
 	return func(n *Node, emit func(proto.Message)) Crew {
-		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2}
+		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, See: func(proto.Message) { w.event() }}
 		if w.crew != nil {
 			w.crew(c)
 		}
@@ -107,6 +110,10 @@ func (w *world) up(m proto.Message) {
 	if o, ok := m.(proto.Output); ok && !w.keep {
 		w.getRoot().Consumed(o)
 	}
+	w.event()
+	if w.auto {
+		w.coordinate(m)
+	}
 	if w.see != nil {
 		w.see(w, m)
 	}
@@ -128,11 +135,6 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 		w.under--
 		w.mu.Unlock()
 	}()
-	if w.opened != nil {
-		if s, err, ok := w.opened(ctx, h); ok {
-			return s, err
-		}
-	}
 	select {
 	case <-time.After(testConnect):
 	case <-ctx.Done():
@@ -165,9 +167,6 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 				}
 			}
 			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Crew: w.mkCrew(index), Open: w.connect}
-			if w.nodeOf != nil {
-				w.nodeOf(index, &cfg)
-			}
 			return cfg, nil
 		})
 		w.mu.Lock()
@@ -189,6 +188,42 @@ func (w *world) prepare() proto.Prepare {
 	}
 	return p
 }
+
+// coordinate does what gorun does for a job of two fences, in which every host needs
+// one file.
+func (w *world) coordinate(m proto.Message) {
+	root := w.getRoot()
+	switch m := m.(type) {
+	case proto.Up:
+		root.Do(w.prepare())
+	case proto.Prepared:
+		if len(m.Need) == 0 {
+			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all who needed it are lost
+			return
+		}
+		root.Do(proto.FilePart{Hash: testHash, Data: []byte("a")})
+		root.Do(proto.FilePart{Hash: testHash, Data: []byte("b"), Last: true})
+	case proto.Staged:
+		root.Do(proto.Start{})
+	case proto.Fence:
+		root.Do(proto.Release(m))
+		if m.N == 2 {
+			root.Do(proto.Stdin{Data: []byte("input")})
+			root.Do(proto.Stdin{})
+			root.Do(proto.End{Grace: time.Second})
+		}
+	case proto.Lost:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i := range m.Count {
+			w.lost[m.First+i] = true
+		}
+	case proto.Ended:
+		close(w.over)
+	}
+}
+
+const testHash = "0123456789012345678901234567890123456789012345678901234567890123"
 
 // got is how many messages of a kind have come up.
 func got[M proto.Message](w *world) []M {
