@@ -29,6 +29,7 @@ const (
 	base    = "/tmp" // whatever TMPDIR says, so that every keeper finds what others left
 	prefix  = "weft-testbed-"
 	maxBeds = 256
+	allBeds = "10.91.0.0/16"
 )
 
 func bedDir(id int) string           { return fmt.Sprintf("%s/%s%d", base, prefix, id) }
@@ -243,6 +244,7 @@ func (b *bed) plug(number int) (*cell, error) {
 				"addr add "+c.info.Addr+"/24 dev eth0",
 				"link set eth0 up",
 				"route add default via "+b.info.Address,
+				"route add unreachable "+allBeds, // what else this machine may say that it has
 			)
 		})
 	}

@@ -103,7 +103,7 @@ func TestSlurmCancels(t *testing.T) {
 	c := Up(t, 2)
 	env := c.Slurm(t)
 	cmd, job := running(t, c.Hosts()[0], env)
-	require.True(t, sleeping(c))
+	require.Eventually(t, func() bool { return sleeping(c) }, limit, 20*time.Millisecond)
 	output(t, slurmCmd(soon(t), env, "scancel", job))
 	assert.Error(t, cmd.Wait())
 	assert.Eventually(t, func() bool { return !sleeping(c) }, limit, 20*time.Millisecond)

@@ -29,7 +29,9 @@
 //	}
 //
 // Tests of several packages can run at the same time: each process has hosts,
-// names and addresses of its own. To try something by hand, have hosts until you
+// names and addresses of its own. While they do, their names are in /etc/hosts, and
+// a program on this machine sees the links of all of them, which come and go; in a
+// host it sees one network. To try something by hand, have hosts until you
 // interrupt it, which says how to reach them:
 //
 //	go run ./internal/testbed/up 4 --slurm
@@ -39,6 +41,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,9 +67,9 @@ type Cluster struct {
 // Up returns n hosts, 1 to MaxHosts, and makes those that the process does not
 // have yet, which ends a Slurm over fewer. It needs root with CAP_SYS_ADMIN and
 // CAP_NET_ADMIN, iproute2 and the OpenSSH server, without which the test fails; as
-// another user it is skipped. All tests of a process share the hosts: a test that cuts a host
-// off must not be parallel to others. [Main] or [Down] removes them; at the end
-// of the test the hosts that it cut off are joined again.
+// another user it is skipped. All tests of a process share the hosts: a test that
+// cuts a host off must not be parallel to others. [Main] or [Down] removes them;
+// at the end of the test the hosts that it cut off are joined again.
 func Up(t testing.TB, n int) *Cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -210,6 +213,9 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
 	slurmTests.Add(1)
 	t.Cleanup(func() {
+		if c.info.SlurmConf != "" && t.Failed() {
+			t.Log("slurmctld:", tail(filepath.Dir(c.info.SlurmConf)+"/slurmctld.log"))
+		}
 		if slurmTests.Add(-1) > 0 {
 			return
 		}
@@ -233,6 +239,7 @@ func (c *Cluster) StartSlurm() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.info.SlurmConf = in.SlurmConf
 	p := partition(len(c.hosts))
 	return []string{"SLURM_CONF=" + in.SlurmConf, "SLURM_PARTITION=" + p, "SALLOC_PARTITION=" + p, "SBATCH_PARTITION=" + p}, nil
 }
