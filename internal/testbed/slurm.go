@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// slurmLog is the one to look at first, in the cluster's directory.
+const slurmLog = "/slurm/slurmctld.log"
+
 // slurmTimeout is for a Slurm to come up, on a busy machine.
 const slurmTimeout = 60 * time.Second
 
@@ -50,7 +53,7 @@ func (b *bed) slurm(ctx context.Context) error {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			err = fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", nodes, errors.Join(err, ctx.Err()), tail(b.slurmDir()+"/slurmctld.log"))
+			err = fmt.Errorf("slurm: hosts are not idle: %s: %w; %s", nodes, errors.Join(err, ctx.Err()), tail(b.info.Dir+slurmLog))
 			return errors.Join(err, b.endSlurm())
 		}
 	}

@@ -41,7 +41,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -213,8 +212,8 @@ func (c *Cluster) Slurm(t testing.TB) []string {
 	t.Helper()
 	slurmTests.Add(1)
 	t.Cleanup(func() {
-		if c.info.SlurmConf != "" && t.Failed() {
-			t.Log("slurmctld:", tail(filepath.Dir(c.info.SlurmConf)+"/slurmctld.log"))
+		if t.Failed() {
+			t.Log("slurmctld:", tail(c.Dir()+slurmLog))
 		}
 		if slurmTests.Add(-1) > 0 {
 			return
@@ -239,7 +238,6 @@ func (c *Cluster) StartSlurm() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.info.SlurmConf = in.SlurmConf
 	p := partition(len(c.hosts))
 	return []string{"SLURM_CONF=" + in.SlurmConf, "SLURM_PARTITION=" + p, "SALLOC_PARTITION=" + p, "SBATCH_PARTITION=" + p}, nil
 }

@@ -63,6 +63,10 @@ func TestHostsReachEachOther(t *testing.T) {
 		assert.Equal(t, next.Name(), output(t, h.Command(ctx, "ssh", inside...)))
 		assert.Equal(t, next.Name(), output(t, h.Command(ctx, "ssh", next.Name(), "hostname")), "with no configuration named")
 	}
+	out, err := c.Hosts()[0].Command(ctx, "bash", "-c", "exec 3<>/dev/tcp/$0/22", bedAddr((c.info.ID+1)%maxBeds, 1)).CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "No route to host", "in the network of another test")
+
 	// A host also finds the machine, by its name and address.
 	l, err := net.Listen("tcp4", ":0")
 	require.NoError(t, err)
