@@ -53,17 +53,18 @@ lint: bin/golangci-lint generate-check
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
 
-# The other MPI libraries and the C compiler that some tests compare with, and
-# libfabric.
+# The other MPI libraries and the C compiler that some tests compare with,
+# libfabric, and what hosts are made with.
 test-deps:
 	INSTALL=$(INSTALL) tools/install.sh
 	@pkg-config --exists libfabric || { \
 		echo "pkg-config does not find libfabric (Debian, Ubuntu: libfabric-dev): the tests of the libfabric transport DO NOT RUN" >&2; \
 		[ "$(LIBFABRIC)" != yes ]; }
 
+# As root also on several hosts, of namespaces: internal/testbed.
 test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
-	$(if $(tags),$(GO) test -timeout 5m $(UNTAGGED))
+	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
