@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,9 +59,10 @@ type hub struct {
 type peer struct {
 	rank  int
 	conn  net.Conn
-	out   chan []byte // frames to be written; never full, as a rank is in one fence at a time
-	known bool        // has been in a fence
-	left  bool        // has said bye
+	out   chan []byte   // frames to be written; never full, as a rank is in one fence at a time
+	gone  chan struct{} // closed when it is connected no more
+	known bool          // has been in a fence
+	left  bool          // has said bye
 }
 
 // outFrames is the pairs of a fence, a failure and an abort, and one to spare.
@@ -114,7 +116,7 @@ func (h *hub) stranger(c net.Conn) {
 	verdict := wire.TCPBusy
 	if err == nil && !h.closed && h.peers[s.From] == nil {
 		verdict = wire.TCPWelcome
-		p = &peer{rank: int(s.From), conn: c, out: make(chan []byte, outFrames)}
+		p = &peer{rank: int(s.From), conn: c, out: make(chan []byte, outFrames), gone: make(chan struct{})}
 		h.peers[p.rank] = p
 	}
 	h.mu.Unlock()
@@ -128,6 +130,7 @@ func (h *hub) stranger(c net.Conn) {
 	if p == nil {
 		return
 	}
+	defer close(p.gone)
 	_ = c.SetDeadline(time.Time{})
 	h.mu.Lock()
 	if h.closed {
@@ -348,10 +351,10 @@ func failFrame(err error) []byte {
 	return newFrame(frameFail, []byte(text[:min(len(text), maxText)]))
 }
 
-// broadcast sends a frame to all ranks. The caller holds mu.
+// broadcast sends a frame to all ranks that have not left. The caller holds mu.
 func (h *hub) broadcast(frame []byte) {
 	for _, p := range h.peers {
-		if p == nil || h.closed {
+		if p == nil || p.left || h.closed {
 			continue
 		}
 		select {
@@ -382,15 +385,29 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	return nil, h.err  // written before failed was closed
 }
 
-// abort tells all ranks but the one that asks for it to end.
+// abort tells all ranks but the one that asks for it to end. It returns when they
+// have, so that none takes the end of this process, or of that one, for a failure.
 func (h *hub) abort(from, code int, text string) {
 	h.mu.Lock()
 	if from > 0 {
 		h.peers[from].left = true
 	}
 	h.broadcast(newFrame(frameAbort, abortBody(code, fmt.Sprintf("rank %d: %s", from, text))))
+	peers := slices.Clone(h.peers)
 	h.mu.Unlock()
 	h.flush(abortWait)
+	expired := time.NewTimer(abortWait)
+	defer expired.Stop()
+	for _, p := range peers {
+		if p == nil || p.rank == from {
+			continue
+		}
+		select {
+		case <-p.gone:
+		case <-expired.C:
+			return
+		}
+	}
 }
 
 // flush ends the writers, when they have written all or after a time.

@@ -142,8 +142,15 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	}
 }
 
+// abort returns when rank 0 has ended, as the last, or after a time.
 func (s *spoke) abort(_, code int, text string) {
-	_ = s.send(abortWait, frameAbort, abortBody(code, text))
+	if s.send(abortWait, frameAbort, abortBody(code, text)) != nil {
+		return
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(3 * abortWait): // rank 0 takes up to two
+	}
 }
 
 func (s *spoke) close() error {
