@@ -1,0 +1,74 @@
+// Hello is a program for other launchers than gorun to start: every rank says who
+// and where it is, once all have spoken with each other.
+//
+//	srun -n 4 ./hello
+//
+// With "abort N" rank N aborts the job while the others wait for what never
+// comes; with "die N" it is killed then.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+func main() { comm.Main(hello) }
+
+func hello(c *comm.Comm) error {
+	rank, size := c.Rank(), c.Size()
+	sum := []int{rank + 1}
+	if err := comm.Allreduce(c, sum, sum, comm.Sum); err != nil {
+		return err
+	}
+	if want := size * (size + 1) / 2; sum[0] != want {
+		return fmt.Errorf("allreduce: %d, not %d", sum[0], want)
+	}
+	const tag = 1
+	left, right := (rank+size-1)%size, (rank+1)%size
+	from := make([]int, 1000)
+	to := make([]int, len(from))
+	for i := range to {
+		to[i] = rank*len(to) + i
+	}
+	if _, err := comm.Sendrecv(c, to, right, tag, from, left, tag); err != nil {
+		return err
+	}
+	for i, v := range from {
+		if v != left*len(from)+i {
+			return fmt.Errorf("ring: element %d from rank %d is %d", i, left, v)
+		}
+	}
+	if len(os.Args) == 3 {
+		return fail(c, os.Args[1], os.Args[2])
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(fmt.Sprintf("rank %d of %d on %s\n", rank, size, host)) // in one piece
+	return err
+}
+
+func fail(c *comm.Comm, deed, rank string) error {
+	const tag = 2
+	who, err := strconv.Atoi(rank)
+	if err != nil {
+		return err
+	}
+	if c.Rank() == who {
+		switch deed {
+		case "abort":
+			c.Abort(5)
+		case "die":
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return errors.New("hello: abort N or die N")
+	}
+	_, err = comm.Recv(c, make([]int, 1), who, tag)
+	return err
+}

@@ -1,0 +1,45 @@
+package foreign
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mpirun is Open MPI's.
+func mpirun(args ...string) []string {
+	return append([]string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"}, args...)
+}
+
+// remote has mpirun use hosts, two ranks on each.
+func (b *bed) remote(n int, args ...string) []string {
+	return mpirun(append([]string{"--mca", "plm_rsh_agent", b.SSH(), "--mca", "plm", "rsh", "--host", b.over(n, ":2")}, args...)...)
+}
+
+// app is one of the programs of a job: each has its own -x.
+func app(n int, args ...string) []string {
+	return append([]string{"-x", "WEFT_VERBOSE", "-x", "WEFT_BOOTSTRAP_DIR", "-n", strconv.Itoa(n)}, args...)
+}
+
+func TestOpenMPI(t *testing.T) {
+	b := newBed(t)
+	for _, n := range []int{1, 2, 3, 5} {
+		b.ranks(n, 1, "openmpi", mpirun("-n", strconv.Itoa(n), hello)...)
+	}
+	b.ranks(7, hosts, "openmpi", b.remote(hosts, app(7, hello)...)...)
+	b.ranks(4, 2, "openmpi", b.remote(2, append(append(app(1, hello), ":"), app(3, hello)...)...)...)
+	// One program after another meets anew.
+	code, out := b.launch(mpirun("-n", "3", b.script("twice", hello+" && echo between && "+hello))...)
+	require.Zero(t, code, out)
+	require.Len(t, lines(out, "between"), 3, out)
+	require.Len(t, line.FindAllString(out, -1), 6, out)
+}
+
+func TestOpenMPIRefused(t *testing.T) {
+	b := newBed(t)
+	code, out := b.launch(mpirun("-n", "2", "env", "-u", "OMPI_COMM_WORLD_RANK", hello)...)
+	require.NotZero(t, code)
+	require.NotEmpty(t, lines(out, "comm: Init: bootstrap from Open MPI: found OMPI_COMM_WORLD_SIZE=2, but no OMPI_COMM_WORLD_RANK"), out)
+	require.Empty(t, lines(out, "of 1 on"), out)
+}
