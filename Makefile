@@ -44,11 +44,13 @@ vet:
 	$(GO) vet $(PKGS)
 	$(if $(tags),$(GO) vet $(tags) $(PKGS))
 	$(GO) -C bench/peers/plot vet ./...
+	$(GO) -C deploy/kubernetes/validate vet ./...
 
 lint: bin/golangci-lint generate-check
 	bin/golangci-lint config verify
 	bin/golangci-lint run $(PKGS)
 	cd internal/kernel/gen && ../../../bin/golangci-lint run
+	cd deploy/kubernetes/validate && ../../../bin/golangci-lint run
 	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
@@ -66,6 +68,7 @@ test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
+	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # of files that the cache does not look at
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// command is what the first container of a pod runs.
+type command struct {
+	job   *job.Job    // of gorun as launcher; else nil
+	agent job.Options // of gorun as agent: Action is job.Agent
+	sshd  bool
+}
+
+// files are the flags that name files of a pod, which gorun looks at early.
+var files = []string{"secret-file", "hostfile"}
+
+// commandOf reads a command line with gorun's own eyes: its flags exist, and
+// their values are possible, each by itself and together. A hostfile is the one
+// that this text is put into.
+func commandOf(args []string, hostfile string) (command, error) {
+	if len(args) == 0 {
+		return command{}, fmt.Errorf("its first container has no command: it would be the image's")
+	}
+	switch path.Base(args[0]) {
+	case "sshd":
+		return command{sshd: true}, nil
+	case "gorun":
+	default:
+		return command{}, fmt.Errorf("its first container runs %q, which is neither gorun nor sshd", args[0])
+	}
+	args = slices.Clone(args[1:])
+	restore, remove, err := standIn(args, hostfile)
+	if err != nil {
+		return command{}, err
+	}
+	defer remove()
+	j, opts, err := job.Parse(args, nil)
+	if err != nil {
+		return command{}, fmt.Errorf("gorun would not take its arguments: %w", err)
+	}
+	switch {
+	case opts.Action == job.Agent:
+		opts.SecretFile = restore(opts.SecretFile)
+		return command{agent: opts}, nil
+	case opts.Action != job.Run:
+		return command{}, fmt.Errorf("gorun would start nothing")
+	}
+	j.SecretFile, j.Hostfile = restore(j.SecretFile), restore(j.Hostfile)
+	return command{job: j}, nil
+}
+
+// standIn has flags name files that exist instead of those of a pod. restore
+// gives their names back.
+func standIn(args []string, hostfile string) (restore func(string) string, remove func(), err error) {
+	dir, err := os.MkdirTemp("", "weft-validate-")
+	if err != nil {
+		return nil, nil, err
+	}
+	was := make(map[string]string)
+	for i, a := range args {
+		name, value, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if !strings.HasPrefix(a, "-") || !slices.Contains(files, name) || !joined && i+1 == len(args) {
+			continue
+		}
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(hostfile), 0o600); err != nil {
+			_ = os.RemoveAll(dir)
+			return nil, nil, err
+		}
+		if joined {
+			args[i] = "-" + name + "=" + file
+		} else {
+			value, args[i+1] = args[i+1], file
+		}
+		was[file] = value
+	}
+	restore = func(file string) string {
+		if w, ok := was[file]; ok {
+			return w
+		}
+		return file
+	}
+	return restore, func() { _ = os.RemoveAll(dir) }, nil
+}
