@@ -23,6 +23,8 @@ type child struct {
 	out  *os.File // what it writes
 	errs tail     // what it says
 
+	grace time.Duration // for it to end by itself, then again after SIGTERM
+
 	mu   sync.Mutex
 	gone bool // it is about to be reaped: pid may become another's
 
@@ -31,7 +33,7 @@ type child struct {
 }
 
 const (
-	endGrace  = 300 * time.Millisecond // for a child to end by itself, then again after SIGTERM
+	endGrace  = 300 * time.Millisecond // a child's, as a rule
 	causeWait = time.Second            // for a child to end when its stream has
 	wordsWait = 100 * time.Millisecond // for what it has said to be read, where another keeps stderr open
 )
@@ -39,7 +41,7 @@ const (
 // start starts a process in a session of its own, hence without a terminal to ask a
 // question on. It gets SIGKILL when this process dies.
 func start(argv, env []string, note func(line string)) (*child, error) {
-	c := &child{name: filepath.Base(argv[0]), ended: make(chan struct{})}
+	c := &child{name: filepath.Base(argv[0]), grace: endGrace, ended: make(chan struct{})}
 	c.errs.note = note
 	var ends [6]*os.File // in, out, errs: what is read, what is written
 	for i := 0; i < len(ends); i += 2 {
@@ -139,7 +141,7 @@ func (c *child) end() error {
 	_ = c.in.Close()
 	_ = c.out.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if c.wait(endGrace) {
+		if c.wait(c.grace) {
 			return nil
 		}
 		c.signal(sig)

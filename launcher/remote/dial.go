@@ -17,7 +17,8 @@ import (
 func readFull(conn net.Conn, p []byte) (int, error) { return io.ReadFull(conn, p) }
 
 // newNetConn makes a Conn of a TLS connection, of which r has read.
-func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn) *Conn {
+// otherwise is asked why the stream has ended where the network does not say; or nil.
+func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func() error) *Conn {
 	n := &netReader{r: r}
 	return &Conn{
 		host: host, peer: peer, r: n, w: conn,
@@ -29,7 +30,13 @@ func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn) *Co
 			return nil
 		},
 		cause: func() error {
-			if err := n.failed(); err != nil {
+			err := n.failed()
+			if otherwise != nil {
+				if why := otherwise(); why != nil {
+					err = why
+				}
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", host, err)
 			}
 			return nil
@@ -82,6 +89,9 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	greeting, err := newGreeting(name)
 	if err != nil {
 		return nil, err
+	}
+	if exe, err := Self(); err == nil {
+		removeBroadcast(exe)
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -151,7 +161,7 @@ func dial(ctx context.Context, addr string, secret Secret, greeting Greeting) (*
 		return nil, err
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	return newNetConn(host, greeting, bufio.NewReader(conn), conn), nil
+	return newNetConn(host, greeting, bufio.NewReader(conn), conn, nil), nil
 }
 
 func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {

@@ -20,6 +20,9 @@ type Listener struct {
 	// Log is told of who was turned away; nil: nobody is. It is set before Accept is
 	// called first.
 	Log func(line string)
+	// Cause is asked why the stream of an agent has ended, as Step.Cause; nil: nobody
+	// is. It is set before Accept is called first.
+	Cause func() error
 
 	secret Secret
 	tcp    net.Listener
@@ -263,7 +266,7 @@ func (l *Listener) meet(s *stranger) error {
 	if host == "" {
 		host = peer.Hostname
 	}
-	c := newNetConn(host, peer, lines.r, conn)
+	c := newNetConn(host, peer, lines.r, conn, l.Cause)
 	l.dismiss(s)
 	select {
 	case l.proven <- c:

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -54,7 +55,7 @@ func agentMain(args []string) int {
 	if len(args) > 1 && args[0] == "-gorun" {
 		return connect(args[1])
 	}
-	conn, err := Stdio("")
+	conn, err := agentConn(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -85,6 +86,19 @@ func agentMain(args []string) int {
 			return 1
 		}
 	}
+}
+
+func agentConn(args []string) (*Conn, error) {
+	if len(args) < 4 || args[0] != "-connect" {
+		return Stdio("")
+	}
+	secret, err := ReadSecret(args[3])
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return Dial(ctx, args[1], secret, os.Getenv("SLURMD_NODENAME"))
 }
 
 func openFiles() map[string]bool {

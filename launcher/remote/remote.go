@@ -10,10 +10,12 @@
 // executable, its host's name and its pid. SSH.Open and Listener.Accept return
 // when they have read that.
 //
-// What main has to do for an agent that comes by ssh:
+// What main has to do for an agent:
 //
 //	gorun -agent -hash   PrintHash(os.Stdout), and no more
 //	gorun -agent         conn, err := Stdio("")
+//	gorun -agent -connect HOST:PORT -secret-file FILE
+//	                     Dial(ctx, HOST:PORT, secret, os.Getenv("SLURMD_NODENAME"))
 package remote
 
 import (

@@ -224,8 +224,8 @@ func TestSilence(t *testing.T) {
 	p.ssh.Timeout = 50 * time.Millisecond
 	require.Equal(t, "node: did not answer within 50ms", refuse(t, &p.ssh, node))
 	p = fakeSSH(t, "sh", "trap '' TERM; echo Password: ; echo waiting >&2; touch \"$HOME/waits\"; sleep 1000 & sleep 1000; :")
-	p.ssh.Timeout = time.Second
-	require.Equal(t, `node: did not answer within 1s: waiting; what came instead begins with "Password:"`, refuse(t, &p.ssh, node))
+	p.ssh.Timeout = 2 * time.Second
+	require.Equal(t, `node: did not answer within 2s: waiting; what came instead begins with "Password:"`, refuse(t, &p.ssh, node))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	p.ssh.Timeout = time.Minute
@@ -269,7 +269,6 @@ func TestCause(t *testing.T) {
 // TestClose unblocks a Read and a Write, and ends an ssh that does not want to.
 func TestClose(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
-	p.ssh.Command = append(p.ssh.Command, "x")
 	stubborn := filepath.Join(p.dir, "stubborn")
 	require.NoError(t, os.WriteFile(stubborn, []byte("#!/bin/sh\ntrap '' TERM\necho 'weft-agent 1 up {\"hash\":\""+strings.Repeat("00", 32)+"\",\"host\":\"x\",\"pid\":1}'\nsleep 1000 & sleep 1000\n"), 0o700))
 	p.ssh.Command, p.ssh.Agent = []string{stubborn}, "x"

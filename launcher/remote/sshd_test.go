@@ -89,17 +89,17 @@ func TestSSHDKill(t *testing.T) {
 func TestSSHDRefuses(t *testing.T) {
 	c := testbed.Up(t, 1)
 	s := realSSH(t, c)
-	s.Timeout = 3 * time.Second
 	text := refuse(t, s, hosts.Host{Name: c.PasswordHost()})
 	require.Contains(t, text, "Permission denied (password")
 	text = refuse(t, s, hosts.Host{Name: c.Hosts()[0].Name(), Port: 1})
 	require.Contains(t, text, "ssh: connect to host "+c.Hosts()[0].Address()+" port 1: Connection refused")
 	text = refuse(t, s, hosts.Host{Name: "no-such-host.invalid"})
 	require.Contains(t, text, "ssh: Could not resolve hostname no-such-host.invalid")
+	s.Timeout = 3 * time.Second // ssh has two, and says so, unless the machine is slow
 	text = refuse(t, s, hosts.Host{Name: c.BlackHole()})
-	require.Contains(t, text, "timed out")
+	require.Regexp(t, "timed out|did not answer", text)
 	text = refuse(t, s, hosts.Host{Name: c.Unused()})
-	require.Regexp(t, "timed out|No route to host", text)
+	require.Regexp(t, "timed out|No route to host|did not answer", text)
 	s.Command = append(s.Command, "-o", "ConnectTimeout=60")
 	s.Timeout = time.Second
 	require.Equal(t, c.BlackHole()+": did not answer within 1s", refuse(t, s, hosts.Host{Name: c.BlackHole()}))

@@ -1,0 +1,248 @@
+package remote
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Srun starts agents in an allocation of Slurm, one on each of some nodes, as
+//
+//	gorun -agent -connect HOST:PORT -secret-file -
+//
+// They read the secret from stdin, which srun passes on to all of them, and dial in
+// to a Listener; main gives Dial the value of SLURMD_NODENAME for a name.
+//
+// When Slurm ends the job, by scancel or at its limit of time, the agents get SIGTERM
+// and some time after that SIGKILL. Their streams end then, or they have said why
+// before, and srun ends with a line about it, which Cause has. An agent that ends
+// badly ends all.
+type Srun struct {
+	// Command is srun and its first arguments; nil: srun.
+	Command []string
+	// Nodes are the nodes' names, as Slurm has them.
+	Nodes []string
+	// Connect is where the agents find gorun.
+	Connect string
+	Secret  Secret
+	// Agent is the path of gorun on the nodes; "": as it is here.
+	Agent string
+	// CopyTo is a directory of the nodes' own that gorun is copied to first, as /tmp;
+	// the agents remove what they were started from. "": it is there already.
+	CopyTo string
+	// Log is told what srun and the agents write, a line at a time; nil: nobody is.
+	Log func(line string)
+	// Executable is what is run; the zero Executable: this program.
+	Executable Executable
+}
+
+// Step is an srun that runs.
+type Step struct {
+	child *child
+	words srunWords
+	read  chan struct{} // its stdout has been read
+}
+
+const (
+	// broadcastPrefix is what a copy for one step begins with; hash and a word of the
+	// step's own follow.
+	broadcastPrefix = "weft-gorun-"
+	stepGrace       = 2 * time.Second // for the agents to end, and Slurm to notice
+)
+
+// Start starts srun. The agents dial in when they are there, see [Step.Context].
+func (s *Srun) Start() (*Step, error) {
+	exe := s.Executable
+	if exe.Path == "" {
+		var err error
+		if exe, err = Self(); err != nil {
+			return nil, err
+		}
+	}
+	if len(s.Nodes) == 0 {
+		return nil, errors.New("srun: no nodes")
+	}
+	st := &Step{read: make(chan struct{})}
+	note := func(line string) {
+		st.words.note(line)
+		if s.Log != nil {
+			s.Log(line)
+		}
+	}
+	// Another step of the same allocation may be under way, gorun's own among them. An
+	// srun that does not know the variable needs none.
+	c, err := start(s.argv(exe), append(os.Environ(), "SLURM_OVERLAP=1"), note)
+	if err != nil {
+		return nil, err
+	}
+	c.grace = stepGrace
+	st.child = c
+	go func() { // ends with srun; Close waits
+		defer close(st.read)
+		out := tail{note: note}
+		_, _ = io.Copy(&out, c.out)
+		out.flush()
+	}()
+	// It fits in the pipe, so this does not wait for srun.
+	_, err = io.WriteString(c.in, s.Secret.Text()+"\n")
+	if err = errors.Join(err, c.in.Close()); err != nil {
+		cause := st.Cause()
+		_ = st.Close()
+		if cause != nil {
+			err = cause
+		}
+		return nil, err
+	}
+	return st, nil
+}
+
+// argv is the command line of srun. Numbers stand there although they follow from the
+// nodes: SLURM_NTASKS and the like are the allocation's.
+func (s *Srun) argv(exe Executable) []string {
+	argv := []string{"srun"}
+	if len(s.Command) > 0 {
+		argv = append([]string(nil), s.Command...)
+	}
+	n := strconv.Itoa(len(s.Nodes))
+	argv = append(argv, "--nodes="+n, "--ntasks="+n, "--ntasks-per-node=1", "--nodelist="+strings.Join(s.Nodes, ","),
+		"--kill-on-bad-exit", "--mpi=none", "--cpu-bind=none", "--input=all")
+	path := exe.Path
+	switch {
+	case s.CopyTo != "":
+		argv = append(argv, "--bcast="+filepath.Join(s.CopyTo, broadcastPrefix+exe.Hash+"-"+rand.Text()))
+	case s.Agent != "":
+		path = s.Agent
+	}
+	return append(argv, path, "-agent", "-connect", s.Connect, "-secret-file", "-")
+}
+
+// removeBroadcast removes the executable of an agent that was copied for it alone.
+func removeBroadcast(exe Executable) {
+	if strings.HasPrefix(filepath.Base(exe.Path), broadcastPrefix+exe.Hash+"-") {
+		_ = os.Remove(exe.Path)
+	}
+}
+
+// Context is parent until srun ends, which is an error then: as long as agents have
+// not dialled in, and Accept is waited for. cancel releases what it holds.
+func (st *Step) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, stop := context.WithCancelCause(parent)
+	go func() { // ends by cancel, with parent, or with srun
+		select {
+		case <-st.child.ended:
+			stop(st.Cause())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { stop(nil) }
+}
+
+// Cause is why srun has ended, or what it says of an agent that has; nil: it does not
+// know. It may take a second.
+func (st *Step) Cause() error {
+	ended := st.child.wait(causeWait)
+	if words := st.words.best(); words != "" {
+		if !strings.HasPrefix(words, "srun: ") && !strings.HasPrefix(words, "slurm") {
+			words = "srun: " + words
+		}
+		return errors.New(words)
+	}
+	if !ended {
+		return nil
+	}
+	return fmt.Errorf("srun has ended (%s), and the agents with it", st.child.state)
+}
+
+// Done is closed when srun has ended.
+func (st *Step) Done() <-chan struct{} { return st.child.ended }
+
+// Close waits a moment for srun to end, after the agents', then ends it.
+func (st *Step) Close() error {
+	_ = st.child.in.Close()
+	if !st.child.wait(stepGrace) {
+		_ = st.child.end()
+	}
+	_ = st.child.out.Close()
+	<-st.read
+	return nil
+}
+
+// srunWords chooses the line of srun's that says best why it has ended: consequences
+// of all kinds follow on a cause.
+type srunWords struct {
+	mu    sync.Mutex
+	line  string
+	value int
+}
+
+func (w *srunWords) note(line string) {
+	value := 0
+	slurm := strings.HasPrefix(line, "srun: ") || strings.HasPrefix(line, "slurm")
+	is := func(what string) bool { return strings.Contains(line, what) }
+	switch {
+	case is(" lacks support for cpu binding"):
+	case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+		value = 9
+	case is(" DUE TO "): // TIME LIMIT, NODE FAILURE, PREEMPTION
+		value = 8
+	case !slurm:
+		value = 6 // an agent's
+	case !is("error: "):
+		value = 1
+	case is(": Terminated"):
+		value = 2
+	case is(": Exited with exit code "):
+		value = 3
+	case is(" CANCELLED AT "):
+		value = 4
+	case is(": task ") || is(": tasks "): // Killed, and the like
+		value = 5
+	default:
+		value = 7
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if value > w.value {
+		w.line, w.value = line, value
+	}
+}
+
+func (w *srunWords) best() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.line
+}
+
+// Salloc is the command line that gets an allocation for np ranks and runs gorun in
+// it, with the same arguments. args are the user's for salloc; where they say how
+// large it is to be, np does not count. np is 0 where it is not known.
+func Salloc(args []string, np int, self string, argv []string) []string {
+	line := append([]string{"salloc"}, args...)
+	if np > 0 && !sized(args) {
+		line = append(line, "--ntasks="+strconv.Itoa(np))
+	}
+	return append(append(line, self), argv...)
+}
+
+// sized says whether arguments of salloc give a number of tasks or nodes.
+func sized(args []string) bool {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		switch name {
+		case "--ntasks", "--nodes", "--nodelist", "--nodefile", "--ntasks-per-node":
+			return true
+		}
+		if len(arg) > 1 && arg[0] == '-' && strings.ContainsRune("nNwF", rune(arg[1])) {
+			return true
+		}
+	}
+	return false
+}

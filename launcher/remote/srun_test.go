@@ -1,0 +1,177 @@
+package remote
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+)
+
+// slurm is an Srun over two hosts, and a listener for their agents.
+func slurm(t *testing.T) (*testbed.Cluster, *Srun, *Listener) {
+	t.Helper()
+	c := testbed.Up(t, 2)
+	for _, v := range c.Slurm(t) {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	secret := NewSecret()
+	l, err := Listen(c.Address()+":0", secret)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return c, &Srun{Nodes: c.Names(), Connect: l.Addr().String(), Secret: secret}, l
+}
+
+// dialled starts the agents and waits for them.
+func dialled(t *testing.T, s *Srun, l *Listener) (*Step, map[string]*Conn, error) {
+	t.Helper()
+	step, err := s.Start()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, step.Close()) })
+	l.Cause = step.Cause
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ctx, stop := step.Context(ctx)
+	defer stop()
+	conns := map[string]*Conn{}
+	for range s.Nodes {
+		conn, err := l.Accept(ctx)
+		if err != nil {
+			return step, conns, err
+		}
+		t.Cleanup(func() { require.NoError(t, conn.Close()) })
+		conns[conn.Host()] = conn
+	}
+	return step, conns, nil
+}
+
+func TestSrun(t *testing.T) {
+	c, s, l := slurm(t)
+	step, conns, err := dialled(t, s, l)
+	require.NoError(t, err)
+	for _, h := range c.Hosts() {
+		conn := conns[h.Name()]
+		require.NotNil(t, conn, h.Name())
+		require.Equal(t, "hello", echo(t, conn, "hello"))
+		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })
+		require.Len(t, agents, 1)
+		require.Equal(t, []string{"-agent", "-connect", s.Connect, "-secret-file", "-"}, agents[0].Args[1:])
+		environ, err := os.ReadFile("/proc/" + strconv.Itoa(conn.Peer().PID) + "/environ")
+		require.NoError(t, err)
+		require.NotContains(t, string(environ), s.Secret.Text())
+	}
+	for _, conn := range conns {
+		require.NoError(t, conn.Close())
+	}
+	require.NoError(t, step.Close())
+	<-step.Done()
+}
+
+// TestSrunCopy has srun bring gorun to where it is not.
+func TestSrunCopy(t *testing.T) {
+	c, s, l := slurm(t)
+	s.CopyTo = c.Private() // another one in each host
+	_, conns, err := dialled(t, s, l)
+	require.NoError(t, err)
+	for _, h := range c.Hosts() {
+		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conns[h.Name()].Peer().PID })
+		require.Len(t, agents, 1)
+		require.True(t, strings.HasPrefix(agents[0].Exe, c.Private()+"/"+broadcastPrefix), agents[0].Exe)
+		require.Empty(t, run(t, h, "ls -A "+c.Private()))
+		require.Equal(t, "hello", echo(t, conns[h.Name()], "hello"))
+	}
+}
+
+// TestSrunFails has no agents come, or not all.
+func TestSrunFails(t *testing.T) {
+	t.Run("no gorun", func(t *testing.T) {
+		_, s, l := slurm(t)
+		s.Agent = "/nonexistent/gorun"
+		_, _, err := dialled(t, s, l)
+		require.ErrorContains(t, err, "/nonexistent/gorun: No such file or directory")
+	})
+	t.Run("no node", func(t *testing.T) {
+		_, s, l := slurm(t)
+		s.Nodes = []string{"no-such-node"}
+		_, _, err := dialled(t, s, l)
+		require.ErrorContains(t, err, "srun: error: ")
+	})
+	t.Run("wrong secret", func(t *testing.T) {
+		_, s, l := slurm(t)
+		s.Secret = NewSecret()
+		_, _, err := dialled(t, s, l)
+		require.ErrorContains(t, err, errRefused.Error())
+	})
+}
+
+// TestSrunEnds kills an agent, and has Slurm cancel the job.
+func TestSrunEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, conn *Conn){
+		"agent exits": func(t *testing.T, conn *Conn) {
+			_, err := io.WriteString(conn, "exit 3 no more memory\n")
+			require.NoError(t, err)
+		},
+		"scancel": func(t *testing.T, _ *Conn) {
+			out, err := exec.Command("scancel", "--name="+filepath.Base(binary(t))).CombinedOutput()
+			require.NoError(t, err, string(out))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s, l := slurm(t)
+			_, conns, err := dialled(t, s, l)
+			require.NoError(t, err)
+			conn := conns[c.Names()[0]]
+			end(t, conn)
+			for _, conn := range conns {
+				_, _ = io.Copy(io.Discard, conn)
+			}
+			says := map[string]string{"agent exits": "srun: no more memory", "scancel": "CANCELLED"}[name]
+			require.ErrorContains(t, conn.Cause(), c.Names()[0]+": ")
+			require.ErrorContains(t, conn.Cause(), says)
+		})
+	}
+}
+
+func TestSrunWords(t *testing.T) {
+	for _, test := range []struct{ lines, best string }{
+		{"srun: cluster configuration lacks support for cpu binding", ""},
+		{"srun: error: n1: task 0: Exited with exit code 3|gorun: no memory|srun: Force Terminated StepId=2.5", "gorun: no memory"},
+		{"slurmstepd: error: execve(): /x: No such file|srun: error: n1: task 0: Exited with exit code 2", "slurmstepd: error: execve(): /x: No such file"},
+		{"srun: error: n2: task 1: Killed|slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***", "srun: error: n2: task 1: Killed"},
+		{"a warning|slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***", "slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***"},
+	} {
+		var w srunWords
+		for line := range strings.SplitSeq(test.lines, "|") {
+			w.note(line)
+		}
+		require.Equal(t, test.best, w.best())
+	}
+	_, err := (&Srun{Nodes: []string{"n"}, Command: []string{"no-such-srun"}, Secret: NewSecret()}).Start()
+	require.EqualError(t, err, "no-such-srun cannot be started: executable file not found in $PATH")
+}
+
+func TestSalloc(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		np   int
+		line string
+	}{
+		{"", 4, "salloc --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-p main", 4, "salloc -p main --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-N2", 4, "salloc -N2 /bin/gorun -n 4 ./prog"},
+		{"--nodes=2", 4, "salloc --nodes=2 /bin/gorun -n 4 ./prog"},
+		{"-t 5", 0, "salloc -t 5 /bin/gorun -n 4 ./prog"},
+	} {
+		line := Salloc(strings.Fields(test.args), test.np, "/bin/gorun", []string{"-n", "4", "./prog"})
+		require.Equal(t, test.line, strings.Join(line, " "))
+	}
+}
