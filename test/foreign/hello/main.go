@@ -50,7 +50,7 @@ func hello(c *comm.Comm) error {
 	if err != nil {
 		return err
 	}
-	_, err = os.Stdout.WriteString(fmt.Sprintf("rank %d of %d on %s\n", rank, size, host)) // in one piece
+	_, err = fmt.Printf("rank %d of %d on %s\n", rank, size, host)
 	return err
 }
 
