@@ -184,7 +184,7 @@ func TestFair(t *testing.T) {
 			require.Greater(t, n, 50, i)
 		}
 		for range w.hosts {
-			<-errs
+			require.ErrorIs(t, <-errs, errOver)
 		}
 	})
 }
