@@ -11,11 +11,11 @@ import (
 )
 
 func TestBinding(t *testing.T) {
-	cpus := allowedCPUs()
+	cpus := place.Allowed()
 	if len(cpus) < 2 {
 		t.Skip("one core")
 	}
-	topo := readTopology("/sys/devices/system", cpus)
+	topo := place.Here()
 	for _, bind := range []job.Bind{job.BindCore, job.BindNUMA, job.BindNone} {
 		j := testJob(3, "place")
 		j.Bind = bind
@@ -23,16 +23,16 @@ func TestBinding(t *testing.T) {
 		require.Zero(t, res.ExitCode, stderr)
 		lines := sortedLines(out)
 		for r := range 3 {
-			where := topo.place(bind, r, 3)
+			where := topo.Place(bind, r, 3)
 			got := strings.Fields(lines[r]) // rank cpus LIST procs N
 			if where == nil {
 				where = cpus
 			}
 			require.Equal(t, where, place.ParseCPUs(got[2]), lines[r])
-			require.Equal(t, fmt.Sprint(topo.maxprocs(topo.place(bind, r, 3), 3)), got[4])
+			require.Equal(t, fmt.Sprint(topo.MaxProcs(topo.Place(bind, r, 3), 3)), got[4])
 		}
 	}
-	require.Equal(t, cpus, allowedCPUs(), "binding ranks binds only them")
+	require.Equal(t, cpus, place.Allowed(), "binding ranks binds only them")
 }
 
 func TestGOMAXPROCS(t *testing.T) {
@@ -41,7 +41,7 @@ func TestGOMAXPROCS(t *testing.T) {
 		job            int
 		want           string
 	}{
-		{"", "", 0, fmt.Sprint(max(2, len(allowedCPUs())))},
+		{"", "", 0, fmt.Sprint(max(2, len(place.Allowed())))},
 		{"1", "", 0, "1"},
 		{"", "7", 0, "7"},
 		{"1", "7", 0, "7"},
@@ -57,29 +57,4 @@ func TestGOMAXPROCS(t *testing.T) {
 		_, out, stderr := runJob(t, j)
 		require.True(t, strings.HasSuffix(out, " procs "+c.want+"\n"), "%v: %s%s", c, out, stderr)
 	}
-}
-
-func TestLayout(t *testing.T) {
-	l, err := newLayout(16, false)
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, l.base, firstPort)
-	require.Less(t, l.base+15, ephemeralFloor())
-	require.Len(t, l.fds, 16)
-	var many []*layout
-	for range 8 { // no two have a port in common
-		m, err := newLayout(16, true)
-		require.NoError(t, err)
-		many = append(many, m)
-	}
-	for _, m := range many {
-		m.close()
-	}
-	l.close()
-	l.close()
-
-	l, err = scatteredLayout(4, true)
-	require.NoError(t, err)
-	require.Zero(t, l.base)
-	require.Len(t, l.addrs, 4)
-	l.close()
 }

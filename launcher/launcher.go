@@ -1,6 +1,19 @@
-// Package launcher runs a job: it builds or finds the programs, lays out
-// addresses, starts the ranks, carries their input and output, serves PMI-1 to
-// them, passes signals on, and ends with the job's exit code. One machine.
+// Package launcher runs a job: it finds the hosts, builds or finds the programs,
+// connects with an agent on each host, places the ranks, has them started, carries
+// their input and output, and ends with the job's exit code.
+//
+//	Run ── session: what lasts as long as the job
+//	          │       programs, writer, signals, report
+//	          └─ run: one start of the job, of which there are several where it is
+//	               │  to be restarted
+//	               │
+//	             tree.Node ── crew: the ranks of this host
+//	               │ │ │
+//	              agents: the same Node, and a crew, on other hosts
+//
+// Packages below it: job says what is to be done, hosts which machines there are,
+// place which rank runs where, remote how to reach a host, tree how agents speak
+// with each other and with gorun, proto what they say, crew runs ranks.
 package launcher
 
 import (
@@ -8,13 +21,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/crew"
 	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,8 +43,8 @@ type Stdio struct {
 type Result struct {
 	// ExitCode is what gorun exits with: 0; the first failure's exit code, or
 	// 128+signal; 124 after the job's timeout; 127 or 126 for a program that
-	// does not exist or cannot be executed; 1 for one that cannot be built;
-	// 2 for a job that makes no sense.
+	// does not exist or cannot be executed; 1 for one that cannot be built, or
+	// for a host that fails; 2 for a job that makes no sense.
 	ExitCode int
 	// Failure is the first failure in time; nil where the job ended well.
 	// Run has already written it to Stdio.Err.
@@ -39,14 +53,14 @@ type Result struct {
 
 // Failure says what failed first.
 type Failure struct {
-	Rank     int            // -1: the job as a whole (timeout, build, cancellation)
+	Rank     int            // -1: the job as a whole (timeout, build, cancellation, a host)
 	Host     string         // where the rank ran
 	Program  string         // as the job names it
 	PID      int            // 0: it never started
 	ExitCode int            // of the rank; 0 where Signal ended it
 	Signal   syscall.Signal // that ended the rank; 0: none
 	Reason   string         // why, where a code or a signal does not say it: an abort's reason, "exited without Finalize"
-	Stderr   []string       // the rank's last lines of stderr, at most ten
+	Stderr   []string       // the rank's last lines of stderr: a panic, or at most ten
 }
 
 // Run runs a job to its end and returns when every process of it has ended and
@@ -60,281 +74,181 @@ type Failure struct {
 //
 // A process runs one job at a time: Run makes it the reaper of its orphaned
 // descendants. It starts this executable once more as a watchdog, which takes
-// over in this package's init: callers need do nothing for that.
+// over in package crew's init: callers need do nothing for that. On other hosts
+// this executable runs as an agent; see [Agent].
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
-	r := &run{
-		job: j, id: bootstrap.NewJobID(), host: hostname(), stderr: stdio.Err, begun: time.Now(),
-		ep: -1, wake: -1, again: make(chan struct{}, 1), forked: make(chan struct{}), over: make(chan struct{}), wd: &watchdog{},
-	}
-	if r.stderr == nil {
-		r.stderr = io.Discard
-	}
-	signals, stopSignals := catchSignals()
+	s := &session{ctx: ctx, job: j, stdio: stdio, host: hostname(), begun: time.Now()}
+	var stopSignals func()
+	s.signals, stopSignals = catchSignals()
 	defer stopSignals()
-	defer r.close()
-
-	p, err := r.prepare(ctx, signals)
-	if err != nil {
-		return r.unstarted(err)
-	}
-	in, err := r.open(p, stdio)
-	if err != nil {
-		return r.unstarted(err)
-	}
-	restore := becomeReaper()
+	s.out = newWriter(stdio.Out, stdio.Err, j.OutputDir)
+	id := bootstrap.NewJobID()
+	s.watchdog = crew.StartWatchdog(id)
+	restore := crew.BecomeReaper()
 	defer restore()
+	if j.Timeout > 0 {
+		s.deadline = s.begun.Add(j.Timeout)
+	}
 
-	relayed, done := make(chan struct{}), make(chan struct{})
-	go r.output.loop() // ends in finish
-	go r.forkAll(p)    // ends in finish
-	go func() {        // ends with done
-		defer close(relayed)
-		r.relay(ctx, signals, done)
-	}()
-	r.control()
-	r.finish(in)
-	close(done)
-	<-relayed
-	return r.result()
-}
-
-// prepare checks the job, and finds or builds its programs.
-func (r *run) prepare(ctx context.Context, signals <-chan os.Signal) (*plan, error) {
-	j := r.job
-	np := j.NP()
-	if np < 1 {
-		return nil, &startError{exitUsage, "the job has no ranks"}
-	}
-	for _, app := range j.Apps {
-		if app.NP < 1 {
-			return nil, &startError{exitUsage, fmt.Sprintf("%s: %d ranks", app.Program, app.NP)}
-		}
-		if st, err := os.Stat(app.Wdir); app.Wdir != "" && (err != nil || !st.IsDir()) {
-			return nil, &startError{exitFailed, fmt.Sprintf("working directory %s: no such directory", app.Wdir)}
-		}
-	}
-	p := newPlan(j)
-	if err := r.checkSlots(np, p.topo); err != nil {
-		return nil, err
-	}
-	if err := r.checkFiles(np); err != nil {
-		return nil, err
-	}
-	if j.OutputDir != "" {
-		if err := os.MkdirAll(j.OutputDir, 0o777); err != nil {
-			return nil, &startError{exitFailed, err.Error()}
-		}
-	}
-	r.wd = startWatchdog(r.id)
-	if wantsLibfabric(j.Params) {
-		r.wd.tell("segments", strconv.FormatInt(r.begun.UnixNano(), 10))
-	}
-	found := &programs{stderr: r.stderr, newDir: r.tempDir, mark: bootstrap.EnvJobID + "=" + r.id, libfabric: wantsLibfabric(j.Params)}
-	bctx, stop := buildContext(ctx, signals)
-	var err error
-	for i, app := range j.Apps {
-		path, _ := lookupEnv(p.env[i], "PATH")
-		var exe string
-		if exe, err = found.resolve(bctx, app, path); err != nil {
+	v := s.prepare(id)
+	for v == nil {
+		r := newRun(s, id)
+		v = r.execute()
+		s.report.add(r, v)
+		if !s.again(r, v) {
 			break
 		}
-		arg0 := app.Program
-		if found.dir != "" && strings.HasPrefix(exe, found.dir) {
-			arg0 = exe
-		}
-		p.path = append(p.path, exe)
-		r.path = append(r.path, exe)
-		p.argv = append(p.argv, append([]string{arg0}, app.Args...))
+		v, id = nil, bootstrap.NewJobID()
+		s.watchdog.Job(id)
 	}
-	if sig := stop(); sig != 0 {
-		return nil, &startError{exitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
-	}
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if found.dir != "" {
-		r.verbose("built after %v", time.Since(r.begun).Round(time.Millisecond))
-	}
-	return p, nil
+	return s.end(v)
 }
 
-// checkSlots tells of more ranks than slots.
-func (r *run) checkSlots(np int, topo topology) error {
-	slots, what := r.job.Slots, "slots"
-	if slots == 0 {
-		slots, what = len(topo.cpus), "cores"
-	}
-	if np <= slots {
-		return nil
-	}
-	if r.job.StrictSlot {
-		return &startError{exitUsage, fmt.Sprintf("%d ranks do not fit into the %d %s of this machine", np, slots, what)}
-	}
-	r.tell(fmt.Sprintf("%d ranks share the %d %s of this machine", np, slots, what))
-	return nil
+// session is a job, however often it is started.
+type session struct {
+	ctx      context.Context
+	job      *job.Job
+	stdio    Stdio
+	host     string // this one
+	begun    time.Time
+	deadline time.Time // the job's timeout; zero: none
+	signals  chan os.Signal
+	out      *writer
+	watchdog *crew.Watchdog
+	programs []program
+	dir      string // of built programs; "": none
+	report   report
+	epoch    int
+	hurried  bool // nobody will wait for output that is not read
+
+	failed map[string]string // hosts that are left out, and why
 }
 
-// spareFiles are the descriptors of a job that do not grow with its ranks.
-const spareFiles = 24
-
-// checkFiles refuses a job that would run out of descriptors while it is being
-// started. The soft limit counts no more: package os has raised it.
-func (r *run) checkFiles(np int) error {
-	perRank := 4 // control channel, pidfd, two pipes
-	if r.job.OutputDir != "" {
-		perRank = 3 // control channel, its other end, listener
-	}
-	if r.job.Stdin == job.StdinAll {
-		perRank += 2
-	}
-	var limit unix.Rlimit
-	need := uint64(np*perRank + spareFiles)
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= limit.Cur {
-		return nil
-	}
-	return &startError{exitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
+// verdict is how a run ended.
+type verdict struct {
+	Failure
+	code   int      // exit code
+	end    bool     // the job is not started anew
+	asked  bool     // it ended by the signal that gorun had passed on
+	others int      // ranks that were ended because of it
+	lines  []string // that follow the failure
 }
 
-// open makes the descriptors of the job: listeners, control channels, the job
-// card, input and output.
-func (r *run) open(p *plan, stdio Stdio) (in *input, err error) {
-	np := r.job.NP()
-	r.ranks = make([]rank, np)
-	appnum := make([]int, 0, np)
-	for a, app := range r.job.Apps {
-		for range app.NP {
-			appnum = append(appnum, a)
+// refuse is a verdict on a job that cannot be started.
+func (s *session) refuse(err error) *verdict {
+	code := codeOf(err)
+	return &verdict{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
+}
+
+// prepare finds the hosts, and finds or builds the programs; nil: all is well.
+func (s *session) prepare(id string) *verdict {
+	j := s.job
+	for _, app := range j.Apps {
+		if app.NP < 1 {
+			return s.refuse(&startError{proto.ExitUsage, fmt.Sprintf("%s: %d ranks", app.Program, app.NP)})
 		}
 	}
-	for i := range r.ranks {
-		r.ranks[i] = rank{app: appnum[i], cpus: p.topo.place(r.job.Bind, i, np), ctl: -1, pidfd: -1}
+	if len(j.Apps) == 0 {
+		return s.refuse(&startError{proto.ExitUsage, "the job has no ranks"})
 	}
-	p.lay = &layout{}
-	defer func() {
+	if j.OutputDir != "" {
+		dir, err := filepath.Abs(j.OutputDir)
 		if err == nil {
-			return
+			err = os.MkdirAll(dir, 0o777)
 		}
-		p.lay.close()
-		for _, fd := range p.ctl {
-			_ = unix.Close(fd)
-		}
-		if p.card != nil {
-			_ = p.card.Close()
-		}
-		if in != nil {
-			in.close()
-		}
-		if r.output != nil {
-			r.output.closeFDs()
-		}
-	}()
-	// Where the ranks share memory no transport after it is opened; where the
-	// user names an interface they listen there and exchange their addresses.
-	if sharesMemory(r.job.Params) {
-		if r.mem, err = bootstrap.MemoryFile(r.id); err != nil {
-			return nil, err
-		}
-		p.mem = r.mem
-	} else if !namesInterface(r.job.Params) {
-		if p.lay, err = newLayout(np, wantsLibfabric(r.job.Params)); err != nil {
-			p.lay = &layout{}
-			return nil, fmt.Errorf("cannot listen: %w", err)
-		}
-	}
-	kvs := "kvs_" + r.id
-	r.pmi = newPMIServer(kvs, appnum, r.reply)
-	if r.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
-	if r.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	if err = watch(r.ep, r.wake, wakeIndex); err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
-	for i := range r.ranks {
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
-			return nil, fmt.Errorf("socketpair: %w", err)
+			return s.refuse(err)
 		}
-		r.ranks[i].ctl = pair[0]
-		p.ctl = append(p.ctl, pair[1])
-		if err := watch(r.ep, pair[0], ctlIndex-i); err != nil {
-			return nil, fmt.Errorf("epoll: %w", err)
-		}
+		s.out.dir = dir
 	}
-	secret := bootstrap.NewSecret()
-	card := &bootstrap.Card{
-		JobID: r.id, Secret: secret[:], Size: np, KVSName: kvs, Control: childControl,
-		Nodes: []bootstrap.Run{{Value: 0, Count: np}}, AppNums: bootstrap.Runs(appnum),
-		Cores:  usableCores(),
-		Params: bootstrap.CardParams(r.job.Params),
+	if err := s.findPrograms(id); err != nil {
+		return s.refuse(err)
 	}
-	if p.lay.base != 0 {
-		card.Hosts, card.BasePort = []string{layoutHost}, p.lay.base
-	}
-	card.Addrs = p.lay.addrs
-	if p.mem != nil {
-		card.Memory = childMemory
-	}
-	if p.card, err = card.Seal(); err != nil {
-		return nil, err
-	}
-	if in, err = newInput(r.job.Stdin, stdio.In, np); err != nil {
-		return nil, fmt.Errorf("stdin: %w", err)
-	}
-	p.in = in
-	if r.output, err = newOutput(np, r.job.TagOutput, stdio.Out, stdio.Err); err != nil {
-		return in, fmt.Errorf("output: %w", err)
-	}
-	if p.mem != nil {
-		r.verbose("job %s: the ranks share memory", r.id)
-	}
-	if card.BasePort != 0 {
-		r.verbose("job %s: rank i listens on %s, port %d+i", r.id, layoutHost, card.BasePort)
-	}
-	return in, nil
+	return nil
 }
 
 // tempDir makes the directory of built programs, which the watchdog removes
 // where gorun cannot.
-func (r *run) tempDir() (string, error) {
+func (s *session) tempDir() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {
-		r.dir = dir
-		r.wd.tell("dir", dir)
+		s.dir = dir
+		s.watchdog.RemoveDir(dir)
 	}
 	return dir, err
 }
 
-// close releases what the job held.
-func (r *run) close() {
-	for i := range r.ranks {
-		r.closeControl(i)
+// again says whether the job is to be started once more, and tells the user.
+func (s *session) again(r *run, v *verdict) bool {
+	j := s.job
+	if v == nil || v.end || j.OnFailure != job.FailRestart || s.epoch >= j.MaxRestarts {
+		return false
 	}
-	for _, fd := range []int{r.ep, r.wake} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
+	s.tellFailure(v)
+	for host, cause := range r.lost {
+		if s.failed == nil {
+			s.failed = make(map[string]string)
 		}
+		s.failed[host] = cause
 	}
-	if r.mem != nil {
-		_ = r.mem.Close()
+	s.epoch++
+	line := fmt.Sprintf("starting again: restart %d of at most %d", s.epoch, j.MaxRestarts)
+	if n := len(s.failed); n > 0 {
+		line += fmt.Sprintf(", without %s", plural(n, "host"))
 	}
-	if r.dir != "" {
-		_ = os.RemoveAll(r.dir)
-	}
-	r.wd.end()
+	s.tell(line)
+	return true
 }
 
-// becomeReaper makes orphans of the ranks children of this process.
-func becomeReaper() (restore func()) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return func() {}
+// end brings the output to its end and makes the result.
+func (s *session) end(v *verdict) Result {
+	res := Result{}
+	if v != nil {
+		f := v.Failure
+		res = Result{ExitCode: v.code, Failure: &f}
+		s.tellFailure(v)
 	}
-	return func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }
+	s.out.finish()
+	s.drain()
+	if s.out.drained() && res.Failure == nil {
+		if err := s.out.lost(); err != nil {
+			f := &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "output of the ranks is lost: " + err.Error()}
+			res = Result{ExitCode: proto.ExitFailed, Failure: f}
+			s.lastLine(f.Reason)
+		}
+	}
+	if err := s.writeReport(res); err != nil {
+		s.lastLine("report: " + err.Error())
+		if res.ExitCode == 0 {
+			res = Result{ExitCode: proto.ExitFailed, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "report: " + err.Error()}}
+		}
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+	s.watchdog.End()
+	return res
+}
+
+// drainLimit is for how long output that nobody reads holds up a job that was
+// not left to end by itself.
+const drainLimit = time.Second
+
+// drain waits until the output is written. Whoever reads it may take his time,
+// unless the job ran into its timeout, or the user says ^C now.
+func (s *session) drain() {
+	for !s.hurried {
+		select {
+		case <-s.out.done:
+			return
+		case sig := <-s.signals:
+			s.hurried = sig == syscall.SIGINT
+		}
+	}
+	select {
+	case <-s.out.done:
+	case <-time.After(drainLimit):
+	}
 }
 
 func hostname() string {
@@ -344,3 +258,6 @@ func hostname() string {
 	}
 	return name
 }
+
+// suspend does to this process what ^Z means.
+func suspend() { _ = unix.Kill(os.Getpid(), unix.SIGSTOP) } // returns when the shell lets us go on

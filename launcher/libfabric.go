@@ -4,15 +4,12 @@ import (
 	"context"
 	"debug/elf"
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // The library of the libfabric transport, and the packages that bring it.
@@ -79,7 +76,7 @@ func lacksLibrary(exe string, code int, words []string) bool {
 	loader := func(w string) bool {
 		return strings.Contains(w, "shared librar") && strings.Contains(w, libfabricSoname)
 	}
-	if code != exitNotFound || !slices.ContainsFunc(words, loader) {
+	if code != proto.ExitNotFound || !slices.ContainsFunc(words, loader) {
 		return false
 	}
 	f, err := elf.Open(exe)
@@ -89,29 +86,4 @@ func lacksLibrary(exe string, code int, words []string) bool {
 	defer func() { _ = f.Close() }()
 	libs, err := f.ImportedLibraries()
 	return err == nil && slices.Contains(libs, libfabricSoname)
-}
-
-// segmentDir is where libfabric's shm provider has its memory, as PID:UID:N.
-const segmentDir = "/dev/shm"
-
-// removeSegments removes the shared memory of ranks that were killed before
-// they could. Their pids must not be free yet, or only just; what is older than
-// the job belongs to another machine's processes, such as a container's, that
-// share the directory.
-func removeSegments(pids []int, begun time.Time) {
-	entries, err := os.ReadDir(segmentDir)
-	if err != nil {
-		return
-	}
-	const clockTick = 10 * time.Millisecond // files are dated by a coarser clock
-	for _, e := range entries {
-		owner, rest, _ := strings.Cut(e.Name(), ":")
-		pid, err := strconv.Atoi(owner)
-		if err != nil || !strings.Contains(rest, ":") || !slices.Contains(pids, pid) {
-			continue
-		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().After(begun.Add(-clockTick)) {
-			_ = os.Remove(filepath.Join(segmentDir, e.Name()))
-		}
-	}
 }

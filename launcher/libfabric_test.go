@@ -1,19 +1,15 @@
 package launcher
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/launcher/job"
-	"golang.org/x/sys/unix"
 )
 
 // libfabricJob is a job of one rank that wants libfabric.
@@ -132,30 +128,6 @@ func TestMissingLibrary(t *testing.T) {
 	require.NotContains(t, stderr, "install")
 }
 
-// TestLayoutLeavesDatagrams: a port that a datagram socket has is not given to
-// a rank of libfabric.
-func TestLayoutLeavesDatagrams(t *testing.T) {
-	taken, port, err := bind(unix.SOCK_DGRAM, 0)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, unix.Close(taken)) }()
-	for _, datagrams := range []bool{false, true} {
-		l := &layout{}
-		err := l.listen(1, datagrams, func(int) int { return port })
-		l.close()
-		require.Equal(t, datagrams, errors.Is(err, unix.EADDRINUSE), err)
-	}
-	for _, make := range []func(int, bool) (*layout, error){newLayout, scatteredLayout} {
-		l, err := make(8, true)
-		require.NoError(t, err)
-		for _, port := range l.ports {
-			fd, _, err := bind(unix.SOCK_DGRAM, port)
-			require.NoError(t, err)
-			require.NoError(t, unix.Close(fd))
-		}
-		l.close()
-	}
-}
-
 func TestVerboseReachesTheRanks(t *testing.T) {
 	for use, says := range map[string]string{"tcp": "rank i listens on 127.0.0.1, port ", "shm": "the ranks share memory"} {
 		for _, verbose := range []bool{false, true} {
@@ -182,30 +154,12 @@ func TestSegmentsOfKilledRanks(t *testing.T) {
 		j.Apps[0].Args = []string{"-c", "echo > /dev/shm/$$:0:0; echo > /dev/shm/$$.other; echo $$; kill -KILL $$"}
 		res, out, stderr := runJob(t, j)
 		require.Equal(t, 137, res.ExitCode, stderr)
-		segment := filepath.Join(segmentDir, strings.TrimSpace(out)+":0:0")
+		segment := filepath.Join("/dev/shm", strings.TrimSpace(out)+":0:0")
 		if wanted {
 			require.NoFileExists(t, segment)
 		} else {
 			require.NoError(t, os.Remove(segment))
 		}
-		require.NoError(t, os.Remove(filepath.Join(segmentDir, strings.TrimSpace(out)+".other")))
-	}
-}
-
-// TestWatchdogRemovesSegments tells a watchdog of a process that has ended.
-func TestWatchdogRemovesSegments(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "echo > /dev/shm/$$:0:1")
-	begun := time.Now()
-	require.NoError(t, cmd.Run())
-	segment := filepath.Join(segmentDir, fmt.Sprintf("%d:0:1", cmd.Process.Pid))
-	for _, c := range []struct {
-		since time.Time
-		ends  string
-		left  bool
-	}{{begun, "end\n", true}, {begun.Add(time.Hour), "", true}, {begun, "", false}} {
-		lines := fmt.Sprintf("job none\nsegments %d\ngroup %d\n%s", c.since.UnixNano(), cmd.Process.Pid, c.ends)
-		require.Zero(t, watchdogMain(strings.NewReader(lines)))
-		_, err := os.Stat(segment)
-		require.Equal(t, c.left, err == nil)
+		require.NoError(t, os.Remove(filepath.Join("/dev/shm", strings.TrimSpace(out)+".other")))
 	}
 }

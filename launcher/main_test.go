@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -86,6 +87,32 @@ func leaked(before map[string]bool) error {
 		return fmt.Errorf("children %v are left", pids)
 	}
 	return nil
+}
+
+// exiting says whether the first thread of a process is in exit(2) or past it.
+func exiting(pid int) bool {
+	const pfExiting = 4 // proc_pid_stat(5), flags
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.Atoi(fields[6])
+	return err == nil && flags&pfExiting != 0
+}
+
+// children are the processes that this one has started and not reaped.
+func children() (pids []int) {
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, name := range lists {
+		text, _ := os.ReadFile(name)
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 // rankMain is what a rank of a test does.

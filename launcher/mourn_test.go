@@ -29,6 +29,12 @@ func pidIn(name string) (int, error) {
 	return 0, fmt.Errorf("no process id in %s", name)
 }
 
+// hasEnded says whether a process is a zombie, or not even that any more.
+func hasEnded(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z")
+}
+
 // holdDying has rank 0 kill itself, and holds it on the way out, where the kernel
 // does not report its end yet, until gorun has ended rank 2 because of what rank 1
 // does meanwhile. It ends with the thread that it runs on, and then holds nothing.
@@ -59,7 +65,7 @@ func holdDying(dir string) error {
 				return err
 			}
 			for end := time.Now().Add(mournPatience); ; time.Sleep(time.Millisecond) {
-				if _, ended := exitStatus(bystander); ended {
+				if hasEnded(bystander) {
 					return unix.PtraceDetach(pid)
 				}
 				if time.Now().After(end) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -90,7 +91,7 @@ func TestOutputThatCannotBeWrittenIsToldAtTheEnd(t *testing.T) {
 	})
 	var stderr bytes.Buffer
 	res := Run(t.Context(), j, Stdio{Out: w, Err: &stderr})
-	require.Equal(t, exitFailed, res.ExitCode)
+	require.Equal(t, proto.ExitFailed, res.ExitCode)
 	require.Equal(t, "gorun: output of the ranks is lost: gone\n", stderr.String())
 	require.Equal(t, 1, calls)
 }
@@ -101,72 +102,27 @@ func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
 	g := startGorun(t, j)
 	require.Equal(t, []string{"y"}, g.lines(t, 1))
 	require.NoError(t, g.pipe.Close())
-	require.Equal(t, exitSignalFloor+int(unix.SIGPIPE), g.wait(t))
+	require.Equal(t, proto.ExitSignalFloor+int(unix.SIGPIPE), g.wait(t))
 	require.Contains(t, g.stderr.String(), "gorun: rank 0 was killed by signal 13 (SIGPIPE)")
 }
 
-// testOutput is an output with pipes that the test writes to itself.
-func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
-	t.Helper()
-	out = &bytes.Buffer{}
-	o, err := newOutput(np, tag, out, out)
-	require.NoError(t, err)
-	for r := range np {
-		var a, b [2]int
-		require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
-		require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
-		write = append(write, [2]int{a[1], b[1]})
-		require.NoError(t, o.add(r, a[0], b[0]))
+// TestLinesOfGorunStandAlone: they, and what other hosts have, wait for a long line
+// to end, unless it stalls.
+func TestLinesOfGorunStandAlone(t *testing.T) {
+	var out bytes.Buffer
+	w := newWriter(&out, &out, "")
+	line := func(host int, text string, mid bool) {
+		w.put(proto.Output{Index: host, Stream: proto.Merged, Mid: mid, Data: []byte(text)}, nil)
 	}
-	return o, out, write
-}
-
-func TestOutputUnfinishedLines(t *testing.T) {
-	o, out, w := testOutput(t, 3, true)
-	for r, text := range []string{"a\nb", "c", "d\n"} {
-		_, err := unix.Write(w[r][0], []byte(text))
-		require.NoError(t, err)
-	}
-	_, err := unix.Write(w[2][1], []byte("e"))
-	require.NoError(t, err)
-	o.finish() // the writers' ends are still open, as a daemon might keep them
-	o.loop()
-	for _, p := range w {
-		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
-	}
-	require.Equal(t, "[0] a\n[2] d\n[0] b\n[1] c\n[2]<stderr> e", out.String())
-	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
-}
-
-func TestOutputMessagesStandAlone(t *testing.T) {
-	o, out, w := testOutput(t, 1, false)
-	long := strings.Repeat("x", lineLimit+1)
-	go func() { // ends when all is written
-		for _, s := range []string{long} {
-			for len(s) > 0 {
-				n, _ := unix.Write(w[0][0], []byte(s))
-				s = s[n:]
-			}
-		}
-		_ = unix.Close(w[0][0])
-		_ = unix.Close(w[0][1])
-		o.say("gorun: a message\n")
-		o.finish()
-	}()
-	o.loop()
-	require.Contains(t, []string{long + "\ngorun: a message\n", "gorun: a message\n" + long}, out.String())
-}
-
-func TestTail(t *testing.T) {
-	var tail []byte
-	for i := range 10_000 {
-		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
-		require.LessOrEqual(t, len(tail), 2*tailBytes)
-	}
-	lines := lastLines(tail)
-	require.Len(t, lines, tailLines)
-	require.Equal(t, "line 9999", lines[9])
-	require.Nil(t, lastLines([]byte("\n")))
+	line(1, "long ", true)
+	w.say("gorun: a message\n")
+	line(2, "another\n", false)
+	require.NoError(t, w.write(proto.Output{Index: 1, Stream: proto.Merged, Data: []byte("line\n")}))
+	line(1, "stalls", true)
+	require.NoError(t, w.write(proto.Output{Index: 2, Stream: proto.Merged, Stderr: true, Data: []byte("goes on\n")}))
+	w.finish()
+	<-w.done
+	require.Equal(t, "long line\ngorun: a message\nanother\nstalls\ngoes on\n", out.String())
 }
 
 func TestSameWriter(t *testing.T) {

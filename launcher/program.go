@@ -14,18 +14,8 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
-)
-
-// The exit codes of a shell for programs that cannot be run, and the others
-// that the launcher makes itself.
-const (
-	exitFailed      = 1
-	exitUsage       = 2
-	exitTimeout     = 124
-	exitNotExec     = 126
-	exitNotFound    = 127
-	exitSignalFloor = 128 // plus the signal
 )
 
 // startError is why a program cannot be started, and gorun's exit code then.
@@ -35,6 +25,15 @@ type startError struct {
 }
 
 func (e *startError) Error() string { return e.msg }
+
+// codeOf is gorun's exit code for an error.
+func codeOf(err error) int {
+	var se *startError
+	if errors.As(err, &se) {
+		return se.code
+	}
+	return proto.ExitFailed
+}
 
 // programs finds or builds what the apps of a job run: one executable each.
 type programs struct {
@@ -55,7 +54,7 @@ type programs struct {
 func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
 	name := app.Program
 	if name == "" {
-		return "", &startError{exitUsage, "no program"}
+		return "", &startError{proto.ExitUsage, "no program"}
 	}
 	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") && name != "." && name != ".." {
 		return lookPath(name, path)
@@ -68,7 +67,7 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 	switch {
 	case err == nil && st.IsDir():
 		if m, _ := filepath.Glob(filepath.Join(globEscape(full), "*.go")); len(m) == 0 {
-			return "", &startError{exitNotExec, name + ": is a directory without Go files"}
+			return "", &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
 		}
 		return p.build(ctx, name, full, ".")
 	case err == nil && strings.HasSuffix(name, ".go"):
@@ -79,15 +78,15 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 		}
 		abs, err := filepath.Abs(full) // a rank starts in its own directory
 		if err != nil {
-			return "", &startError{exitFailed, err.Error()}
+			return "", &startError{proto.ExitFailed, err.Error()}
 		}
 		return abs, nil
 	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
-		return "", &startError{exitNotExec, err.Error()}
+		return "", &startError{proto.ExitNotExec, err.Error()}
 	case isImportPath(ctx, name):
 		return p.build(ctx, name, ".", name)
 	}
-	return "", &startError{exitNotFound, name + ": no such file or directory"}
+	return "", &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }
 
 // lookPath finds a name on PATH, as a shell does: what is there but cannot be
@@ -123,15 +122,15 @@ func lookPath(name, path string) (string, error) {
 			msg += " on PATH; for the file in this directory say ./" + name
 		}
 	}
-	return "", &startError{exitNotFound, msg}
+	return "", &startError{proto.ExitNotFound, msg}
 }
 
 func executable(path string, st os.FileInfo) error {
 	if !st.Mode().IsRegular() {
-		return &startError{exitNotExec, path + ": not a regular file"}
+		return &startError{proto.ExitNotExec, path + ": not a regular file"}
 	}
 	if err := unix.Access(path, unix.X_OK); err != nil {
-		return &startError{exitNotExec, path + ": " + err.Error()}
+		return &startError{proto.ExitNotExec, path + ": " + err.Error()}
 	}
 	return nil
 }
@@ -155,7 +154,7 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	if p.dir == "" {
 		d, err := p.newDir()
 		if err != nil {
-			return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+			return "", &startError{proto.ExitFailed, "cannot build " + name + ": " + err.Error()}
 		}
 		p.dir = d
 		p.built = make(map[string]string)
@@ -166,11 +165,11 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 	}
 	out := filepath.Join(p.dir, fmt.Sprint(len(p.built)), base)
 	if err := os.Mkdir(filepath.Dir(out), 0o700); err != nil {
-		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+		return "", &startError{proto.ExitFailed, "cannot build " + name + ": " + err.Error()}
 	}
 	tags, err := p.buildTags(ctx)
 	if err != nil {
-		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+		return "", &startError{proto.ExitFailed, "cannot build " + name + ": " + err.Error()}
 	}
 	args := append([]string{"build", "-C", dir, "-buildvcs=false", "-o", out}, tags...)
 	cmd := p.goCommand(ctx, append(args, what)...)
@@ -179,10 +178,10 @@ func (p *programs) build(ctx context.Context, name, dir, what string) (string, e
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", &startError{exitFailed, "cannot build " + name + ": " + err.Error()}
+		return "", &startError{proto.ExitFailed, "cannot build " + name + ": " + err.Error()}
 	}
 	if isArchive(out) {
-		return "", &startError{exitFailed, "cannot run " + name + ": it is not a main package"}
+		return "", &startError{proto.ExitFailed, "cannot run " + name + ": it is not a main package"}
 	}
 	p.built[key] = out
 	return out, nil

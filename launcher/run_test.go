@@ -17,6 +17,8 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/place"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -197,7 +199,7 @@ func TestMournedExit(t *testing.T) {
 		res, _, stderr := runJob(t, j)
 		require.Contains(t, stderr, "gorun: "+want)
 		require.Equal(t, 1, res.Failure.Rank)
-		require.Equal(t, max(res.Failure.ExitCode, exitFailed), res.ExitCode)
+		require.Equal(t, max(res.Failure.ExitCode, proto.ExitFailed), res.ExitCode)
 	}
 }
 
@@ -292,7 +294,7 @@ func TestJobsThatMakeNoSense(t *testing.T) {
 	j.Slots = 1
 	res, _, stderr := runJob(t, j)
 	require.Zero(t, res.ExitCode)
-	require.Equal(t, "gorun: 2 ranks share the 1 slots of this machine\n", stderr)
+	require.Equal(t, "gorun: warning: 2 ranks share the 1 slot of this machine\n", stderr)
 }
 
 func TestTooFewFiles(t *testing.T) {
@@ -301,7 +303,7 @@ func TestTooFewFiles(t *testing.T) {
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}))
 	res, out, stderr := runJob(t, testJob(64, "exit", "0"))
-	require.Equal(t, exitFailed, res.ExitCode)
+	require.Equal(t, proto.ExitFailed, res.ExitCode)
 	require.Empty(t, out)
 	require.Equal(t, "gorun: 64 ranks need 280 open files here, and 256 are allowed: raise the limit (ulimit -n)\n", stderr)
 	res, _, stderr = runJob(t, testJob(48, "exit", "0"))
@@ -322,7 +324,7 @@ func TestEnvironment(t *testing.T) {
 	lines := strings.Split(out, "\n")
 	for _, want := range []string{"WEFT_T_INHERITED=i", "WEFT_T_CHANGED=new", "WEFT_T_APP=a=b c", "PMI_RANK=0", "PMI_SIZE=1", "GOMAXPROCS=2",
 		"MPI_LOCALNRANKS=1", "PWD=" + dir, "here=" + dir} {
-		if strings.HasPrefix(want, "GOMAXPROCS") && len(allowedCPUs()) > 2 {
+		if strings.HasPrefix(want, "GOMAXPROCS") && len(place.Allowed()) > 2 {
 			continue
 		}
 		require.Contains(t, lines, want)

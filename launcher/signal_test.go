@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -84,9 +86,9 @@ func TestOutputThatNobodyReadsDoesNotHoldUpTheEnd(t *testing.T) {
 			}
 		}
 		ranks := pidfds(t, pids)
-		want := exitTimeout
+		want := proto.ExitTimeout
 		if timeout == 0 {
-			want = exitSignalFloor + int(syscall.SIGINT)
+			want = proto.ExitSignalFloor + int(syscall.SIGINT)
 			require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
 			requireGone(t, ranks)
 			require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
@@ -136,11 +138,13 @@ func requireGone(t *testing.T, fds []int) {
 
 // marked finds processes that have a job's mark and are not this one.
 func marked(mark string) (pids []int) {
-	b := belongs{mark: []byte(mark)}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && b.alive(pid) {
-			pids = append(pids, pid)
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && !hasEnded(pid) {
+			env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
+			if slices.Contains(strings.Split(string(env), "\x00"), mark) {
+				pids = append(pids, pid)
+			}
 		}
 	}
 	return pids

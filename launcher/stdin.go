@@ -2,198 +2,122 @@ package launcher
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"time"
+	"sync"
 
+	"github.com/weft-hpc/weft/launcher/crew"
 	"github.com/weft-hpc/weft/launcher/job"
-	"golang.org/x/sys/unix"
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
-// input is the ranks' standard input. A file or a pipe goes to rank 0 as it
-// is. A terminal does not: ranks lead process groups of their own, and one
-// that is not in the foreground is stopped when it reads from a terminal. So
-// gorun reads it and passes it on, as it does for several readers, where the
-// slowest sets the pace.
-type input struct {
-	null   int
-	fds    []int // by rank: what it inherits; the null device where it is not here
-	writes []*os.File
-	from   *os.File
-	stop   int           // eventfd that ends pump
-	done   chan struct{} // closed when pump has ended; nil: there is none
-	pumps  bool
+// stdin passes gorun's standard input on to hosts. At most proto.Window bytes are
+// on the way.
+type stdin struct {
+	from *crew.Source
+	to   func(proto.Message)
+	done chan struct{} // closed when pump has ended
+
+	mu    sync.Mutex // guards what follows
+	room  int
+	more  *sync.Cond
+	ended bool
 }
 
-// newInput prepares the descriptors of np ranks.
-func newInput(mode job.Stdin, in *os.File, np int) (_ *input, err error) {
-	i := &input{stop: -1}
-	defer func() {
-		if err != nil {
-			i.close()
-		}
-	}()
-	if i.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("/dev/null: %w", err)
-	}
-	readers := 1
-	switch {
-	case in == nil, mode == job.StdinNone:
-		return i, nil
-	case mode == job.StdinAll:
-		readers = np
-	}
-	fd := int(in.Fd())
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return i, nil // closed, as with <&-
-	}
-	_, notTTY := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if readers == 1 && notTTY != nil {
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
-			_ = unix.SetNonblock(fd, false) // a pipe of the Go runtime; programs do not expect EAGAIN
-		}
-		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		i.fds = []int{dup}
-		return i, err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		return i, i.reopen(fd, readers)
-	}
-	for range readers {
-		var p [2]int
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			return nil, fmt.Errorf("pipe: %w", err)
-		}
-		i.fds = append(i.fds, p[0])
-		i.writes = append(i.writes, os.NewFile(uintptr(p[1]), "stdin"))
-	}
-	if i.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
-	i.from = in
-	i.done = make(chan struct{})
-	return i, nil
-}
-
-// reopen gives every reader of a regular file an offset of its own.
-func (i *input) reopen(fd, readers int) error {
-	at, err := unix.Seek(fd, 0, io.SeekCurrent)
+func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
+	from, err := crew.NewSource(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for range readers {
-		own, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		i.fds = append(i.fds, own)
-		if _, err := unix.Seek(own, at, io.SeekStart); err != nil {
-			return err
-		}
-	}
-	return nil
+	s := &stdin{from: from, to: to, done: make(chan struct{}), room: proto.Window}
+	s.more = sync.NewCond(&s.mu)
+	go s.pump() // ends with the input, or with close, which waits for it
+	return s, nil
 }
 
-// fd is what a rank inherits.
-func (i *input) fd(rank int) int {
-	if rank < len(i.fds) {
-		return i.fds[rank]
-	}
-	return i.null
-}
-
-// started closes the copies of what the ranks have inherited, and begins to
-// pass input on where that is needed. close ends that and waits for it.
-func (i *input) started() {
-	i.release()
-	if i.done != nil {
-		i.pumps = true
-		go i.pump()
-	}
-}
-
-func (i *input) release() {
-	for _, fd := range i.fds {
-		_ = unix.Close(fd)
-	}
-	i.fds = nil
-	if i.null > 0 {
-		_ = unix.Close(i.null)
-		i.null = -1
-	}
-}
-
-// close is called when no rank lives any more, so that no write can block.
-func (i *input) close() {
-	i.release()
-	if i.pumps {
-		i.pumps = false
-		_, _ = unix.Write(i.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-		<-i.done
-	}
-	for _, w := range i.writes {
-		if w != nil {
-			_ = w.Close()
-		}
-	}
-	if i.stop >= 0 {
-		_ = unix.Close(i.stop)
-	}
-}
-
-// pump copies from the launcher's input to every reader, until its end, or
-// until nobody reads.
-func (i *input) pump() {
-	defer close(i.done)
-	fd := int(i.from.Fd())
-	buf := make([]byte, 32<<10)
-	for left := len(i.writes); left > 0; {
-		if !i.readable(fd) {
+func (s *stdin) pump() {
+	defer close(s.done)
+	for {
+		n := s.take()
+		if n == 0 {
 			return
 		}
-		n, err := unix.Read(fd, buf)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
+		buf := make([]byte, n)
+		n, err := s.from.Read(buf)
+		if n > 0 {
+			s.to(proto.Stdin{Data: buf[:n]})
+			s.mu.Lock()
+			s.room -= n
+			s.mu.Unlock()
 		}
-		for r, w := range i.writes {
-			if w == nil {
-				continue
+		if err != nil {
+			if errors.Is(err, io.EOF) || n == 0 {
+				s.to(proto.Stdin{}) // its end
 			}
-			end := err != nil || n == 0
-			if !end {
-				_, werr := w.Write(buf[:n])
-				end = werr != nil // this reader has gone
-			}
-			if end {
-				_ = w.Close()
-				i.writes[r] = nil
-				left--
-			}
+			return
 		}
 	}
 }
 
-// background is how often a gorun in the background looks whether it has
-// become the terminal's foreground: only then may it read.
-const background = 250 * time.Millisecond
+// take waits for room and returns how many bytes may be read; 0: none any more.
+func (s *stdin) take() int {
+	const most = 32 << 10
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.room <= 0 && !s.ended {
+		s.more.Wait()
+	}
+	if s.ended {
+		return 0
+	}
+	return min(s.room, most)
+}
 
-// readable waits until fd can be read; false: close wants an end.
-func (i *input) readable(fd int) bool {
-	for {
-		p := []unix.PollFd{{Fd: int32(i.stop), Events: unix.POLLIN}, {Fd: int32(fd), Events: unix.POLLIN}}
-		timeout := -1
-		if fg, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && fg != unix.Getpgrp() {
-			p, timeout = p[:1], int(background.Milliseconds())
+// credit allows for more.
+func (s *stdin) credit(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.room = min(s.room+max(n, 0), proto.Window)
+	s.more.Signal()
+}
+
+func (s *stdin) close() {
+	s.mu.Lock()
+	s.ended = true
+	s.more.Signal()
+	s.mu.Unlock()
+	s.from.Stop()
+	<-s.done
+	s.from.Close()
+}
+
+// readyIO prepares what ranks of other hosts read and write here.
+func (r *run) readyIO(m *proto.Prepare) error {
+	if m.PerRank {
+		var ranks []int
+		for i := range r.ranks {
+			if !r.hasOwn() || r.ranks[i].host != 0 {
+				ranks = append(ranks, i)
+			}
 		}
-		_, err := unix.Poll(p, timeout)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil || p[0].Revents != 0:
-			return false
-		case len(p) == 2 && p[1].Revents != 0:
-			return true
+		if err := emptyFiles(r.out.dir, ranks); err != nil {
+			return err
 		}
 	}
+	if r.stdio.In == nil {
+		m.Stdin = string(job.StdinNone)
+	}
+	if r.alone() || m.Stdin == string(job.StdinNone) {
+		return nil
+	}
+	if r.job.Stdin == job.StdinRank0 && r.hasOwn() && r.ranks[0].host == 0 {
+		return nil // it reads by itself
+	}
+	if _, err := r.stdio.In.Stat(); err != nil {
+		m.Stdin = string(job.StdinNone) // closed, as with <&-
+		return nil
+	}
+	var err error
+	r.stdin, err = newStdin(r.stdio.In, r.node.Do)
+	return err
 }

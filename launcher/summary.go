@@ -1,33 +1,37 @@
 package launcher
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// tell writes a line of gorun's own. While output.loop runs it does the
-// writing, so that no line is mixed with a rank's.
-func (r *run) tell(line string) {
-	line = "gorun: " + line + "\n"
-	if r.output != nil {
-		r.output.say(line)
-		return
-	}
-	_, _ = io.WriteString(r.stderr, line)
+// tell writes a line of gorun's own, which is not mixed with a rank's. It never
+// blocks.
+func (s *session) tell(line string) {
+	s.out.say("gorun: " + line + "\n")
 }
 
-func (r *run) verbose(format string, args ...any) {
-	if r.job.Verbose {
-		r.tell(fmt.Sprintf(format, args...))
+// lastLine is tell when the writer has ended.
+func (s *session) lastLine(line string) {
+	if s.stdio.Err != nil {
+		_, _ = io.WriteString(s.stdio.Err, "gorun: "+line+"\n")
 	}
+}
+
+func (s *session) verbose(format string, args ...any) {
+	if s.job.Verbose {
+		s.tell(fmt.Sprintf(format, args...))
+	}
+}
+
+// since is for how long the job has been there.
+func (s *session) since() time.Duration {
+	return time.Since(s.begun).Round(100 * time.Microsecond)
 }
 
 // Error is the failure in one line.
@@ -59,104 +63,37 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("signal %d", int(s))
 }
 
-// unstarted tells why a job never began.
-func (r *run) unstarted(err error) Result {
-	code := exitFailed
-	var se *startError
-	if errors.As(err, &se) {
-		code = se.code
-	}
-	r.output = nil
-	r.tell(err.Error())
-	return Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: err.Error()}}
-}
-
-// result makes the summary of the first failure and writes it, last of all.
-func (r *run) result() Result {
-	f := r.failure
-	if f == nil {
-		return r.written()
-	}
-	if f.Rank >= 0 {
-		f.PID = r.ranks[f.Rank].pid // it may have failed before the thread that forked it came to note it
-		f.Stderr = r.lastWords(f.Rank)
-		if f.Reason == "" && f.Signal == 0 && lacksLibrary(r.path[r.ranks[f.Rank].app], f.ExitCode, f.Stderr) {
-			f.Reason = "found no " + libfabricSoname + "; " + installLibrary
-		}
-	}
-	if !r.drained() {
-		return Result{ExitCode: r.exitCode, Failure: f} // nobody reads what we write
-	}
-	r.output = nil // it has ended: tell writes itself
-	switch {
-	case f.Signal != 0 && (f.Signal == r.signaled || f.Rank < 0):
+// tellFailure writes the summary of a failure, behind all that the ranks wrote.
+func (s *session) tellFailure(v *verdict) {
+	f := &v.Failure
+	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
 		f.Reason = "ended by " + signalName(f.Signal)
-		r.tell(f.Reason)
-		return Result{ExitCode: r.exitCode, Failure: f}
-	case f.Rank < 0 || f.PID == 0:
-		r.tell(f.Error())
-		return Result{ExitCode: r.exitCode, Failure: f}
+		s.tell(f.Reason)
+		return
 	}
-	var b strings.Builder
-	b.WriteString(f.Error())
-	if n := len(r.ranks) - 1; n == 1 {
-		b.WriteString("; the other rank was ended")
-	} else if n > 1 {
-		fmt.Fprintf(&b, "; the other %d ranks were ended", n)
-	}
-	r.tell(b.String())
-	if len(f.Stderr) > 0 {
-		r.tell(fmt.Sprintf("the last that rank %d wrote to stderr:", f.Rank))
-		for _, line := range f.Stderr {
-			r.tell("  " + line)
+	line := f.Error()
+	if f.Rank >= 0 && f.PID != 0 {
+		if n := v.others; n == 1 {
+			line += "; the other rank was ended"
+		} else if n > 1 {
+			line += fmt.Sprintf("; the other %d ranks were ended", n)
 		}
 	}
-	return Result{ExitCode: r.exitCode, Failure: f}
-}
-
-// written is the result of a job whose ranks have all ended well.
-func (r *run) written() Result {
-	if !r.drained() || r.output.lost() == nil {
-		return Result{}
+	s.tell(line)
+	for _, l := range v.lines {
+		s.tell(l)
 	}
-	f := &Failure{Rank: -1, Host: r.host, ExitCode: exitFailed, Reason: "output of the ranks is lost: " + r.output.lost().Error()}
-	r.output = nil
-	r.tell(f.Reason)
-	return Result{ExitCode: exitFailed, Failure: f}
-}
-
-// drained says whether output.loop has ended.
-func (r *run) drained() bool {
-	select {
-	case <-r.output.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// lastWords are the last lines of a rank's stderr.
-func (r *run) lastWords(rank int) []string {
-	if r.job.OutputDir == "" {
-		if !r.drained() {
-			return nil
+	if f.Rank >= 0 && f.PID != 0 && len(f.Stderr) > 0 {
+		s.tell(fmt.Sprintf("the last that rank %d wrote to stderr:", f.Rank))
+		for _, l := range f.Stderr {
+			s.tell("  " + strings.ToValidUTF8(l, "?"))
 		}
-		return lastLines(r.output.streams[2*rank+1].tail)
 	}
-	f, err := os.Open(filepath.Join(r.job.OutputDir, strconv.Itoa(rank)+".err"))
-	if err != nil {
-		return nil
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
 	}
-	defer func() { _ = f.Close() }()
-	st, err := f.Stat()
-	if err != nil {
-		return nil
-	}
-	at := max(st.Size()-tailBytes, 0)
-	tail := make([]byte, st.Size()-at)
-	n, err := f.ReadAt(tail, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
-	return lastLines(tail[:n])
+	return fmt.Sprintf("%d %ss", n, what)
 }

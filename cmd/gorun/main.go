@@ -40,6 +40,8 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 		err = launcher.WriteInfo(stdout, j)
 	case job.DryRun:
 		err = job.Describe(stdout, j)
+	case job.Agent:
+		return launcher.AgentMain(ctx, opts, stderr)
 	case job.Run:
 		return launcher.Run(ctx, j, launcher.Stdio{In: stdin, Out: stdout, Err: stderr}).ExitCode
 	}

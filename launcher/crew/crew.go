@@ -310,7 +310,7 @@ func (c *Crew) tellState() {
 		return
 	}
 	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
-	s.Index = c.cfg.Index
+	s.Index, s.Gone = c.cfg.Index, c.phase == phaseEnded
 	if s != c.state {
 		c.state = s
 		c.cfg.Emit(s)

@@ -230,6 +230,7 @@ func (c *Crew) finish() {
 	if !c.loops {
 		c.output.abandon()
 	}
+	c.stateAt = time.Now().Add(stateDelay)
 	go func() { // ends when the output is written; Close does not wait for it
 		<-c.output.done
 		c.post(drained{})

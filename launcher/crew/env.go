@@ -12,7 +12,7 @@ import (
 // foreignEnv are the prefixes of variables by which a launcher tells its
 // ranks who they are. Ours must not see those of a launcher around gorun.
 var foreignEnv = []string{
-	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=",
+	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
 	"PMI_", "PMI2_", "PMIX_", "MPI_LOCALRANKID=", "MPI_LOCALNRANKS=", "HYDI_CONTROL_FD=",
 	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_",
 }
@@ -52,7 +52,9 @@ func MergeEnv(lists ...[]string) []string {
 // it is not nil, and over it what gorun says.
 func hostEnv(base, app []string, wdir, staged string) []string {
 	if base != nil {
-		base = slices.DeleteFunc(slices.Clone(base), ForeignEnv)
+		base = slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
+			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // gorun's word counts
+		})
 		app = MergeEnv(base, app, []string{"PWD=" + wdir})
 	}
 	if staged != "" {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/launcher/proto"
@@ -46,6 +47,9 @@ func (c *Crew) ready() (ports []int, err error) {
 	c.files = &staging{watchdog: c.cfg.Watchdog, id: m.Card.JobID}
 	if len(c.plan.Ranks) == 0 {
 		return nil, nil
+	}
+	if m.Segments {
+		c.cfg.Watchdog.tell("segments", strconv.FormatInt(c.begun.UnixNano(), 10))
 	}
 	if err := c.checkPlan(); err != nil {
 		return nil, err

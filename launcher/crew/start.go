@@ -270,8 +270,8 @@ func (c *Crew) pids() []int {
 	return pids
 }
 
-// becomeReaper makes orphans of the ranks children of this process.
-func becomeReaper() (restore func()) {
+// BecomeReaper makes orphans of the ranks children of this process.
+func BecomeReaper() (restore func()) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return func() {}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,9 +18,8 @@ type input struct {
 	null   int
 	fds    []int // by rank: what it inherits; the null device where it is not here
 	writes []*os.File
-	from   *os.File
-	own    *os.File      // from, where it is to be closed
-	stop   int           // eventfd that ends pump
+	from   *Source       // what pump reads; nil: there is no pump
+	own    *os.File      // the file behind from, where it is to be closed
 	done   chan struct{} // closed when pump has ended; nil: there is none
 	pumps  bool
 }
@@ -59,7 +57,7 @@ func (c *Crew) openInput() (*input, error) {
 
 // newInput prepares the descriptors of np ranks.
 func newInput(mode string, in *os.File, np int) (_ *input, err error) {
-	i := &input{stop: -1}
+	i := &input{}
 	defer func() {
 		if err != nil {
 			i.close()
@@ -100,10 +98,9 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 		i.fds = append(i.fds, p[0])
 		i.writes = append(i.writes, os.NewFile(uintptr(p[1]), "stdin"))
 	}
-	if i.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+	if i.from, err = NewSource(in); err != nil {
+		return nil, err
 	}
-	i.from = in
 	i.done = make(chan struct{})
 	return i, nil
 }
@@ -161,7 +158,7 @@ func (i *input) close() {
 	i.release()
 	if i.pumps {
 		i.pumps = false
-		_, _ = unix.Write(i.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		i.from.Stop()
 		<-i.done
 	}
 	for _, w := range i.writes {
@@ -169,8 +166,8 @@ func (i *input) close() {
 			_ = w.Close()
 		}
 	}
-	if i.stop >= 0 {
-		_ = unix.Close(i.stop)
+	if i.from != nil {
+		i.from.Close()
 	}
 	closeFiles(i.own)
 }
@@ -179,21 +176,17 @@ func (i *input) close() {
 // until nobody reads.
 func (i *input) pump() {
 	defer close(i.done)
-	fd := int(i.from.Fd())
 	buf := make([]byte, 32<<10)
 	for left := len(i.writes); left > 0; {
-		if !i.readable(fd) {
+		n, err := i.from.Read(buf)
+		if errors.Is(err, errStopped) {
 			return
-		}
-		n, err := unix.Read(fd, buf)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
 		}
 		for r, w := range i.writes {
 			if w == nil {
 				continue
 			}
-			end := err != nil || n == 0
+			end := err != nil
 			if !end {
 				_, werr := w.Write(buf[:n])
 				end = werr != nil // this reader has gone
@@ -203,29 +196,6 @@ func (i *input) pump() {
 				i.writes[r] = nil
 				left--
 			}
-		}
-	}
-}
-
-// background is how often a gorun in the background looks whether it has
-// become the terminal's foreground: only then may it read.
-const background = 250 * time.Millisecond
-
-// readable waits until fd can be read; false: close wants an end.
-func (i *input) readable(fd int) bool {
-	for {
-		p := []unix.PollFd{{Fd: int32(i.stop), Events: unix.POLLIN}, {Fd: int32(fd), Events: unix.POLLIN}}
-		timeout := -1
-		if fg, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && fg != unix.Getpgrp() {
-			p, timeout = p[:1], int(background.Milliseconds())
-		}
-		_, err := unix.Poll(p, timeout)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil || p[0].Revents != 0:
-			return false
-		case len(p) == 2 && p[1].Revents != 0:
-			return true
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 // removes its files. The ranks themselves die by PR_SET_PDEATHSIG; the watchdog
 // is for their children.
 //
-//	job ID      marks the processes
+//	job ID      marks the processes; groups that were named before are gone
 //	group PID   a rank's process group
 //	dir PATH    to be removed
 //	segments T  the ranks may have shared memory, since T, in ns since 1970
@@ -55,7 +55,7 @@ func watchdogMain(from io.Reader) int {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
 		case "job":
-			id = rest
+			id, groups = rest, nil
 		case "group":
 			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
 				groups = append(groups, pid)
@@ -120,6 +120,9 @@ func (w *Watchdog) tell(word, rest string) {
 		_, _ = fmt.Fprintf(w.pipe, "%s %s\n", word, rest)
 	}
 }
+
+// Job names the job that has begun; of the one before nothing is left.
+func (w *Watchdog) Job(id string) { w.tell("job", id) }
 
 // RemoveDir has a directory removed where this process cannot any more.
 func (w *Watchdog) RemoveDir(path string) { w.tell("dir", path) }

@@ -1,0 +1,98 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/remote"
+	"github.com/weft-hpc/weft/launcher/tree"
+)
+
+// AgentMain does what gorun -agent does, and returns its exit code.
+func AgentMain(ctx context.Context, opts job.Options, stderr io.Writer) int {
+	err := agentMain(ctx, opts)
+	if err == nil {
+		return 0
+	}
+	_, _ = fmt.Fprintf(stderr, "gorun: agent on %s: %v\n", hostname(), err)
+	return proto.ExitFailed
+}
+
+func agentMain(ctx context.Context, opts job.Options) error {
+	if opts.Hash {
+		return remote.PrintHash(os.Stdout)
+	}
+	if opts.Connect == "" {
+		up, err := remote.Stdio("")
+		if err != nil {
+			return err
+		}
+		return Agent(ctx, up)
+	}
+	secret, err := remote.ReadSecret(opts.SecretFile)
+	if err != nil {
+		return err
+	}
+	up, err := remote.Dial(ctx, opts.Connect, secret, os.Getenv("SLURMD_NODENAME"))
+	if err != nil {
+		return err
+	}
+	return Agent(ctx, up)
+}
+
+// Agent runs this process as gorun's agent on its host, over a stream to gorun, or
+// to an agent between, and returns when that has said so, or is lost. No rank that
+// it has started lives then.
+func Agent(ctx context.Context, up tree.Stream) error {
+	restore := crew.BecomeReaper()
+	defer restore()
+	// Who wants the job to end tells gorun. A resource manager that ends the step does so
+	// by SIGTERM.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	// Not ignored, or the ranks would ignore them, too.
+	unheard := make(chan os.Signal, 1)
+	signal.Notify(unheard, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
+	defer signal.Stop(unheard)
+	var watchdog *crew.Watchdog
+	var ranks *crew.Crew
+	defer func() {
+		if ranks != nil {
+			ranks.Close()
+		}
+		if watchdog != nil {
+			watchdog.End()
+		}
+	}()
+	return tree.Serve(ctx, up, func(l proto.Launch) (tree.Config, error) {
+		watchdog = crew.StartWatchdog(l.JobID)
+		var node *tree.Node
+		var emit func(proto.Message)
+		var err error
+		ranks, err = crew.New(crew.Config{
+			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
+			Emit:   func(m proto.Message) { emit(m) }, // nothing before the first message to the crew
+			Output: func(o proto.Output) error { return node.Output(o) },
+		})
+		if err != nil {
+			return tree.Config{}, err
+		}
+		ssh := &remote.SSH{Command: l.SSH, Agent: l.Agent, Timeout: l.Timeout}
+		return tree.Config{
+			Self: self(hostname()),
+			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
+				node, emit = n, e
+				return ranks
+			},
+			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
+		}, nil
+	})
+}

@@ -1,0 +1,76 @@
+package crew
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestLayout(t *testing.T) {
+	const np = 16
+	var many []*layout
+	for range 8 { // no two have a port in common
+		base := BasePort(np)
+		require.GreaterOrEqual(t, base, firstPort)
+		require.Less(t, base+np-1, ephemeralFloor())
+		l, err := newLayout("127.0.0.1", base, np, len(many)%2 == 0)
+		require.NoError(t, err)
+		require.Len(t, l.fds, np)
+		require.Len(t, l.ports, np)
+		many = append(many, l)
+	}
+	for _, l := range many {
+		l.close()
+		l.close()
+	}
+	require.Zero(t, BasePort(60_000), "there are not as many below the ephemeral range")
+}
+
+// TestLayoutWhereAPortIsTaken: any others do.
+func TestLayoutWhereAPortIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	_, text, err := net.SplitHostPort(taken.Addr().String())
+	require.NoError(t, err)
+	port, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	l, err := newLayout("127.0.0.1", port-1, 3, true)
+	require.NoError(t, err)
+	defer l.close()
+	require.Zero(t, l.base)
+	require.Len(t, l.ports, 3)
+	require.NotContains(t, l.ports, port)
+	_, err = newLayout("192.0.2.1", port, 1, false)
+	require.Error(t, err, "no address of this host")
+}
+
+// TestLayoutLeavesDatagrams: a port that a datagram socket has is not given to
+// a rank of libfabric.
+func TestLayoutLeavesDatagrams(t *testing.T) {
+	loopback := netip.MustParseAddr("127.0.0.1")
+	taken, port, err := bind(loopback, unix.SOCK_DGRAM, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(taken)) }()
+	for _, datagrams := range []bool{false, true} {
+		l := &layout{}
+		err := l.listen(loopback, 1, datagrams, func(int) int { return port })
+		l.close()
+		require.Equal(t, datagrams, errors.Is(err, unix.EADDRINUSE), err)
+	}
+	for _, base := range []int{0, BasePort(8)} {
+		l, err := newLayout("127.0.0.1", base, 8, true)
+		require.NoError(t, err)
+		for _, port := range l.ports {
+			fd, _, err := bind(loopback, unix.SOCK_DGRAM, port)
+			require.NoError(t, err)
+			require.NoError(t, unix.Close(fd))
+		}
+		l.close()
+	}
+}

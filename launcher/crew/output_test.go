@@ -1,0 +1,69 @@
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+func newTestOutput(np int, tag bool, pass func(proto.Output) error) (*output, error) {
+	c := &Crew{cfg: Config{Host: "node1", Output: pass}, job: proto.Prepare{Tag: tag, OneSink: true}}
+	for r := range np {
+		c.plan.Ranks = append(c.plan.Ranks, proto.Rank{Rank: r})
+	}
+	return newOutput(c)
+}
+
+// testOutput is an output with pipes that the test writes to itself.
+func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
+	t.Helper()
+	out = &bytes.Buffer{}
+	o, err := newTestOutput(np, tag, func(m proto.Output) error {
+		_, err := out.Write(m.Data)
+		return err
+	})
+	require.NoError(t, err)
+	for r := range np {
+		var a, b [2]int
+		require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
+		require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
+		write = append(write, [2]int{a[1], b[1]})
+		require.NoError(t, o.add(r, a[0], b[0]))
+	}
+	return o, out, write
+}
+
+func TestOutputUnfinishedLines(t *testing.T) {
+	o, out, w := testOutput(t, 3, true)
+	for r, text := range []string{"a\nb", "c", "d\n"} {
+		_, err := unix.Write(w[r][0], []byte(text))
+		require.NoError(t, err)
+	}
+	_, err := unix.Write(w[2][1], []byte("e"))
+	require.NoError(t, err)
+	o.finish() // the writers' ends are still open, as a daemon might keep them
+	o.loop()
+	for _, p := range w {
+		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
+	}
+	require.Equal(t, "[0] a\n[2] d\n[0] b\n[1] c\n[2]<stderr> e", out.String())
+	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
+}
+
+func TestTail(t *testing.T) {
+	var tail []byte
+	for i := range 10_000 {
+		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
+		require.LessOrEqual(t, len(tail), 2*tailBytes)
+	}
+	lines := lastLines(tail)
+	require.Len(t, lines, tailLines)
+	require.Equal(t, "line 9999", lines[9])
+	require.Nil(t, lastLines([]byte("\n")))
+}

@@ -1,0 +1,287 @@
+package launcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/remote"
+	"github.com/weft-hpc/weft/launcher/tree"
+)
+
+// dialIn is the agents that come to gorun by themselves.
+type dialIn struct {
+	listener *remote.Listener
+	step     *remote.Step // srun that has started them; nil: somebody else
+	accepted chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	conns map[string]*remote.Conn
+	came  *sync.Cond
+	taken map[string]bool
+	err   error // nobody comes any more
+}
+
+// dialPatience is for how long agents are waited for that somebody else starts,
+// unless the user says it: pods may have to wait for room, and for images.
+const dialPatience = 10 * time.Minute
+
+// listen takes agents that know the secret.
+func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
+	l, err := remote.Listen(addr, secret)
+	if err != nil {
+		return nil, fmt.Errorf("wait for agents: %w", err)
+	}
+	d := &dialIn{listener: l, accepted: make(chan struct{}), conns: make(map[string]*remote.Conn), taken: make(map[string]bool)}
+	d.came = sync.NewCond(&d.mu)
+	l.Log = func(line string) { r.verbose("%s", line) }
+	return d, nil
+}
+
+// begin has agents come, until close, or the end of ctx.
+func (d *dialIn) begin(ctx context.Context) {
+	go func() { // ends with the listener; close waits for it
+		defer close(d.accepted)
+		for {
+			conn, err := d.listener.Accept(ctx)
+			d.mu.Lock()
+			if err != nil {
+				d.err = err
+				d.came.Broadcast()
+				d.mu.Unlock()
+				return
+			}
+			name := conn.Host()
+			if d.conns[name] != nil || d.taken[name] {
+				d.mu.Unlock()
+				_ = conn.Close() // one host has one agent
+				continue
+			}
+			d.conns[name] = conn
+			d.came.Broadcast()
+			d.mu.Unlock()
+		}
+	}()
+}
+
+// wait waits for some condition on those that have come. d.mu is held by then and by
+// enough alone.
+func (d *dialIn) wait(ctx context.Context, enough func() bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.came.Broadcast()
+	})
+	defer stop()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for !enough() {
+		switch {
+		case d.err != nil:
+			return d.err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		d.came.Wait()
+	}
+	return nil
+}
+
+// take is the stream to a host whose agent has come, or comes in time.
+func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
+	var conn *remote.Conn
+	err := d.wait(ctx, func() bool {
+		conn = d.conns[name]
+		return conn != nil
+	})
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errors.New("its agent has not come")
+		}
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns[name], d.taken[name] = nil, true
+	return conn, nil
+}
+
+func (d *dialIn) close() {
+	_ = d.listener.Close()
+	<-d.accepted
+	d.mu.Lock()
+	for _, c := range d.conns {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+	d.mu.Unlock()
+	if d.step != nil {
+		_ = d.step.Close()
+	}
+}
+
+// gatherDialled waits for agents that others start, as pods. They are the job's
+// hosts, in the order of their names.
+func (r *run) gatherDialled(ctx context.Context, named []hosts.Host) error {
+	j := r.job
+	usage := func(text string) error { return &startError{proto.ExitUsage, text} }
+	want := max(j.Agents, len(named))
+	switch {
+	case j.Listen == "":
+		return usage("-launcher dial: expected -listen HOST:PORT, which agents connect to")
+	case want == 0:
+		return usage("-listen: expected -agents N, or the names of hosts")
+	case len(named) > 0 && j.Agents > len(named):
+		return usage(fmt.Sprintf("-agents: expected as many as hosts are named, %d, found %d", len(named), j.Agents))
+	case j.OnFailure == job.FailRestart:
+		return usage("-on-failure restart: expected hosts whose agents gorun starts, found -listen; let those who start the agents start gorun anew")
+	}
+	secret, err := remote.ReadSecret(j.SecretFile)
+	if err != nil {
+		return usage(err.Error())
+	}
+	d, err := r.listen(j.Listen, secret)
+	if err != nil {
+		return err
+	}
+	r.reach = &reach{dialIn: d}
+	d.begin(ctx)
+	r.tellWaiting(d, want)
+	patience := dialPatience
+	if _, said := j.Source["launcher.connect_timeout"]; said {
+		patience = j.ConnectTimeout
+	}
+	if !r.deadline.IsZero() {
+		patience = min(patience, time.Until(r.deadline))
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var came []string
+	err = d.wait(ctx, func() bool {
+		came = came[:0]
+		for name := range d.conns {
+			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
+				came = append(came, name)
+			}
+		}
+		return len(came) >= want
+	})
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%d of %s came within %v%s", len(came), plural(want, "agent"), patience, missing(named, came))
+	case err != nil:
+		return err
+	}
+	if len(named) == 0 {
+		slices.SortFunc(came, func(a, b string) int { // worker-2 before worker-10
+			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+		})
+		for _, name := range came[:want] {
+			named = append(named, hosts.Host{Name: name})
+		}
+		j.GiveSlots(named)
+	}
+	r.allocated = true
+	r.setHosts(named)
+	return nil
+}
+
+func (r *run) tellWaiting(d *dialIn, want int) {
+	r.verbose("waiting for %s to connect to %s", plural(want, "agent"), d.listener.Addr())
+}
+
+func missing(named []hosts.Host, came []string) string {
+	var names []string
+	for _, h := range named {
+		if !slices.Contains(came, h.Name) {
+			names = append(names, h.Name)
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return "; missing: " + strings.Join(firstFew(names), ", ")
+}
+
+// gatherSlurm has srun start agents on the nodes of the allocation; the tree waits for
+// them to come.
+func (r *run) gatherSlurm(ctx context.Context) error {
+	var nodes []string
+	for i := range r.hosts {
+		if i > 0 || !r.hasOwn() {
+			nodes = append(nodes, r.hosts[i].Name)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	addr := r.job.Listen
+	if addr == "" {
+		addr = ":0"
+	}
+	secret := remote.NewSecret()
+	d, err := r.listen(addr, secret)
+	if err != nil {
+		return err
+	}
+	srun := &remote.Srun{
+		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
+		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
+	}
+	if r.job.Verbose {
+		srun.Log = r.tell
+	}
+	if srun.Agent == "" { // whether the nodes have this gorun at its path nobody knows
+		srun.CopyTo = os.TempDir()
+	}
+	if d.step, err = srun.Start(); err != nil {
+		_ = d.listener.Close()
+		return err
+	}
+	d.listener.Cause = d.step.Cause
+	r.reach = &reach{dialIn: d}
+	d.begin(ctx)
+	sctx, cancel := d.step.Context(ctx)
+	context.AfterFunc(sctx, func() { // with srun, or with the run
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.err == nil {
+			d.err = context.Cause(sctx)
+		}
+		d.came.Broadcast()
+	})
+	context.AfterFunc(ctx, cancel)
+	return nil
+}
+
+// reachable is where a node finds a listener: at the address that this host has
+// towards it, unless the user has named one.
+func reachable(l net.Addr, addr, node string) string {
+	_, port, err := net.SplitHostPort(l.String())
+	if err != nil {
+		return l.String()
+	}
+	if host, _, err := net.SplitHostPort(addr); err == nil && host != "" {
+		return net.JoinHostPort(host, port)
+	}
+	const discard = 9 // no datagram is sent
+	if c, err := net.Dial("udp", net.JoinHostPort(node, strconv.Itoa(discard))); err == nil {
+		defer func() { _ = c.Close() }()
+		if host, _, err := net.SplitHostPort(c.LocalAddr().String()); err == nil {
+			return net.JoinHostPort(host, port)
+		}
+	}
+	return net.JoinHostPort(hostname(), port)
+}

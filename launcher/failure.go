@@ -1,0 +1,386 @@
+package launcher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// States of a host.
+const (
+	hostUp     = "up"
+	hostFailed = "failed"
+	hostLost   = "lost"
+)
+
+// cause is what a verdict rests on, so far as it says whether something that is
+// learned later was there first.
+type cause struct {
+	rank  int  // -1: none
+	host  int  // of the rank
+	final bool // nothing that is learned later takes its place: a signal ended a rank, a host is lost, time is up
+	dying bool // the rank was on its way out when it failed the job
+	abort bool // it called Abort and is about to end by itself
+	end   bool // the user's wish: the job is not started anew
+}
+
+const withoutFinalize = "exited without Finalize"
+
+// fail notes the first failure in time, and ends the job.
+func (r *run) fail(c cause, f Failure, code int) {
+	if r.verdict != nil {
+		return
+	}
+	r.blame(c, f, code)
+	if r.phase < phaseStarting {
+		r.phase = phaseOver
+		return
+	}
+	r.ending = true
+	if r.killed {
+		return
+	}
+	end := proto.End{Grace: r.job.Grace, Except: -1}
+	if c.abort {
+		end.Except = c.rank
+	}
+	r.node.Do(end)
+}
+
+// blame notes what the job failed of.
+func (r *run) blame(c cause, f Failure, code int) {
+	if f.Rank >= 0 {
+		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
+	}
+	r.first = c
+	r.verdict = &verdict{Failure: f, code: code, end: c.end || code == proto.ExitUsage}
+}
+
+// refuseWith ends a job that cannot be started.
+func (r *run) refuseWith(err error) {
+	if err != nil && r.verdict == nil {
+		r.verdict, r.phase = r.refuse(err), phaseOver
+	}
+}
+
+// failHosts ends a job that has not begun because of hosts that cannot do their
+// part. Each is told of in a line.
+func (r *run) failHosts(failed []proto.HostError) {
+	r.phase = phaseOver
+	if r.verdict != nil {
+		return
+	}
+	code := proto.ExitFailed
+	var lines []string
+	for i, f := range failed {
+		if i == 0 && f.Code != 0 {
+			code = f.Code
+		}
+		r.hostFailed(f)
+		lines = append(lines, r.told(f))
+	}
+	r.verdict = &verdict{
+		Failure: Failure{Rank: -1, Host: r.nameOf(failed[0].Index), ExitCode: code, Reason: lines[0]},
+		code:    code, lines: lines[1:],
+		end: code == proto.ExitUsage || code == proto.ExitNotFound || code == proto.ExitNotExec,
+	}
+}
+
+// told is the cause with its host before it, unless this one is meant and no other
+// takes part.
+func (r *run) told(f proto.HostError) string {
+	name := r.nameOf(f.Index)
+	if r.alone() || strings.HasPrefix(f.Cause, name+": ") {
+		return f.Cause
+	}
+	return name + ": " + f.Cause
+}
+
+func (r *run) hostFailed(f proto.HostError) {
+	if f.Index < 0 || f.Index >= len(r.hosts) {
+		return
+	}
+	h := &r.hosts[f.Index]
+	h.state, h.cause = hostFailed, f.Cause
+	r.lost[h.Name] = f.Cause
+}
+
+// ranksStarted notes what the hosts have started, and judges what they have not.
+func (r *run) ranksStarted(m proto.Started) {
+	n := 0
+	for _, s := range m.Ranks {
+		if s.Rank >= 0 && s.Rank < len(r.ranks) {
+			r.ranks[s.Rank].pid, r.ranks[s.Rank].started = s.PID, time.Unix(0, s.At)
+			n++
+		}
+	}
+	if r.phase == phaseStarting {
+		r.phase = phaseRunning
+	}
+	if f := r.verdictOf(); f != nil && f.Rank >= 0 {
+		f.PID = r.ranks[f.Rank].pid
+	}
+	r.quiet()
+	r.verbose("%d ranks started after %v", n, r.since())
+	if f := m.Failed; f != nil && f.Rank >= 0 && f.Rank < len(r.ranks) {
+		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, final: true, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)
+	}
+}
+
+func (r *run) verdictOf() *Failure {
+	if r.verdict == nil {
+		return nil
+	}
+	return &r.verdict.Failure
+}
+
+// exited judges a rank that has not ended well.
+func (r *run) exited(e proto.Exit) {
+	if e.Rank < 0 || e.Rank >= len(r.ranks) {
+		return
+	}
+	rk := &r.ranks[e.Rank]
+	rk.exit = &e
+	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
+	c := cause{rank: e.Rank, host: rk.host, final: e.Signal != 0, dying: e.Dying}
+	code := exitCode(e)
+	if code == 0 {
+		f.Reason, code = withoutFinalize, proto.ExitFailed
+	}
+	switch {
+	case r.verdict != nil:
+		if r.mourned(e) {
+			r.blame(c, f, code)
+		}
+	case f.Signal != 0 && f.Signal == r.signaled:
+		c.end = true
+		r.fail(c, f, code)
+	case r.job.OnFailure == job.FailNotify:
+		r.goOn(e, f, code)
+	case e.Code == 0 && e.Signal == 0 && e.Final:
+		// Perhaps nobody is left who could wait for it: then the job ends now.
+		if !r.alone() {
+			time.AfterFunc(earlyDelay, func() { r.mail.post(deserted{c, f}) })
+		}
+	default:
+		r.fail(c, f, code)
+	}
+}
+
+// exitCode is what a shell makes of an exit.
+func exitCode(e proto.Exit) int {
+	if e.Signal != 0 {
+		return proto.ExitSignalFloor + e.Signal
+	}
+	return e.Code
+}
+
+// earlyDelay is for the news that all ranks have ended.
+const earlyDelay = 100 * time.Millisecond
+
+// deserted is a rank that left without Finalize while ranks on other hosts run.
+type deserted struct {
+	cause
+	Failure
+}
+
+// goOn tells the other ranks of one that has failed, where the job goes on without.
+func (r *run) goOn(e proto.Exit, f Failure, code int) {
+	if e.Signal == 0 && !e.Early { // it has failed nobody, but not done what it was to do
+		if r.soft == 0 {
+			r.soft = code
+		}
+		return
+	}
+	r.mark([]int{e.Rank})
+	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
+	r.tell(f.Error() + "; the others go on without it")
+	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.Error()})
+}
+
+func (r *run) mark(ranks []int) {
+	for _, i := range ranks {
+		r.ranks[i].failed = true
+	}
+}
+
+// mourned says whether the job failed of what another did when a rank, whose end is
+// heard of only now, had been killed, or was leaving by itself without having said
+// why. Of several that were leaving the first to end is named.
+func (r *run) mourned(e proto.Exit) bool {
+	switch {
+	case r.first.final:
+		return false
+	case e.Signal != 0:
+		if e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL {
+			return true
+		}
+		// What a rank on another host did may well be because of this.
+		return !e.Told && r.first.rank >= 0 && r.ranks[e.Rank].host != r.first.host && strikes(syscall.Signal(e.Signal))
+	case e.Code == 0 && !e.Early: // it has finalized
+		return false
+	}
+	return e.Dying && r.first.rank >= 0 && !r.first.dying
+}
+
+// strikes says whether a signal ends a process that did not ask for it.
+func strikes(s syscall.Signal) bool {
+	switch s {
+	case syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU:
+		return true
+	}
+	return false
+}
+
+// aborted ends the job at the wish of a rank.
+func (r *run) aborted(m proto.Aborted) {
+	if m.Rank < 0 || m.Rank >= len(r.ranks) {
+		return
+	}
+	c := cause{rank: m.Rank, host: r.ranks[m.Rank].host}
+	f := Failure{Rank: m.Rank}
+	if m.Broken {
+		f.Reason = "does not speak PMI-1 on its control channel: " + m.Reason
+	} else {
+		c.abort = true
+		f.ExitCode, f.Reason = m.Code, "called Abort"
+		if m.Reason != "" {
+			f.Reason += ": " + m.Reason
+		}
+	}
+	r.fail(c, f, m.Code)
+}
+
+// hostsLost judges hosts that do not answer any more.
+func (r *run) hostsLost(m proto.Lost) {
+	var ranks []int
+	first := max(m.First, 0)
+	for i := first; i < min(m.First+m.Count, len(r.hosts)); i++ {
+		h := &r.hosts[i]
+		if h.state != hostUp {
+			continue
+		}
+		h.state, h.cause = hostLost, m.Cause
+		r.lost[h.Name] = m.Cause
+		if i < len(r.plans) {
+			for _, rk := range r.plans[i].Ranks {
+				ranks = append(ranks, rk.Rank)
+			}
+		}
+	}
+	if len(ranks) == 0 && r.phase >= phaseStarting {
+		return
+	}
+	reason := m.Cause
+	if name := r.nameOf(first); !strings.HasPrefix(reason, name) {
+		reason = name + ": " + reason
+	}
+	if n := m.Count - 1; n > 0 {
+		reason += fmt.Sprintf("; %s behind it cannot be reached any more either", plural(n, "host"))
+	}
+	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.verdict == nil {
+		r.mark(ranks)
+		r.tell(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
+		r.node.Do(proto.News{Ranks: ranks, Reason: reason})
+		return
+	}
+	c := cause{rank: -1, host: first, final: true}
+	f := Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}
+	if r.verdict != nil && !r.first.final && r.verdict.Rank >= 0 && r.first.host != first {
+		r.blame(c, f, proto.ExitFailed) // others have failed because of it
+		return
+	}
+	r.fail(c, f, proto.ExitFailed)
+}
+
+// judgeState ends a job in which ranks wait for others that will never come. When
+// the first host tells of its state, all are asked for theirs.
+func (r *run) judgeState(s proto.State) {
+	if len(r.states) == 0 && !s.Gone {
+		r.node.Do(proto.Watch{})
+	}
+	r.states[s.Index] = s
+	if r.verdict != nil || r.job.OnFailure == job.FailNotify {
+		return
+	}
+	waits, begun := false, false
+	for _, s := range r.states {
+		waits = waits || s.Waiting > r.released
+		begun = begun || s.Begun
+	}
+	for _, i := range slices.Sorted(maps.Keys(r.states)) {
+		s := r.states[i]
+		rank, why := -1, ""
+		switch {
+		case begun && s.Absent >= 0:
+			rank, why = s.Absent, "ended without Init, which other ranks have called"
+		case waits && s.Left >= 0:
+			rank, why = s.Left, "ended while other ranks wait for it in a fence"
+		}
+		if rank >= 0 && rank < len(r.ranks) {
+			r.fail(cause{rank: rank, host: r.ranks[rank].host}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
+			return
+		}
+	}
+}
+
+// allEnded is the end of the run.
+func (r *run) allEnded(m proto.Ended) {
+	r.phase = phaseOver
+	if len(r.ranks) == 0 {
+		return
+	}
+	for i := range m.Exits {
+		e := &m.Exits[i]
+		if e.Rank >= 0 && e.Rank < len(r.ranks) {
+			r.ranks[e.Rank].exit = e
+		}
+	}
+	for _, t := range m.Tails {
+		r.tails[t.Rank] = t.Lines // of whoever; only those of a rank of the job are looked at
+	}
+	if r.verdict == nil && r.job.OnFailure == job.FailNotify {
+		r.judgeRest()
+	}
+	if v := r.verdict; v != nil && v.Rank >= 0 {
+		rk := &r.ranks[v.Rank]
+		v.PID = rk.pid // it may have failed before it was known to have been started
+		v.Stderr = r.tails[v.Rank]
+		if r.ending {
+			v.others = len(r.ranks) - 1
+		}
+		v.asked = v.Signal != 0 && v.Signal == r.signaled
+		if v.Reason == "" && v.Signal == 0 && lacksLibrary(r.programs[rk.app].path, v.ExitCode, v.Stderr) {
+			v.Reason = "found no " + libfabricSoname + "; " + installLibrary
+		}
+	}
+}
+
+// judgeRest makes the verdict on a job that went on without ranks that failed: how
+// those that were left ended, and where none was, the first failure.
+func (r *run) judgeRest() {
+	if r.soft != 0 {
+		for i := range r.ranks {
+			if e := r.ranks[i].exit; e != nil && !r.ranks[i].failed && exitCode(*e) == r.soft {
+				r.blame(cause{rank: i, host: r.ranks[i].host}, Failure{Rank: i, ExitCode: r.soft}, r.soft)
+				return
+			}
+		}
+	}
+	for i := range r.ranks {
+		if !r.ranks[i].failed {
+			return
+		}
+	}
+	code := proto.ExitFailed
+	if e := r.ranks[0].exit; e != nil && exitCode(*e) != 0 {
+		code = exitCode(*e)
+	}
+	r.verdict = &verdict{Failure: Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: "every rank has failed"}, code: code}
+}

@@ -1,0 +1,379 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/place"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// loopback is where ranks listen that all run on one host.
+const loopback = "127.0.0.1"
+
+// hostsUp goes on when every host has answered, or has failed to.
+func (r *run) hostsUp(up proto.Up) {
+	if r.phase != phaseConnecting {
+		return
+	}
+	r.quiet()
+	for _, a := range up.Agents {
+		if a.Index >= 0 && a.Index < len(r.hosts) {
+			r.hosts[a.Index].agent, r.hosts[a.Index].state = a, hostUp
+		}
+	}
+	for _, f := range up.Failed {
+		r.hostFailed(f)
+	}
+	if len(up.Failed) > 0 {
+		r.failHosts(up.Failed)
+		return
+	}
+	if r.verdict != nil {
+		r.phase = phaseOver
+		return
+	}
+	if !r.alone() {
+		r.verbose("%s up after %v", plural(len(up.Agents), "host"), r.since())
+	}
+	m, err := r.plan()
+	if err != nil {
+		r.refuseWith(err)
+		return
+	}
+	r.phase, r.prep = phasePreparing, m
+	r.node.Do(*m)
+}
+
+// plan places the ranks and describes the job to the hosts.
+func (r *run) plan() (*proto.Prepare, error) {
+	j := r.job
+	machines, order := r.machines()
+	policy, err := policyOf(j)
+	if err != nil {
+		return nil, &startError{proto.ExitUsage, err.Error()}
+	}
+	appNP, err := r.appNP(machines, policy.Rankfile)
+	if err != nil {
+		return nil, &startError{proto.ExitUsage, err.Error()}
+	}
+	placed, err := place.Map(machines, appNP, policy)
+	if err != nil {
+		return nil, &startError{proto.ExitUsage, err.Error()}
+	}
+	if placed.Warning != "" && r.epoch == 0 {
+		r.tell("warning: " + placed.Warning)
+	}
+	return r.describe(placed, order)
+}
+
+// machines are the hosts in the order in which the user names them; order has the
+// index in the tree of each.
+func (r *run) machines() (machines []place.Machine, order []int) {
+	for _, i := range r.wants {
+		h := &r.hosts[i]
+		machines = append(machines, place.Machine{Name: h.Name, Slots: h.Slots, MaxSlots: h.MaxSlots, Topology: h.agent.Topology})
+		if r.alone() {
+			machines[0].Name = "this machine"
+		}
+	}
+	return machines, r.wants
+}
+
+// policyOf is what a job says of where ranks go.
+func policyOf(j *job.Job) (place.Policy, error) {
+	p := place.Policy{MapBy: j.MapBy, RankBy: j.RankBy, Bind: j.Bind, Strict: j.StrictSlot}
+	if j.Rankfile == "" {
+		return p, nil
+	}
+	f, err := os.Open(j.Rankfile)
+	if err != nil {
+		return p, err
+	}
+	defer func() { _ = f.Close() }()
+	p.Rankfile, err = place.ReadRankfile(j.Rankfile, f)
+	return p, err
+}
+
+// appNP is the number of ranks of each app. Where the user does not say it, a
+// single app has as many as a rankfile has lines, or in an allocation as there are
+// slots, and else one.
+func (r *run) appNP(machines []place.Machine, f *place.Rankfile) ([]int, error) {
+	j := r.job
+	var list []int
+	for _, a := range j.Apps {
+		list = append(list, a.NP)
+	}
+	if j.NPGiven || len(list) > 1 {
+		return list, nil
+	}
+	switch {
+	case f != nil:
+		list[0] = f.NP()
+	case r.allocated:
+		list[0] = 0
+		for i := range machines {
+			n := machines[i].Slots
+			if n == 0 {
+				n = max(machines[i].Topology.Usable(), 1)
+			}
+			list[0] += n
+		}
+	}
+	if list[0] < 1 || list[0] > job.MaxRanks {
+		return nil, fmt.Errorf("expected from 1 to %d ranks, found %d", job.MaxRanks, list[0])
+	}
+	return list, nil
+}
+
+// describe says to the hosts what runs where.
+func (r *run) describe(placed *place.Result, order []int) (*proto.Prepare, error) {
+	j := r.job
+	np := len(placed.Ranks)
+	r.ranks = make([]rank, np)
+	r.plans = make([]proto.Plan, len(r.hosts))
+	appNums := make([]int, np)
+	for i := range r.plans {
+		r.plans[i].Index = i
+	}
+	for i, p := range placed.Ranks {
+		at := order[p.Host]
+		r.ranks[i] = rank{app: p.App, host: at}
+		appNums[i] = p.App
+		r.plans[at].Ranks = append(r.plans[at].Ranks, proto.Rank{Rank: i, App: p.App, CPUs: p.CPUs})
+	}
+	secret := bootstrap.NewSecret()
+	m := &proto.Prepare{
+		Card: bootstrap.Card{
+			JobID: r.id, Secret: secret[:], Size: np, KVSName: "kvs_" + r.id, Epoch: r.epoch,
+			AppNums: bootstrap.Runs(appNums), Params: bootstrap.CardParams(j.Params),
+		},
+		Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
+		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.alone(),
+		OneSink: r.out.one(), PerRank: r.out.dir != "" && !r.alone(),
+		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
+	}
+	if err := r.addresses(m); err != nil {
+		return nil, err
+	}
+	if err := r.describePrograms(m); err != nil {
+		return nil, err
+	}
+	return m, r.readyIO(m)
+}
+
+// addresses numbers the hosts that have ranks, and has the ranks listen where the
+// others find them by arithmetic. Where all share memory nobody listens; where the
+// user names an interface they listen there and exchange their addresses.
+func (r *run) addresses(m *proto.Prepare) error {
+	number := make(map[int]int) // of a host, by its index
+	nodes := make([]int, len(r.ranks))
+	var used []int
+	most := 0
+	for i := range r.ranks {
+		h := r.ranks[i].host
+		if _, ok := number[h]; !ok {
+			number[h] = len(used)
+			used = append(used, h)
+			most = max(most, len(r.plans[h].Ranks))
+		}
+		nodes[i] = number[h]
+	}
+	m.Card.Nodes = bootstrap.Runs(nodes)
+	params := r.job.Params
+	if namesInterface(params) || len(used) == 1 && m.Memory {
+		return nil
+	}
+	addrs := []string{loopback}
+	if len(used) > 1 {
+		var err error
+		if addrs, err = r.common(used); err != nil {
+			return err
+		}
+		if addrs == nil {
+			r.verbose("the hosts have no network in common: ranks exchange their addresses")
+			return nil
+		}
+		r.verbose("ranks listen on %s", strings.Join(firstFew(addrs), ", "))
+	}
+	for i, h := range used {
+		m.Plans[h].Address = addrs[i]
+	}
+	if m.BasePort = crew.BasePort(most); m.BasePort > 0 {
+		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
+	}
+	return nil
+}
+
+func firstFew(list []string) []string {
+	const most = 4
+	if len(list) <= most {
+		return list
+	}
+	return append(slices.Clone(list[:most-1]), "…")
+}
+
+// common picks an address of each host by which the others reach it: in a network
+// that all are in, best in the one by which gorun reached them; nil: there is none.
+func (r *run) common(used []int) ([]string, error) {
+	type network struct {
+		addrs map[int]string // by host
+		score int
+	}
+	networks := make(map[netip.Prefix]*network)
+	reached := make(map[string]bool)
+	for i := range r.hosts {
+		for _, a := range []string{r.hosts[i].agent.Reached, r.hosts[i].agent.Parent} {
+			if a != "" {
+				reached[a] = true
+			}
+		}
+	}
+	for _, h := range used {
+		for _, a := range r.hosts[h].agent.Addrs {
+			p, err := netip.ParsePrefix(a.Prefix)
+			if err != nil || p.Addr().IsLoopback() || p.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			n := networks[p.Masked()]
+			if n == nil {
+				n = &network{addrs: make(map[int]string)}
+				networks[p.Masked()] = n
+			}
+			if _, twice := n.addrs[h]; !twice {
+				n.addrs[h] = p.Addr().String()
+			}
+			if reached[p.Addr().String()] {
+				n.score++
+			}
+		}
+	}
+	var best *network
+	for _, p := range sortedPrefixes(networks) {
+		n := networks[p]
+		if len(n.addrs) == len(used) && (best == nil || n.score > best.score) {
+			best = n
+		}
+	}
+	addrs := make([]string, len(used))
+	for i, h := range used {
+		switch {
+		case r.hosts[h].Address != "":
+			addrs[i] = r.hosts[h].Address
+		case best != nil:
+			addrs[i] = best.addrs[h]
+		case r.hosts[h].agent.Reached != "":
+			addrs[i] = r.hosts[h].agent.Reached
+		default:
+			return nil, nil
+		}
+		if _, err := netip.ParseAddr(addrs[i]); err != nil {
+			return nil, fmt.Errorf("%s: address %s: expected a numeric one", r.hosts[h].Name, strconv.Quote(addrs[i]))
+		}
+	}
+	return addrs, nil
+}
+
+// sortedPrefixes puts IPv4 before IPv6, so that the choice is always the same.
+func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
+	list := make([]netip.Prefix, 0, len(m))
+	for p := range m {
+		list = append(list, p)
+	}
+	sort.Slice(list, func(i, k int) bool { return list[i].Addr().Less(list[k].Addr()) })
+	return list
+}
+
+// sharesMemory says whether shared memory comes first among the transports. It
+// reaches every rank of a job on one host, so that none needs a port.
+func sharesMemory(s *params.Set) bool {
+	use := s.List("transport.use")
+	return len(use) > 0 && use[0] == "shm"
+}
+
+// hostsPrepared goes on when every host is ready.
+func (r *run) hostsPrepared(m proto.Prepared) {
+	if r.phase != phasePreparing {
+		return
+	}
+	if len(m.Failed) > 0 {
+		r.failHosts(m.Failed)
+		return
+	}
+	for _, p := range m.Ports {
+		if p.Index < 0 || p.Index >= len(r.plans) || len(p.Ports) != len(r.plans[p.Index].Ranks) {
+			r.refuseWith(errors.New(r.nameOf(p.Index) + ": made no sense of its ports"))
+			return
+		}
+	}
+	start := proto.Start{Addrs: r.addrs(m.Ports)}
+	r.verbose("job %s: %s", r.id, r.listening(start))
+	if len(m.Need) == 0 {
+		r.start(start)
+		return
+	}
+	r.phase, r.pending = phaseStaging, start
+	r.stage(m.Need)
+}
+
+// addrs is the address of each rank where not all have the ports that everybody
+// expects; nil: they have.
+func (r *run) addrs(other []proto.HostPorts) []string {
+	if len(other) == 0 {
+		return nil
+	}
+	addrs := make([]string, len(r.ranks))
+	for _, p := range r.plans {
+		for i, rk := range p.Ranks {
+			addrs[rk.Rank] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(r.prep.BasePort+i)).String()
+		}
+	}
+	for _, o := range other {
+		p := r.plans[o.Index]
+		for i, rk := range p.Ranks {
+			addrs[rk.Rank] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(o.Ports[i])).String()
+		}
+	}
+	return addrs
+}
+
+// listening says where the ranks do.
+func (r *run) listening(s proto.Start) string {
+	switch {
+	case s.Addrs != nil:
+		return "each rank listens on a port of its own, since those in a row are taken"
+	case r.prep.Card.BasePort != 0 && len(r.prep.Card.Hosts) == 1:
+		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
+	case r.prep.Card.BasePort != 0:
+		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
+	case r.prep.Memory:
+		return "the ranks share memory"
+	}
+	return "the ranks choose where they listen"
+}
+
+func (r *run) filesStaged(m proto.Staged) {
+	if r.phase != phaseStaging {
+		return
+	}
+	if len(m.Failed) > 0 {
+		r.failHosts(m.Failed)
+		return
+	}
+	r.start(r.pending)
+}
+
+func (r *run) start(m proto.Start) {
+	r.phase = phaseStarting
+	r.node.Do(m)
+}

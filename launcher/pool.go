@@ -1,0 +1,166 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// gather finds the hosts of the job, and how they are reached:
+//
+//	-launcher            hosts                                       agents come by
+//	local                this one                                    no agent
+//	ssh                  -host, -hostfile, [[host]]; else those      ssh, as a tree
+//	                     of PBS, LSF, Grid Engine, Slurm
+//	slurm                those of the allocation, or some of them    srun, and dial in
+//	dial                 those whose agents come                     themselves
+//	auto                 dial with -listen; local where no other host is named or
+//	                     allocated; slurm in an allocation of Slurm; else ssh
+func (r *run) gather(ctx context.Context) error {
+	j := r.job
+	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
+	named := slices.Clone(j.Hosts)
+	if r.kind = j.Launcher; r.kind == "" {
+		r.kind = job.LaunchAuto
+	}
+	if r.kind == job.LaunchAuto && j.Listen != "" {
+		r.kind = job.LaunchDial
+	}
+	if r.kind == job.LaunchDial {
+		return r.gatherDialled(ctx, named)
+	}
+	var alloc *hosts.Allocation
+	if r.kind != job.LaunchLocal && (named == nil || hosts.Manager(os.Getenv) == hosts.Slurm) {
+		var err error
+		if alloc, err = hosts.FromEnvironment(os.Getenv, os.ReadFile); err != nil {
+			return usage(err)
+		}
+	}
+	if alloc != nil {
+		all := alloc.Hosts
+		switch {
+		case named == nil:
+			named, r.allocated = all, true
+			j.GiveSlots(named)
+		case r.kind != job.LaunchSSH:
+			var err error
+			if named, err = hosts.Restrict(all, named, allocationName(alloc)); err != nil {
+				return usage(err)
+			}
+		}
+	}
+	inSlurm := alloc != nil && alloc.Manager == hosts.Slurm
+	switch r.kind {
+	case job.LaunchSlurm:
+		if !inSlurm {
+			return usage(fmt.Errorf("-launcher slurm: there is no allocation of Slurm here"))
+		}
+	case job.LaunchAuto:
+		switch {
+		case len(named) == 0 || !slices.ContainsFunc(named, func(h hosts.Host) bool { return !hosts.IsLocal(h.Name) }):
+			r.kind = job.LaunchLocal
+		case inSlurm:
+			r.kind = job.LaunchSlurm
+		default:
+			r.kind = job.LaunchSSH
+		}
+	case job.LaunchLocal:
+		if len(named) == 0 {
+			break
+		}
+		if i := slices.IndexFunc(named, func(h hosts.Host) bool { return !hosts.IsLocal(h.Name) }); i >= 0 {
+			return usage(fmt.Errorf("-launcher local: %s is another host", named[i].Name))
+		}
+	default:
+	}
+	if len(named) == 0 {
+		named = []hosts.Host{{Name: "localhost"}}
+	}
+	r.setHosts(named)
+	if len(r.hosts) == 0 {
+		return r.noneLeft()
+	}
+	switch r.kind {
+	case job.LaunchSSH:
+		var err error
+		r.reach, err = newSSH(r)
+		return err
+	case job.LaunchSlurm:
+		return r.gatherSlurm(ctx)
+	default:
+	}
+	return nil
+}
+
+// noneLeft is the error where all hosts have failed before.
+func (r *run) noneLeft() error {
+	for h, cause := range r.failed {
+		if !strings.HasPrefix(cause, h) {
+			cause = h + ": " + cause
+		}
+		return fmt.Errorf("no host is left: %s", cause)
+	}
+	return fmt.Errorf("no host is left")
+}
+
+func allocationName(a *hosts.Allocation) string {
+	name := map[string]string{hosts.Slurm: "Slurm", hosts.PBS: "PBS", hosts.LSF: "LSF", hosts.SGE: "Grid Engine"}[a.Manager]
+	if a.JobID != "" {
+		return name + " job " + a.JobID
+	}
+	return name + "'s allocation"
+}
+
+// setHosts takes the hosts that the user wants, in this order, but for those that
+// have failed. In the tree this one comes first; its names are one host.
+func (r *run) setHosts(named []hosts.Host) {
+	j := r.job
+	var list []hosts.Host
+	own := -1
+	for _, h := range named {
+		if _, failed := r.failed[h.Name]; failed {
+			continue
+		}
+		if h.Slots == 0 {
+			h.Slots = j.Slots
+		}
+		if hosts.IsLocal(h.Name) {
+			if own >= 0 {
+				o := &list[own]
+				o.Slots = addSlots(o.Slots, h.Slots)
+				o.MaxSlots = addSlots(o.MaxSlots, h.MaxSlots)
+				continue
+			}
+			own = len(list)
+		}
+		list = append(list, h)
+	}
+	r.hosts, r.wants = nil, make([]int, len(list))
+	if own >= 0 {
+		r.hosts = []host{{Host: list[own]}}
+	}
+	if own >= 0 && len(list) == 1 {
+		r.hosts[0].Name = r.host
+	}
+	for i, h := range list {
+		if i == own {
+			continue
+		}
+		r.wants[i] = len(r.hosts)
+		r.hosts = append(r.hosts, host{Host: h})
+	}
+}
+
+// addSlots adds numbers of which 0 leaves the number open.
+func addSlots(a, b int) int {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return a + b
+}

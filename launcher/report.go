@@ -1,0 +1,188 @@
+package launcher
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// report is what -report writes: a job, and each time that it was started.
+type report struct {
+	Job      string         `json:"job"`
+	ExitCode int            `json:"exit_code"`
+	Begun    time.Time      `json:"begun"`
+	Ended    time.Time      `json:"ended"`
+	Host     string         `json:"host"` // of gorun
+	Apps     []reportApp    `json:"apps"`
+	Failure  *reportFailure `json:"failure,omitempty"`
+	Runs     []reportRun    `json:"runs"` // one for each epoch
+}
+
+type reportApp struct {
+	Program string   `json:"program"`
+	Args    []string `json:"args,omitempty"`
+	Path    string   `json:"path,omitempty"` // of the executable; empty: not found
+}
+
+type reportRun struct {
+	Epoch   int            `json:"epoch"`
+	JobID   string         `json:"job_id"`
+	Begun   time.Time      `json:"begun"`
+	Ended   time.Time      `json:"ended"`
+	Hosts   []reportHost   `json:"hosts"`
+	Ranks   []reportRank   `json:"ranks"`
+	Failure *reportFailure `json:"failure,omitempty"`
+}
+
+type reportHost struct {
+	Name     string `json:"name"`
+	Hostname string `json:"hostname,omitempty"` // as the host calls itself
+	AgentPID int    `json:"agent_pid,omitempty"`
+	Address  string `json:"address,omitempty"` // that its ranks listen on
+	Slots    int    `json:"slots,omitempty"`   // as given; absent: its cores
+	Ranks    int    `json:"ranks"`
+	State    string `json:"state"` // up, failed, lost, unknown
+	Cause    string `json:"cause,omitempty"`
+}
+
+type reportRank struct {
+	Rank     int        `json:"rank"`
+	App      int        `json:"app"`
+	Host     string     `json:"host"`
+	CPUs     []int      `json:"cpus,omitempty"`
+	PID      int        `json:"pid,omitempty"`
+	Started  *time.Time `json:"started,omitempty"` // by its host's clock
+	Ended    *time.Time `json:"ended,omitempty"`   // by its host's clock
+	State    string     `json:"state"`             // not started, running, exited, killed, lost
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Signal   string     `json:"signal,omitempty"`
+	Failed   bool       `json:"failed,omitempty"` // the others went on without it
+}
+
+type reportFailure struct {
+	Rank     *int     `json:"rank,omitempty"` // absent: no rank's
+	Host     string   `json:"host,omitempty"`
+	Reason   string   `json:"reason"`
+	ExitCode int      `json:"exit_code"`
+	Stderr   []string `json:"stderr,omitempty"`
+}
+
+func reportOf(f *Failure, code int) *reportFailure {
+	if f == nil {
+		return nil
+	}
+	out := &reportFailure{Host: f.Host, Reason: f.Error(), ExitCode: code, Stderr: f.Stderr}
+	if f.Rank >= 0 {
+		out.Rank = &f.Rank
+	}
+	return out
+}
+
+// add adds a run that has ended.
+func (p *report) add(r *run, v *verdict) {
+	run := reportRun{Epoch: r.epoch, JobID: r.id, Begun: r.began, Ended: time.Now(), Hosts: []reportHost{}, Ranks: []reportRank{}}
+	if v != nil {
+		run.Failure = reportOf(&v.Failure, v.code)
+	}
+	for _, i := range r.wants {
+		h := &r.hosts[i]
+		rh := reportHost{Name: h.Name, Hostname: h.agent.Hostname, AgentPID: h.agent.PID, Slots: h.Slots, State: h.state, Cause: h.cause}
+		if h.state == "" {
+			rh.State = "unknown"
+		}
+		if i < len(r.plans) {
+			rh.Ranks, rh.Address = len(r.plans[i].Ranks), r.plans[i].Address
+		}
+		run.Hosts = append(run.Hosts, rh)
+	}
+	local := make([]int, len(r.hosts))
+	for i := range r.ranks {
+		rk := &r.ranks[i]
+		rr := reportRank{Rank: i, App: rk.app, Host: r.hosts[rk.host].Name, PID: rk.pid, State: "not started", Failed: rk.failed}
+		rr.CPUs = r.plans[rk.host].Ranks[local[rk.host]].CPUs
+		local[rk.host]++
+		if rk.pid != 0 {
+			rr.State, rr.Started = "running", &rk.started
+		}
+		switch {
+		case rk.exit != nil:
+			at := time.Unix(0, rk.exit.At)
+			rr.State, rr.Ended = "exited", &at
+			if rk.exit.Signal != 0 {
+				rr.State, rr.Signal = "killed", signalOf(rk.exit)
+			} else {
+				rr.ExitCode = &rk.exit.Code
+			}
+		case r.hosts[rk.host].state == hostLost:
+			rr.State = "lost"
+		}
+		run.Ranks = append(run.Ranks, rr)
+	}
+	p.Runs = append(p.Runs, run)
+}
+
+// writeReport writes the file that the user wants, whole or not at all.
+func (s *session) writeReport(res Result) error {
+	if s.job.Report == "" {
+		return nil
+	}
+	p := &s.report
+	p.Job, p.ExitCode, p.Begun, p.Ended, p.Host = s.job.Name, res.ExitCode, s.begun, time.Now(), s.host
+	p.Failure = reportOf(res.Failure, res.ExitCode)
+	if p.Runs == nil {
+		p.Runs = []reportRun{}
+	}
+	for i, a := range s.job.Apps {
+		ra := reportApp{Program: a.Program, Args: slices.Clone(a.Args)}
+		if i < len(s.programs) {
+			ra.Path = s.programs[i].path
+		}
+		p.Apps = append(p.Apps, ra)
+	}
+	text, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(s.job.Report, append(text, '\n'))
+}
+
+// replaceFile writes a file beside name and renames it; what is no regular file, as
+// /dev/stdout, is written to.
+func replaceFile(name string, text []byte) error {
+	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+		return os.WriteFile(name, text, 0o666)
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// signalOf is the name of the signal that ended a rank.
+func signalOf(e *proto.Exit) string {
+	name := signalName(syscall.Signal(e.Signal))
+	if _, short, ok := strings.Cut(name, "("); ok {
+		return strings.TrimSuffix(short, ")")
+	}
+	return name
+}

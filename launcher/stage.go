@@ -1,0 +1,179 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// program is the executable of an app.
+type program struct {
+	path  string
+	arg0  string
+	built bool // by gorun: it is nowhere but here
+	file  *proto.File
+}
+
+// findPrograms finds or builds what the apps run.
+func (s *session) findPrograms(id string) error {
+	j := s.job
+	found := &programs{stderr: s.stdio.Err, newDir: s.tempDir, mark: markOf(id), libfabric: wantsLibfabric(j.Params)}
+	ctx, stop := buildContext(s.ctx, s.signals)
+	var err error
+	for _, app := range j.Apps {
+		path, ok := lookupEnv(appEnv(j, app, nil), "PATH")
+		if !ok {
+			path = os.Getenv("PATH")
+		}
+		var p program
+		if p.path, err = found.resolve(ctx, app, path); err != nil {
+			break
+		}
+		p.arg0 = app.Program
+		p.built = found.dir != "" && strings.HasPrefix(p.path, found.dir)
+		if p.built {
+			p.arg0 = p.path
+		}
+		s.programs = append(s.programs, p)
+	}
+	if sig := stop(); sig != 0 {
+		return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
+	}
+	if err == nil && s.ctx.Err() != nil {
+		err = context.Cause(s.ctx)
+	}
+	if err == nil && found.dir != "" {
+		s.verbose("built after %v", s.since())
+	}
+	return err
+}
+
+// describePrograms says to the hosts what the apps run, and which files they need.
+func (r *run) describePrograms(m *proto.Prepare) error {
+	j := r.job
+	for i, app := range j.Apps {
+		p := &r.programs[i]
+		wdir, err := filepath.Abs(app.Wdir)
+		if err != nil {
+			return err
+		}
+		a := proto.App{
+			Name: app.Program, Path: p.path, Argv: append([]string{p.arg0}, app.Args...),
+			Wdir: wdir, MaxProcs: j.GOMAXPROCS,
+		}
+		base := os.Environ()
+		if !r.alone() {
+			base = slices.DeleteFunc(base, ofThisHost)
+		}
+		a.Env = appEnv(j, app, base)
+		if v, ok := lookupEnv(a.Env, "GOMAXPROCS"); ok && v != "" && j.GOMAXPROCS == 0 {
+			a.KeepProc = true
+		} else {
+			a.Env = withoutEnv(a.Env, "GOMAXPROCS")
+		}
+		if r.alone() {
+			if app.Wdir != "" {
+				a.Env = crew.MergeEnv(a.Env, []string{"PWD=" + wdir})
+			}
+		} else if p.built || j.Stage {
+			if p.file == nil {
+				if p.file, err = describeFile(p.path); err != nil {
+					return err
+				}
+			}
+			a.Staged = p.file.Hash
+			m.Files = append(m.Files, *p.file)
+		}
+		m.Apps = append(m.Apps, a)
+	}
+	if r.alone() {
+		return nil
+	}
+	for _, name := range j.StageFiles {
+		f, err := describeFile(name)
+		if err != nil {
+			return err
+		}
+		m.Files = append(m.Files, *f)
+	}
+	return nil
+}
+
+func describeFile(name string) (*proto.File, error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	st, err := os.Stat(abs)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file, which could be copied to the hosts", name)
+	}
+	sum, size, err := crew.HashFile(abs)
+	if err != nil {
+		return nil, err
+	}
+	return &proto.File{Hash: sum, Size: size, Mode: uint32(st.Mode().Perm()), Name: filepath.Base(abs), Path: abs}, nil
+}
+
+// staged says that files were sent, or why not.
+type staged struct{ err error }
+
+// stage sends the files that hosts lack.
+func (r *run) stage(need []string) {
+	var files []proto.File
+	for _, f := range r.prep.Files {
+		if slices.Contains(need, f.Hash) && !slices.ContainsFunc(files, func(g proto.File) bool { return g.Hash == f.Hash }) {
+			files = append(files, f)
+		}
+	}
+	if len(files) < len(need) {
+		r.refuseWith(fmt.Errorf("hosts want a file that the job does not have"))
+		return
+	}
+	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
+	r.stagers.Go(func() { // ends with the files, or with the run's context; close waits for it
+		for i, f := range files {
+			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
+				r.mail.post(staged{err})
+				return
+			}
+		}
+	})
+}
+
+// partBytes is how much of a file goes in a message.
+const partBytes = 256 << 10
+
+// sendFile sends a file in parts; the size and hash that were told still hold, or
+// the hosts refuse it.
+func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
+	in, err := os.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	for left := f.Size; ; {
+		buf := make([]byte, min(left, partBytes))
+		if _, err := io.ReadFull(in, buf); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+		left -= int64(len(buf))
+		if err := r.node.AwaitRoom(ctx); err != nil {
+			return err
+		}
+		r.node.Do(proto.FilePart{Hash: f.Hash, Last: last && left == 0, Data: buf})
+		if left == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"golang.org/x/sys/unix"
+)
+
+// writer brings what comes from all hosts, and gorun's own lines, to where they
+// are read. One goroutine writes, in the order in which things have come, except
+// that nobody's line is cut by another's: while a host is in the midst of a long
+// line on a sink, what others have for that sink waits, unless the line stalls for
+// longer than stallLimit.
+//
+// What waits here is bounded by the senders: a host has at most proto.Window
+// bytes on the way, and this host's crew waits for each of its pieces.
+type writer struct {
+	sinks [2]*sink // of stdout and stderr, which may be one
+	dir   string   // of files of each rank's output
+	file  error    // of the first of them that could not be written; loop's
+
+	mu     sync.Mutex // guards what follows
+	more   *sync.Cond
+	queue  []*piece
+	closed bool // nothing comes any more
+	given  bool // up: nothing is written any more
+
+	quit chan struct{} // closed by abandon
+	done chan struct{} // closed when everything is written
+}
+
+// stallLimit is for how long a long line that does not go on keeps others out.
+const stallLimit = 100 * time.Millisecond
+
+// gorunIndex stands for gorun itself among the hosts.
+const gorunIndex = -2
+
+// piece is an Output that waits for its turn.
+type piece struct {
+	proto.Output
+	written func(err error) // is told when it has been; nil: nobody wants to know
+}
+
+// sink is a place where lines go.
+type sink struct {
+	w     io.Writer // nil: nowhere
+	mid   bool      // the last thing written is a part of a line
+	owner int       // of that line: the index of a host
+	since time.Time // when that was
+	err   error     // of the first write that failed; none is tried after it; loop's
+
+	broken atomic.Bool // err says that the reader has gone
+}
+
+func newWriter(out, err io.Writer, dir string) *writer {
+	w := &writer{dir: dir, quit: make(chan struct{}), done: make(chan struct{})}
+	w.more = sync.NewCond(&w.mu)
+	w.sinks[0] = &sink{w: out}
+	w.sinks[1] = w.sinks[0]
+	if !sameWriter(out, err) {
+		w.sinks[1] = &sink{w: err}
+	}
+	go w.loop() // ends with finish
+	return w
+}
+
+func sameWriter(a, b io.Writer) bool {
+	fa, ok1 := a.(*os.File)
+	fb, ok2 := b.(*os.File)
+	if ok1 && ok2 {
+		sa, err1 := fa.Stat()
+		sb, err2 := fb.Stat()
+		return err1 == nil && err2 == nil && os.SameFile(sa, sb)
+	}
+	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && a == b
+}
+
+// one says whether stdout and stderr are one file.
+func (w *writer) one() bool { return w.sinks[0] == w.sinks[1] }
+
+// put queues a piece, whose data must stay as it is until written is called.
+func (w *writer) put(o proto.Output, written func(err error)) {
+	w.mu.Lock()
+	if !w.given {
+		w.queue = append(w.queue, &piece{o, written})
+		w.more.Signal()
+		w.mu.Unlock()
+		return
+	}
+	w.mu.Unlock()
+	if written != nil {
+		written(errNobodyReads)
+	}
+}
+
+// errNobodyReads is of what is not written because the job is to end, and has
+// waited long enough for somebody to read.
+var errNobodyReads = errors.New("nobody reads it")
+
+// write writes a piece, and returns when it has been written.
+func (w *writer) write(o proto.Output) error {
+	o.Data = slices.Clone(o.Data) // abandon may come before the write has ended
+	done := make(chan error, 1)
+	w.put(o, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-w.quit:
+		return errNobodyReads
+	}
+}
+
+// abandon has nobody wait for what is not being read.
+func (w *writer) abandon() {
+	w.mu.Lock()
+	if w.given {
+		w.mu.Unlock()
+		return
+	}
+	w.given = true
+	queue := w.queue
+	w.queue = nil
+	w.mu.Unlock()
+	close(w.quit)
+	for _, p := range queue {
+		if p.written != nil {
+			p.written(errNobodyReads)
+		}
+	}
+}
+
+// say queues whole lines of gorun's own, and never blocks.
+func (w *writer) say(lines string) {
+	w.put(proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}, nil)
+}
+
+// finish has loop end when all that was put is written.
+func (w *writer) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.more.Signal()
+}
+
+// drained says whether everything is written.
+func (w *writer) drained() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *writer) loop() {
+	defer close(w.done)
+	for {
+		p := w.next()
+		if p == nil {
+			return
+		}
+		err := w.pass(p)
+		if p.written != nil {
+			p.written(err)
+		}
+	}
+}
+
+// next takes the first piece that may be written now; nil: there will be no more.
+func (w *writer) next() *piece {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		wait := time.Duration(-1)
+		for i, p := range w.queue {
+			k := w.sinkOf(p)
+			if k != nil && k.mid && k.owner != p.Index && !w.closed {
+				if left := stallLimit - time.Since(k.since); left > 0 {
+					wait = left
+					continue
+				}
+			}
+			w.queue = slices.Delete(w.queue, i, i+1)
+			return p
+		}
+		switch {
+		case w.closed:
+			return nil
+		case wait < 0:
+			w.more.Wait()
+		default:
+			t := time.AfterFunc(wait, w.more.Signal)
+			w.more.Wait()
+			t.Stop()
+		}
+	}
+}
+
+// sinkOf is where a piece goes; nil: to a file of its rank.
+func (w *writer) sinkOf(p *piece) *sink {
+	switch {
+	case p.Stream != proto.Merged:
+		return nil
+	case p.Stderr:
+		return w.sinks[1]
+	}
+	return w.sinks[0]
+}
+
+func (w *writer) pass(p *piece) error {
+	k := w.sinkOf(p)
+	if k == nil {
+		return w.toFile(p)
+	}
+	if k.w == nil || k.err != nil {
+		return k.err
+	}
+	data := p.Data
+	if k.mid && k.owner != p.Index {
+		data = append([]byte{'\n'}, data...)
+	}
+	_, k.err = k.w.Write(data)
+	k.mid, k.owner, k.since = p.Mid, p.Index, time.Now()
+	k.broken.Store(k.gone())
+	return k.err
+}
+
+// toFile appends to the file of a rank, which is opened each time: there may be
+// more ranks than files that may be open.
+func (w *writer) toFile(p *piece) (err error) {
+	if w.file != nil {
+		return w.file
+	}
+	defer func() { w.file = err }()
+	f, err := os.OpenFile(crew.OutputFile(w.dir, p.Stream, p.Stderr), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(p.Data)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// gone says whether the reader of a pipe has closed it.
+func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+
+// lost is why output was not written that somebody wanted; loop has ended.
+func (w *writer) lost() error {
+	for _, k := range w.sinks {
+		if k.err != nil && !k.gone() {
+			return k.err
+		}
+	}
+	return w.file
+}
+
+// emptyFiles makes the files of ranks whose output comes from other hosts.
+func emptyFiles(dir string, ranks []int) error {
+	for _, r := range ranks {
+		for _, stderr := range []bool{false, true} {
+			if err := os.WriteFile(crew.OutputFile(dir, r, stderr), nil, 0o666); err != nil {
+				return fmt.Errorf("output of rank %d: %w", r, err)
+			}
+		}
+	}
+	return nil
+}
