@@ -149,7 +149,7 @@ func (st *Step) Context(parent context.Context) (ctx context.Context, cancel con
 // know. It may take a second.
 func (st *Step) Cause() error {
 	ended := st.child.wait(causeWait)
-	if words := st.words.best(); words != "" {
+	if words := st.words.best(ended); words != "" {
 		if !strings.HasPrefix(words, "srun: ") && !strings.HasPrefix(words, "slurm") {
 			words = "srun: " + words
 		}
@@ -183,6 +183,11 @@ type srunWords struct {
 	value int
 }
 
+const (
+	agentValue = 6 // of a line that an agent has written
+	otherValue = 1 // of one of Slurm's that is about no error
+)
+
 func (w *srunWords) note(line string) {
 	value := 0
 	slurm := strings.HasPrefix(line, "srun: ") || strings.HasPrefix(line, "slurm")
@@ -194,9 +199,9 @@ func (w *srunWords) note(line string) {
 	case is(" DUE TO "): // TIME LIMIT, NODE FAILURE, PREEMPTION
 		value = 8
 	case !slurm:
-		value = 6 // an agent's
+		value = agentValue
 	case !is("error: "):
-		value = 1
+		value = otherValue
 	case is(": Terminated"):
 		value = 2
 	case is(": Exited with exit code "):
@@ -215,9 +220,14 @@ func (w *srunWords) note(line string) {
 	}
 }
 
-func (w *srunWords) best() string {
+// best is that line, or "". As long as srun lives, a line that is not Slurm's about an
+// error may be about anything.
+func (w *srunWords) best(ended bool) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !ended && (w.value == agentValue || w.value == otherValue) {
+		return ""
+	}
 	return w.line
 }
 

@@ -153,8 +153,11 @@ func TestSrunWords(t *testing.T) {
 		for line := range strings.SplitSeq(test.lines, "|") {
 			w.note(line)
 		}
-		require.Equal(t, test.best, w.best())
+		require.Equal(t, test.best, w.best(true))
 	}
+	var w srunWords
+	w.note("a warning")
+	require.Empty(t, w.best(false))
 	_, err := (&Srun{Nodes: []string{"n"}, Command: []string{"no-such-srun"}, Secret: NewSecret()}).Start()
 	require.EqualError(t, err, "no-such-srun cannot be started: executable file not found in $PATH")
 }

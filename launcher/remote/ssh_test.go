@@ -63,6 +63,28 @@ func TestSend(t *testing.T) {
 	}
 }
 
+// TestScript has sh be one of several.
+func TestScript(t *testing.T) {
+	for _, sh := range []string{"dash", "bash --posix", "busybox sh", "ksh", "mksh", "yash"} {
+		t.Run(sh, func(t *testing.T) {
+			path, err := exec.LookPath(strings.Fields(sh)[0])
+			if err != nil {
+				t.Skip(err)
+			}
+			sh := strings.Replace(sh, strings.Fields(sh)[0], path, 1)
+			p := fakeSSH(t, "sh", `last=$(printf %s "$last" | sed "s|^exec /bin/sh |exec `+sh+` |")`)
+			p.elsewhere(t)
+			for range 2 {
+				conn := open(t, &p.ssh, node)
+				require.Equal(t, "hello", echo(t, conn, "hello"))
+				require.NoError(t, conn.Close())
+			}
+			p.ssh.Agent = "~/none"
+			require.Contains(t, refuse(t, &p.ssh, node), p.home("none")+": no such program there")
+		})
+	}
+}
+
 func names(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
