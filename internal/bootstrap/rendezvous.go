@@ -148,7 +148,7 @@ func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err e
 	}
 	text, err := n.write(r.path)
 	if err != nil {
-		return nil, fmt.Errorf("tell the other ranks where rank 0 is: %w", err)
+		return nil, fmt.Errorf("tell the other ranks where rank 0 is: %w; WEFT_BOOTSTRAP_DIR names another directory", err)
 	}
 	defer func() { removeNotice(r.path, text) }()
 	sweepNotices(r.path)
