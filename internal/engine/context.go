@@ -16,6 +16,8 @@ type Context struct {
 	members []int // world rank by rank; nil: the whole world in order
 	size    int
 	rankOf  map[int32]int // the reverse; nil where members is
+
+	known map[int32]bool // world ranks of members that Acknowledge was called for; guarded by Engine.mu
 }
 
 // Env is what a message is addressed by, or a receive accepts.
@@ -49,6 +51,12 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 			c.rankOf[int32(m)] = i
 		}
 	}
+	e.mu.lock()
+	e.contexts[id/2] = c
+	if by, ok := e.hearsay[id/2]; ok && e.peers[by].err != nil {
+		e.repeat(by)
+	}
+	e.mu.unlock()
 	return c
 }
 
@@ -60,6 +68,9 @@ func (c *Context) Close() {
 	defer e.mu.unlock()
 	e.failAll(func(r *request) bool { return r.ctx == c && r.phase == phasePosted }, ErrClosed)
 	e.purge(func(id uint64) bool { return id == c.id }, ErrClosed)
+	if _, ok := e.hearsay[c.id/2]; !ok {
+		delete(e.contexts, c.id/2)
+	}
 }
 
 // world returns the world rank of a rank of the group.
@@ -104,6 +115,14 @@ func (c *Context) Revoke(cause error) {
 	if e.closed || e.revoked[c.id/2] != nil {
 		return
 	}
+	c.tellRevoked(cause)
+	e.revoke(c.id/2, fmt.Errorf("%w: %w", ErrRevoked, cause))
+	e.poll()
+}
+
+// tellRevoked tells the other members.
+func (c *Context) tellRevoked(cause error) {
+	e := c.e
 	text := []byte(cause.Error())
 	text = text[:min(len(text), maxCause)]
 	for i := range c.size {
@@ -111,8 +130,30 @@ func (c *Context) Revoke(cause error) {
 			e.sendControl(w, wire.Message{Kind: wire.MsgRevoke, Context: c.id}, text)
 		}
 	}
-	e.revoke(c.id/2, fmt.Errorf("%w: %w", ErrRevoked, cause))
-	e.poll()
+}
+
+// hear takes a peer's word that a communicator is revoked.
+func (e *Engine) hear(comm uint64, source int32, cause []byte) {
+	if e.revoked[comm] != nil {
+		return
+	}
+	e.hearsay[comm] = source
+	e.revoke(comm, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, cause[:min(len(cause), maxCause)]))
+}
+
+// repeat tells all others what a peer that has failed said of communicators: it
+// may not have told everybody. They do the same when this rank fails, so that all
+// hear of it or none that is left has.
+func (e *Engine) repeat(failed int32) {
+	for comm, by := range e.hearsay {
+		if by != failed {
+			continue
+		}
+		if c := e.contexts[comm]; c != nil { // else when it is opened
+			delete(e.hearsay, comm)
+			c.tellRevoked(e.revoked[comm])
+		}
+	}
 }
 
 // maxCause bounds the text of an error that goes to another rank.

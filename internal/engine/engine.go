@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,7 @@ type rail struct {
 	rma    transport.RMAEndpoint        // nil: rendezvous by messages
 	atomic transport.AtomicEndpoint     // nil: no atomics
 	link   transport.ConnectEndpoint    // nil: it hears of every peer's end
+	cut    transport.DisconnectEndpoint // nil: a peer cannot be given up
 	shared transport.SharedMemoryDomain // nil: nobody maps memory of others
 	attr   transport.Attr
 	eager  int // largest data that goes without asking
@@ -89,6 +91,7 @@ type Config struct {
 	LocalRank  int         // this one's number among them
 	Cores      int         // hardware threads that they share; 0: those that this process may use
 	Notice     func(error) // told, under no lock, of oddities that fail nothing; may be nil
+	Launcher   *os.File    // where the launcher writes which ranks have failed, see loss.go; nil: nowhere. Close closes it
 }
 
 // Engine is one rank's.
@@ -104,6 +107,7 @@ type Engine struct {
 	window     int          // credits per peer, bytes
 	notice     func(error)
 	onClose    []func()
+	launcher   *os.File
 	news       atomic.Uint32 // see News
 
 	mu mutex // guards everything below
@@ -115,9 +119,11 @@ type Engine struct {
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool
-	revoked      map[uint64]error // by communicator: context id / 2
-	ports        map[uint64]*Port // by context id
-	spans        []*Span          // what Alloc has allocated, by address
+	revoked      map[uint64]error    // by communicator: context id / 2
+	hearsay      map[uint64]int32    // the same: the peer that said it is revoked, while nobody need repeat it
+	contexts     map[uint64]*Context // the same: one of the two
+	ports        map[uint64]*Port    // by context id
+	spans        []*Span             // what Alloc has allocated, by address
 
 	slots   []*request
 	free    *request
@@ -144,7 +150,9 @@ type Engine struct {
 	sleeping    bool
 	asyncAsleep bool
 	async       asyncState
-	failures    int // peers known to have failed
+	failures    int    // peers known to have failed
+	ends        uint32 // of peers, ever; and calls of Nudge
+	late        func() // ends the transports' shutdown; nil: there is none under way
 	inquiry     inquiry
 
 	closed  bool
@@ -154,6 +162,7 @@ type Engine struct {
 
 	kick       chan struct{} // nil: no asynchronous progress
 	goroutines sync.WaitGroup
+	listening  sync.WaitGroup // the one of newsLoop
 	workers    workers
 }
 
@@ -172,6 +181,7 @@ type peer struct {
 	again    bool   // the endpoint said ErrAgain
 	isQueued bool   // in Engine.stalled
 	left     bool   // it shut down in good order
+	givenUp  bool   // by giveUp
 }
 
 // fifo is a queue of requests through request.next.
@@ -236,9 +246,9 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		rank: cfg.Rank, size: cfg.Size,
 		peers:   make([]peer, cfg.Size),
-		revoked: make(map[uint64]error),
-		ports:   make(map[uint64]*Port),
-		notice:  cfg.Notice,
+		revoked: make(map[uint64]error), hearsay: make(map[uint64]int32), contexts: make(map[uint64]*Context),
+		ports:  make(map[uint64]*Port),
+		notice: cfg.Notice,
 	}
 	e.mu.init()
 	e.born = time.Now()
@@ -270,6 +280,9 @@ func New(cfg Config) (*Engine, error) {
 			}
 			e.rails[i].link = link
 			e.inquiry.on = true
+		}
+		if a.Caps.Has(transport.CapDisconnect) {
+			e.rails[i].cut, _ = r.Endpoint.(transport.DisconnectEndpoint) // a wrapper may hide it
 		}
 		if a.Caps.Has(transport.CapSharedMemory) {
 			e.rails[i].shared, _ = r.Domain.(transport.SharedMemoryDomain) // a wrapper may hide it
@@ -315,6 +328,10 @@ func New(cfg Config) (*Engine, error) {
 		e.kick = make(chan struct{}, 1)
 		e.goroutines.Add(1)
 		go e.asyncLoop() // ended by Close, which waits for it
+	}
+	if e.launcher = cfg.Launcher; e.launcher != nil {
+		e.listening.Add(1)
+		go e.newsLoop() // ended by Close, which waits for it
 	}
 	return e, nil
 }
@@ -367,6 +384,8 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		engines.Add(-1)
 		e.open = false
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.late = func() { cancel(errLate) }
 	e.mu.unlock()
 	e.goroutines.Wait()
 	for _, f := range e.onClose {
@@ -376,9 +395,18 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	var err error
 	for i := range e.rails {
 		if graceful {
-			err = errors.Join(err, e.rails[i].Endpoint.Shutdown(ctx))
+			serr := e.rails[i].Endpoint.Shutdown(ctx)
+			if serr != nil && errors.Is(context.Cause(ctx), errLate) {
+				serr = nil // the others have had their time
+			}
+			err = errors.Join(err, serr)
 		}
 	}
+	cancel(nil)
+	if e.launcher != nil {
+		_ = e.launcher.Close() // nothing was written to it
+	}
+	e.listening.Wait()
 	e.mu.lock()
 	for _, s := range e.spans {
 		err = errors.Join(err, s.withdrawLocked())
@@ -463,17 +491,4 @@ func (e *Engine) finish(r *request, err error) {
 		return
 	}
 	e.complete(r, err)
-}
-
-// Failed returns the world ranks that are known to have failed.
-func (e *Engine) Failed() []int {
-	e.mu.lock()
-	defer e.mu.unlock()
-	var ranks []int
-	for i := range e.peers {
-		if e.peers[i].err != nil && !e.peers[i].left {
-			ranks = append(ranks, i)
-		}
-	}
-	return ranks
 }

@@ -74,15 +74,22 @@ func (e *Engine) napTime() time.Duration {
 
 // fail ends everything: a transport is of no further use.
 func (e *Engine) fail(broken *rail, err error) {
-	if e.fatal != nil || e.closed {
-		return
+	if e.fatal == nil && !e.closed {
+		e.endAll(broken, err)
 	}
+}
+
+// endAll ends everything. A broken transport is closed; nil: none is, and what
+// they have in flight ends as they say.
+func (e *Engine) endAll(broken *rail, err error) {
 	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
 	e.news.Add(1)
 	// Who is in mapped memory leaves it before it goes.
 	e.endPorts(func(*Port) bool { return true }, e.fatal)
-	_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
-	e.failAll(func(r *request) bool { return !r.inflight || e.railOf(r) == broken }, e.fatal)
+	if broken != nil {
+		_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
+	}
+	e.failAll(func(r *request) bool { return !r.inflight || broken != nil && e.railOf(r) == broken }, e.fatal)
 	for i := range e.peers {
 		if i != e.rank && e.peers[i].err == nil {
 			e.peers[i].err, e.peers[i].eager = e.fatal, -1
@@ -182,7 +189,7 @@ func (e *Engine) receive(source int32, b []byte) {
 	case wire.MsgData:
 		err = e.piece(source, &m, data)
 	case wire.MsgRevoke:
-		e.revoke(m.Context/2, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, data[:min(len(data), maxCause)]))
+		e.hear(m.Context/2, source, data)
 	case wire.MsgWindow:
 		err = e.deliver(source, &m, data)
 	case wire.MsgCredit:
@@ -313,15 +320,23 @@ func (e *Engine) peerError(peer int32, err error) error {
 // in the unexpected queue, so that the receive that it matches fails, and does not
 // get the message behind it.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
-	p := &e.peers[peer]
-	if p.err != nil {
-		return
+	if e.peers[peer].err == nil {
+		e.end(peer, fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err), left)
 	}
-	p.err = fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err)
+}
+
+// end is peerDown with the error as it is. A peer that left can end once more, as
+// one that failed.
+func (e *Engine) end(peer int32, why error, left bool) {
+	p := &e.peers[peer]
+	again := p.err != nil
+	p.err = why
 	p.eager = -1
 	p.left = left
+	e.ends++
 	if !left {
 		e.failures++
+		e.repeat(peer)
 	}
 	e.failAll(func(r *request) bool {
 		if r.inflight {
@@ -332,7 +347,9 @@ func (e *Engine) peerDown(peer int32, err error, left bool) {
 		}
 		return r.peer == peer
 	}, p.err)
-	e.portsLose(peer)
+	if !again {
+		e.portsLose(peer)
+	}
 	for _, w := range e.probes {
 		e.tell(w)
 	}

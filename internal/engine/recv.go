@@ -72,12 +72,7 @@ func (e *Engine) cannotReceive(c *Context, key matchKey) error {
 	case e.failures == 0:
 		return nil
 	}
-	for i := range c.size {
-		if p := &e.peers[c.world(i)]; p.err != nil && !p.left {
-			return p.err
-		}
-	}
-	return nil
+	return c.unknown()
 }
 
 // accept gives an unexpected message, already taken out of its queue, to a

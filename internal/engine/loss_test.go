@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/fault"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+const silent = "host node2 does not answer"
+
+// channel is a channel of news as gorun makes it.
+func channel(t testing.TB) (launcher, rank *os.File) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	launcher, rank = os.NewFile(uintptr(pair[0]), "gorun"), os.NewFile(uintptr(pair[1]), "news")
+	t.Cleanup(func() { _ = launcher.Close() })
+	return launcher, rank
+}
+
+// told makes n engines with a launcher that has something to say before they are
+// there.
+func told(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
+	t.Helper()
+	rails := openRail(t, n, &params.Set{}, provider)
+	engines, launcher := make([]*Engine, n), make([]*os.File, n)
+	for i := range n {
+		var news *os.File
+		launcher[i], news = channel(t)
+		if i < len(before) {
+			say(t, launcher[i], before[i])
+		}
+		var err error
+		engines[i], err = New(Config{Rank: i, Size: n, Rails: rails[i : i+1], LocalRanks: n, Launcher: news})
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		for _, e := range engines {
+			e.Kill()
+		}
+	})
+	return engines, launcher
+}
+
+func say(t testing.TB, to *os.File, line string) {
+	t.Helper()
+	_, err := to.WriteString(line)
+	require.NoError(t, err)
+}
+
+// receive waits for a message that does not come.
+func receive(c *Context, source int) error {
+	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	defer cancel()
+	_, err := c.Recv(ctx, make([]byte, 8), Env{Peer: source, Tag: 1})
+	return err
+}
+
+// TestALostRankEndsEveryCall gives a rank up that lives and says nothing.
+func TestALostRankEndsEveryCall(t *testing.T) {
+	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].Lose(silent, 2) })
+}
+
+func TestTheLauncherTells(t *testing.T) {
+	for name, open := range map[string]func() transport.Provider{
+		"inproc": func() transport.Provider { return inproc.NewFabric() },
+		"faults": func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(7)) },
+		"tcp":    func() transport.Provider { return tcp.New() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines, launcher := told(t, 4, open(), "", "failed 3 early\n")
+			cs := world(engines)
+			line := string(wire.AppendNews(nil, []int{2, 3}, silent))
+			ends := make(chan error, 2)
+			go func() { ends <- receive(cs[0], 2) }()         // ends with the news
+			go func() { ends <- receive(cs[0], AnySource) }() // the same
+			say(t, launcher[0], line[:5])
+			say(t, launcher[0], line[5:]+line)
+			for range 2 {
+				err := <-ends
+				require.ErrorIs(t, err, ErrProcFailed)
+				require.ErrorContains(t, err, "failed: "+silent)
+			}
+			require.EqualError(t, receive(cs[0], 3), "rank 3 failed: "+silent)
+			require.Equal(t, []int{2, 3}, engines[0].Failed())
+			require.EqualError(t, receive(cs[1], 3), "rank 3 failed: early")
+			err := cs[3].Send(background, nil, Env{Peer: 1, Tag: 1, Mode: Synchronous})
+			require.ErrorIs(t, err, ErrProcFailed, "who was given up hears of it")
+			ranks(t, cs[:2], func(c *Context, rank int) error {
+				s := c.Isend(pattern(100000, 1), Env{Peer: 1 - rank, Tag: 2})
+				buf := make([]byte, 100000)
+				_, rerr := c.Recv(background, buf, Env{Peer: 1 - rank, Tag: 2})
+				_, serr := s.Wait(background)
+				return errors.Join(rerr, serr, check(buf, pattern(100000, 1)))
+			})
+		})
+	}
+}
+
+// TestNonsenseFromTheLauncher: nobody knows any more who lives.
+func TestNonsenseFromTheLauncher(t *testing.T) {
+	for line, want := range map[string]error{
+		"saved 1\n":                              wire.ErrNewsVerb,
+		"failed 2\n":                             wire.ErrNewsSize,
+		"failed 1,0\n":                           wire.ErrNewsRanks,
+		"\n":                                     wire.ErrNewsVerb,
+		strings.Repeat("x", wire.NewsMaxLine+10): wire.ErrNewsLong,
+	} {
+		t.Run(line[:min(len(line), 10)], func(t *testing.T) {
+			engines, launcher := told(t, 2, inproc.NewFabric())
+			cs := world(engines)
+			ends := make(chan error, 1)
+			go func() { ends <- receive(cs[0], 1) }() // ends with the engine
+			say(t, launcher[0], line)
+			err := <-ends
+			require.ErrorIs(t, err, want)
+			require.ErrorIs(t, err, ErrClosed)
+			require.ErrorIs(t, receive(cs[1], 0), ErrProcFailed, "the others hear of it")
+		})
+	}
+}
+
+func TestTheEndOfTheChannel(t *testing.T) {
+	engines, launcher := told(t, 2, inproc.NewFabric())
+	cs := world(engines)
+	require.NoError(t, launcher[0].Close())
+	say(t, launcher[1], "failed 0") // in a line
+	require.NoError(t, launcher[1].Close())
+	require.Error(t, receive(cs[1], 0))
+	require.ErrorIs(t, receive(cs[0], 1), ErrProcFailed, "of rank 1, not of the channel")
+	require.NoError(t, engines[0].Close(background))
+}
+
+// TestNewsOfOneself ends the rank, since the others have given it up.
+func TestNewsOfOneself(t *testing.T) {
+	engines, launcher := told(t, 3, inproc.NewFabric())
+	cs := world(engines)
+	requests := []Request{
+		cs[1].Irecv(make([]byte, 8), Env{Peer: 0, Tag: 1}),
+		cs[1].Isend(make([]byte, 1<<20), Env{Peer: 2, Tag: 1}),
+	}
+	say(t, launcher[1], "failed 0-1 "+silent+"\n")
+	for _, r := range requests {
+		_, err := r.Wait(background)
+		require.ErrorIs(t, err, ErrProcFailed)
+	}
+	err := receive(cs[1], 2)
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorContains(t, err, "rank 1 failed: "+silent)
+	require.ErrorIs(t, receive(cs[2], 1), ErrProcFailed)
+	_ = engines[1].Close(background) // returns
+}
+
+// TestNewsWhileARankLeaves: the peer would be waited for.
+func TestNewsWhileARankLeaves(t *testing.T) {
+	engines, launcher := told(t, 2, tcp.New())
+	cs := world(engines)
+	ranks(t, cs, func(c *Context, rank int) error {
+		if rank == 0 {
+			return c.Send(background, make([]byte, 8), Env{Peer: 1, Tag: 1})
+		}
+		_, err := c.Recv(background, make([]byte, 8), Env{Peer: 0, Tag: 1})
+		return err
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- engines[0].Close(background) }() // rank 1 does not move: it ends by the news
+	for left := false; !left; time.Sleep(time.Millisecond) {
+		engines[0].mu.lock()
+		left = engines[0].late != nil
+		engines[0].mu.unlock()
+	}
+	say(t, launcher[0], "failed 1 "+silent+"\n")
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(patienceOfTests):
+		t.Fatal("it waits for a rank that has failed")
+	}
+	_, err := launcher[0].WriteString("failed 1\n") // nobody listens
+	require.Error(t, err)
+}
+
+// TestNewsOfARankThatLeft: it is counted among the failed from then on.
+func TestNewsOfARankThatLeft(t *testing.T) {
+	engines := openJob(t, 3, inproc.NewFabric(), nil)
+	cs := world(engines)
+	require.NoError(t, engines[2].Close(background))
+	require.ErrorIs(t, receive(cs[0], 2), ErrProcFailed)
+	require.Empty(t, engines[0].Failed())
+	r := cs[0].Irecv(make([]byte, 8), Env{Peer: AnySource, Tag: 1})
+	_, done, err := r.Test()
+	require.NoError(t, err)
+	require.False(t, done, "another may send it")
+	engines[0].Lose("killed by signal 9", 2)
+	_, err = r.Wait(background)
+	require.EqualError(t, err, "rank 2 failed: killed by signal 9")
+	require.Equal(t, []int{2}, engines[0].Failed())
+}
+
+func TestAcknowledgedFailures(t *testing.T) {
+	engines := openJob(t, 4, inproc.NewFabric(), nil)
+	cs := world(engines)
+	engines[0].Lose(silent, 2)
+	fromAny := Env{Peer: AnySource, Tag: 1}
+	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed)
+	_, _, err := cs[0].Iprobe(fromAny)
+	require.ErrorIs(t, err, ErrProcFailed)
+	cs[0].Acknowledge()
+	require.Equal(t, []int{2}, cs[0].Acknowledged())
+	r := cs[0].Irecv(make([]byte, 8), fromAny)
+	require.NoError(t, cs[1].Send(background, make([]byte, 8), Env{Peer: 0, Tag: 1}))
+	_, err = r.Wait(background)
+	require.NoError(t, err)
+	require.ErrorIs(t, receive(cs[0], 2), ErrProcFailed)
+	engines[0].Lose(silent, 3)
+	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed, "one more")
+	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
+}
+
+// TestHearsay: who revokes fails when it has told one of two.
+func TestHearsay(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
+			engines := openJob(t, 3, inproc.NewFabric(), nil)
+			members := []int{0, 1, 2}
+			zero := engines[0].OpenContext(0, members)
+			engines[0].Lose("to part them", 2)
+			two := engines[2].OpenContext(0, members)
+			open := func() *Context { return engines[1].OpenContext(0, members) }
+			var one *Context
+			if !late {
+				one = open()
+			}
+			wait := make(chan error, 1)
+			go func() { wait <- receive(two, 1) }() // ends by the word of rank 1
+			zero.Revoke(errors.New("tired"))
+			side := engines[1].OpenContext(6, members)
+			for {
+				engines[1].mu.lock()
+				heard := engines[1].revoked[0] != nil
+				engines[1].mu.unlock()
+				if heard {
+					break
+				}
+				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // moves on
+				require.NoError(t, err)
+			}
+			engines[1].Lose("", 0)
+			if late {
+				one = open()
+			}
+			err := <-wait
+			require.ErrorIs(t, err, ErrRevoked)
+			require.ErrorContains(t, err, "tired")
+			require.ErrorIs(t, receive(one, 2), ErrRevoked)
+		})
+	}
+}
+
+// TestAttend: messages and ends, from wherever they come.
+func TestAttend(t *testing.T) {
+	engines := openJob(t, 4, inproc.NewFabric(), nil)
+	cs := world(engines)
+	engines[0].Lose(silent, 3)
+	turn := engines[0].Turn()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}) })
+	m, st, err := cs[0].Attend(background, turn)
+	require.NoError(t, err)
+	require.Equal(t, 1, st.Source)
+	buf := make([]byte, st.Bytes)
+	_, err = m.Recv(background, buf)
+	require.NoError(t, err)
+	require.Equal(t, []byte{7}, buf)
+	for _, stir := range []func(){
+		engines[0].Nudge, func() { engines[0].Lose("", 2) }, engines[1].Kill,
+	} {
+		turn = engines[0].Turn()
+		wg.Go(stir)
+		m, _, err = cs[0].Attend(background, turn)
+		require.NoError(t, err)
+		require.True(t, m.IsZero())
+	}
+	turn = engines[0].Turn()
+	ctx, cancel := context.WithCancel(background)
+	wg.Go(cancel)
+	_, _, err = cs[0].Attend(ctx, turn)
+	require.ErrorIs(t, err, context.Canceled)
+	wg.Go(engines[0].Kill)
+	_, _, err = cs[0].Attend(background, turn)
+	require.ErrorIs(t, err, ErrClosed)
+	wg.Wait()
+}
