@@ -43,8 +43,9 @@ type state struct {
 	p2p  *engine.Context
 	coll *engine.Context
 
-	seq    atomic.Uint32 // collectives started
-	closed atomic.Bool
+	seq        atomic.Uint32 // collectives started
+	agreements atomic.Uint32 // the same of Agree and Shrink, which are in no order with them
+	closed     atomic.Bool
 
 	turn   atomic.Uint32 // 0: somebody has it; see turn.go
 	spare  *link         // that lies with the turn; of who has that
@@ -66,7 +67,7 @@ type state struct {
 // The ids of the communicators that Init makes.
 const (
 	worldID = 0
-	finalID = 1<<63 - 1 // of job.final
+	finalID = 1<<63 - 1 // of job.final; see councilID for the one before
 )
 
 // newState opens a communicator whose ranks are group's, in which the caller
@@ -230,6 +231,8 @@ func (c *Comm) Free() error {
 		err = c.part()
 		if errors.Is(err, ErrRevoked) {
 			err = nil
+		} else if err == nil {
+			s.job.council.forget(s)
 		}
 	}
 	if !s.closed.CompareAndSwap(false, true) {

@@ -9,3 +9,12 @@ func OpenWindow[T any](c *Comm, n int) error {
 	_, err = l.openWindow(typeHash[T](), n, sizeOf[T]())
 	return err
 }
+
+// ReadBallot parses a ballot and writes it anew.
+func ReadBallot(b []byte) ([]byte, bool) {
+	var x ballot
+	if x.parse(b) != nil {
+		return nil, false
+	}
+	return x.append(nil), true
+}

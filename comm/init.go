@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,8 +39,11 @@ type job struct {
 	first  *state // the world, whose buffered sends Finalize waits for
 	watch  watch
 
-	shares  bool        // a transport is of shared memory; the same on all ranks
-	remains rma.Remains // of windows
+	council council
+
+	outlives bool        // ranks that fail; the launcher tells which
+	shares   bool        // a transport is of shared memory; the same on all ranks
+	remains  rma.Remains // of windows
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -122,6 +126,13 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	w := s.World
+	news := w.News
+	w.News = nil
+	defer func() {
+		if news != nil { // the engine has not taken it
+			_ = news.Close()
+		}
+	}()
 	rails, ways, err := wireUp(ctx, w, s.Providers)
 	if err != nil {
 		return nil, err
@@ -134,7 +145,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 			}
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: ways.shares}
+	j := &job{world: w, exit: s.Exit, shares: ways.shares, outlives: news != nil}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		closeRails(rails)
 		return nil, err
@@ -145,11 +156,13 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
 		LocalRanks: local, LocalRank: localRank, Cores: w.Cores, Notice: noticer(w.Rank),
+		Launcher: news,
 	})
 	if err != nil {
 		closeRails(rails)
 		return nil, err
 	}
+	news = nil
 	j.eng.OnClose(j.leaveArenas)
 	if s.Engine != nil {
 		s.Engine(j.eng)
@@ -158,6 +171,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	for i := range all.ranks {
 		all.ranks[i] = i
 	}
+	j.openCouncil(all)
 	j.first = j.newState(worldID, all, w.Rank)
 	j.final = j.newState(finalID, all, w.Rank)
 	j.startWatch()
@@ -185,7 +199,9 @@ func verbose() bool {
 // Finalize ends weft in this process (MPI_Finalize). It blocks until every
 // process of the job has called it, delivers what was sent, and closes all
 // communicators; c may be any of them. An error does not keep it from closing, and
-// once a process has died it does not wait for the others: ErrProcFailed. A second
+// once a process has died it does not wait for the others: ErrProcFailed. Only
+// where the launcher lets a job outlive processes that fail (gorun -on-failure
+// notify) it waits for those that live, and a failure is no error. A second
 // Finalize is ErrClosed.
 // ErrMismatch tells of the world what it does of others at Free.
 //
@@ -204,7 +220,11 @@ func (c *Comm) Finalize() error {
 		c.fail("Finalize", noRank, noRank, j.first.flushBsends(c.ctx)),
 		run(barrier(world, "Finalize", kindFinalize)),
 	}
-	if errors.Join(errs...) == nil && j.first.coll.Err() == nil {
+	met := true
+	if j.outlives {
+		met, errs = world.parting(errs)
+	}
+	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
 		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
 	}
 	if !j.closed.CompareAndSwap(false, true) {
@@ -221,6 +241,20 @@ func (c *Comm) Finalize() error {
 	}
 	started.Unlock()
 	return errors.Join(errs...)
+}
+
+// parting replaces the errors that are of ranks which have failed by what becomes
+// of a meeting of those that live; all: there is none. Some may have met all before
+// one failed: they have left or will, and are waited for until then.
+func (c *Comm) parting(errs []error) (all bool, rest []error) {
+	ofFailure := func(err error) bool {
+		return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
+	}
+	if !slices.ContainsFunc(errs, ofFailure) {
+		return true, errs
+	}
+	_, err := c.s.job.council.agree(c.ctx, c.s, finalizeCall, 0)
+	return false, append(slices.DeleteFunc(errs, ofFailure), c.fail("Finalize", noRank, noRank, err))
 }
 
 // Abort ends the whole job at once, with an exit code of 1 to 255 (others are

@@ -97,6 +97,7 @@ func (j *job) watchLoop() {
 		if !j.answer() {
 			return
 		}
+		j.council.answer()
 		j.eng.Inquire()
 		j.endOthers()
 		j.ask()

@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -43,6 +44,8 @@ type config struct {
 	bad       error // of an option
 	timeout   time.Duration
 	nodes     []int
+	outlive   bool
+	epoch     int
 }
 
 // WithProviders joins the ranks by these transports, in order of preference,
@@ -67,6 +70,14 @@ func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = 
 // WithNodes says on which host each rank is to believe itself; the default is
 // one host.
 func WithNodes(nodes ...int) Option { return func(c *config) { c.nodes = nodes } }
+
+// WithNotify has the job outlive ranks that fail, as under gorun -on-failure
+// notify: who Kills itself is reported to the others, as is who Report names, and
+// Finalize waits for those that live.
+func WithNotify() Option { return func(c *config) { c.outlive = true } }
+
+// WithEpoch says how often the job is to seem to have been started anew.
+func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
 
 // Run runs f as each of n ranks, each a goroutine with a world of its own, and
 // returns when all have ended. Where f returns nil the rank is finalized. The
@@ -103,12 +114,21 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 		r.setup = setup.Setup{
 			World: &bootstrap.World{
 				Rank: i, Size: n, Nodes: cfg.nodes, JobID: id, Secret: secret,
-				Launcher: "commtest", Params: cfg.params, KVS: j.kvs,
+				Launcher: "commtest", Params: cfg.params, KVS: j.kvs, Epoch: cfg.epoch,
 			},
 			Providers: cfg.providers,
 			Engine:    r.setEngine,
 			Exit:      r.exit,
 		}
+		if cfg.outlive {
+			if err := r.openNews(); err != nil {
+				t.Fatalf("commtest: %v", err)
+			}
+			defer func() { _ = r.news.Close() }() // what is told is told
+		}
+	}
+	for i := range j.ranks {
+		r := &j.ranks[i]
 		j.running.Add(1)
 		go r.run(f) // ends by itself or is ended by fail; waited for below
 	}
@@ -161,6 +181,7 @@ type rank struct {
 	job    *job
 	number int
 	setup  setup.Setup
+	news   *os.File // our end of its channel; nil: it has none
 
 	mu        sync.Mutex
 	engine    *engine.Engine // guarded by mu
@@ -258,6 +279,7 @@ func Kill(c *comm.Comm) {
 	r.dead = true
 	r.mu.Unlock()
 	r.kill()
+	r.job.report("killed by itself", []int{r.number})
 }
 
 // fail notes the first failure and ends all ranks.
