@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -33,7 +34,8 @@ const (
 )
 
 func bedDir(id int) string           { return fmt.Sprintf("%s/%s%d", base, prefix, id) }
-func bedMark(id int) string          { return fmt.Sprintf("%s%d", prefix, id) }
+func bedName(id int) string          { return fmt.Sprintf("%s%d", prefix, id) }
+func markFile(id int) string         { return bedDir(id) + "/mark" }
 func bedLink(id int) string          { return fmt.Sprintf("weft%d", id) }
 func bedAddr(id, last int) string    { return fmt.Sprintf("10.91.%d.%d", id, last) }
 func hostName(id, number int) string { return fmt.Sprintf("w%dn%d", id, number) }
@@ -105,7 +107,10 @@ func (b *bed) open() error {
 	if err := b.writeFiles(); err != nil {
 		return err
 	}
-	if err := addHosts(hostsFile, bedMark(id), b.names()); err != nil {
+	if err := removeHosts(hostsFile, bedName(id)); err != nil { // where somebody emptied /tmp
+		return err
+	}
+	if err := addHosts(hostsFile, bedName(id), b.names()); err != nil {
 		return err
 	}
 	var err error
@@ -165,7 +170,9 @@ func (b *bed) reserve() error {
 			return err
 		}
 		b.info.ID, b.info.Dir, b.info.Address = id, bedDir(id), bedAddr(id, outsideAddr)
-		return nil
+		// Not to be mistaken for one in a container, whose processes are seen from here.
+		b.info.Mark = bedName(id) + "-" + rand.Text()
+		return os.WriteFile(markFile(id), []byte(b.info.Mark), 0o644)
 	}
 	return errors.New("no network 10.91.x.0/24 is free")
 }
@@ -213,7 +220,7 @@ func (b *bed) names() []string {
 
 // cell makes a host that is not connected.
 func (b *bed) cell(name string) (*cell, error) {
-	c, err := newCell(b.info.Dir, bedMark(b.info.ID), name)
+	c, err := newCell(b.info.Dir, b.info.Mark, name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -271,13 +278,15 @@ func (b *bed) down() error {
 // remove is how a cluster ends, its keeper's and a dead one's.
 func remove(id int) error {
 	var errs []error
-	errs = append(errs, killAll(bedMark(id), anyProcess))
+	if mark, err := os.ReadFile(markFile(id)); err == nil && len(mark) > 0 { // or it has had no hosts
+		errs = append(errs, killAll(string(mark), anyProcess))
+	}
 	if err := ip("link del " + bedLink(id)); err != nil { // or it went with the network of its other end
 		if _, gone := net.InterfaceByName(bedLink(id)); gone == nil {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, removeHosts(hostsFile, bedMark(id)))
+	errs = append(errs, removeHosts(hostsFile, bedName(id)))
 	errs = append(errs, os.RemoveAll(bedDir(id)))
 	return errors.Join(errs...)
 }

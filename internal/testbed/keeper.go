@@ -37,6 +37,7 @@ type reply struct {
 type info struct {
 	Keeper    int // its process
 	ID        int
+	Mark      string // what processes in its hosts are told by, from their mounts
 	Dir       string
 	Address   string
 	Hosts     []hostInfo

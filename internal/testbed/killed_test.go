@@ -117,15 +117,15 @@ func traces(t *testing.T, in info) []string {
 	}
 	hosts, err := os.ReadFile(hostsFile)
 	require.NoError(t, err)
-	if strings.Contains(string(hosts), " # "+bedMark(in.ID)+"\n") {
+	if strings.Contains(string(hosts), " # "+bedName(in.ID)+"\n") {
 		found = append(found, hostsFile)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
-	if strings.Contains(string(mounts), bedMark(in.ID)) {
+	if strings.Contains(string(mounts), in.Mark) {
 		found = append(found, "a mount")
 	}
-	for _, pid := range append(marked(bedMark(in.ID)), in.Keeper) {
+	for _, pid := range append(marked(in.Mark), in.Keeper) {
 		if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // not of one that nobody has waited for
 			found = append(found, "process "+strings.Join(zeroEnded(fmt.Sprintf("/proc/%d/cmdline", pid)), " "))
 		}
@@ -172,10 +172,9 @@ func TestTestsAtTheSameTime(t *testing.T) {
 func TestKilledTest(t *testing.T) {
 	cgroups := cgroupsOfSlurm()
 	a := start(t, "slurm")
-	mark := bedMark(a.info.ID)
 	sleeps := func() bool { // of the job on two hosts, by ssh, by Command
 		n := 0
-		for _, pid := range marked(mark) {
+		for _, pid := range marked(a.info.Mark) {
 			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == "sleep" {
 				n++
 			}

@@ -96,7 +96,7 @@ func pids() []int {
 }
 
 // marked are the processes that have mounts of a cluster, which are those in its
-// hosts. Numbers of namespaces are used again; marks are not while a cluster is.
+// hosts. Numbers of namespaces are used again; marks are not.
 func marked(mark string) []int {
 	var list []int
 	field := []byte(" - tmpfs " + mark + " ")

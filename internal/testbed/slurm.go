@@ -264,7 +264,7 @@ func (b *bed) endSlurm() error {
 		<-d.done
 	}
 	b.slurms, b.info.SlurmConf = nil, ""
-	err := killAll(bedMark(b.info.ID), ofSlurm)
+	err := killAll(b.info.Mark, ofSlurm)
 	return errors.Join(err, os.RemoveAll(b.slurmDir()))
 }
 

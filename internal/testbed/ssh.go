@@ -17,7 +17,7 @@ import (
 func (b *bed) writeFiles() error {
 	id, dir := b.info.ID, b.info.Dir
 	for _, key := range []string{"key", "hostkey"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", bedMark(id), "-f", dir+"/"+key).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", bedName(id), "-f", dir+"/"+key).CombinedOutput(); err != nil {
 			return fmt.Errorf("ssh-keygen: %w: %s", err, oneLine(out))
 		}
 	}

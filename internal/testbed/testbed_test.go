@@ -101,7 +101,7 @@ func TestWhatIsAHostsOwn(t *testing.T) {
 	require.NoError(t, err)
 	var files, names string
 	for _, dir := range []string{c.Private(), "/dev/shm", "/run", cache + "/weft"} {
-		file := dir + "/" + bedMark(c.info.ID)
+		file := dir + "/" + bedName(c.info.ID)
 		for _, h := range c.Hosts() {
 			output(t, h.Command(ctx, "sh", "-c", "echo $(hostname) >$0", file))
 		}
