@@ -146,7 +146,7 @@ func (r *run) exited(e proto.Exit) {
 		return
 	}
 	rk := &r.ranks[e.Rank]
-	rk.exit = &e
+	rk.exit, rk.pid = &e, e.PID
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
 	c := cause{rank: e.Rank, host: rk.host, final: e.Signal != 0, dying: e.Dying}
 	code := exitCode(e)
@@ -245,6 +245,9 @@ func (r *run) aborted(m proto.Aborted) {
 	}
 	c := cause{rank: m.Rank, host: r.ranks[m.Rank].host}
 	f := Failure{Rank: m.Rank}
+	if m.PID != 0 {
+		r.ranks[m.Rank].pid = m.PID
+	}
 	if m.Broken {
 		f.Reason = "does not speak PMI-1 on its control channel: " + m.Reason
 	} else {

@@ -75,8 +75,10 @@ type Failure struct {
 // A process runs one job at a time: Run makes it the reaper of its orphaned
 // descendants. It starts this executable once more as a watchdog, which takes
 // over in package crew's init: callers need do nothing for that. On other hosts
-// this executable runs as an agent; see [Agent].
+// this executable runs as an agent; see [AgentMain]. Where a job wants Slurm and is
+// in no allocation, salloc takes the place of this process, and runs it once more.
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
+	notAllocated := allocate(j)
 	s := &session{ctx: ctx, job: j, stdio: stdio, host: hostname(), begun: time.Now()}
 	var stopSignals func()
 	s.signals, stopSignals = catchSignals()
@@ -90,7 +92,12 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		s.deadline = s.begun.Add(j.Timeout)
 	}
 
-	v := s.prepare(id)
+	var v *verdict
+	if notAllocated != nil {
+		v = s.refuse(notAllocated)
+	} else {
+		v = s.prepare(id)
+	}
 	for v == nil {
 		r := newRun(s, id)
 		v = r.execute()

@@ -376,4 +376,7 @@ func (r *run) filesStaged(m proto.Staged) {
 func (r *run) start(m proto.Start) {
 	r.phase = phaseStarting
 	r.node.Do(m)
+	if r.stdin != nil {
+		r.stdin.begin()
+	}
 }

@@ -14,9 +14,10 @@ import (
 // stdin passes gorun's standard input on to hosts. At most proto.Window bytes are
 // on the way.
 type stdin struct {
-	from *crew.Source
-	to   func(proto.Message)
-	done chan struct{} // closed when pump has ended
+	from  *crew.Source
+	to    func(proto.Message)
+	done  chan struct{} // closed when pump has ended
+	pumps bool
 
 	mu    sync.Mutex // guards what follows
 	room  int
@@ -31,8 +32,13 @@ func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
 	}
 	s := &stdin{from: from, to: to, done: make(chan struct{}), room: proto.Window}
 	s.more = sync.NewCond(&s.mu)
-	go s.pump() // ends with the input, or with close, which waits for it
 	return s, nil
+}
+
+// begin has input go to hosts whose ranks have been told to start.
+func (s *stdin) begin() {
+	s.pumps = true
+	go s.pump() // ends with the input, or with close, which waits for it
 }
 
 func (s *stdin) pump() {
@@ -86,8 +92,10 @@ func (s *stdin) close() {
 	s.ended = true
 	s.more.Signal()
 	s.mu.Unlock()
-	s.from.Stop()
-	<-s.done
+	if s.pumps {
+		s.from.Stop()
+		<-s.done
+	}
 	s.from.Close()
 }
 

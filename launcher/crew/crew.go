@@ -365,7 +365,9 @@ func (c *Crew) readControl(i int) {
 
 // controlError tells of what a rank said, or did not say well.
 func (c *Crew) controlError(i int, err error) {
-	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, Code: proto.ExitFailed}
+	c.mu.Lock()
+	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, PID: c.ranks[i].pid, Code: proto.ExitFailed}
+	c.mu.Unlock()
 	var abort *pmiAbort
 	if errors.As(err, &abort) {
 		a.Code, a.Reason = abort.code, abort.reason

@@ -36,7 +36,7 @@ func (c *Crew) rankEnded(i int) {
 	c.noteEnd(i)
 	early, joined := c.pmi.exit(i)
 	rk.exit = proto.Exit{
-		Rank: c.plan.Ranks[i].Rank, Code: st.code, Signal: int(st.signal), At: time.Now().UnixNano(),
+		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: time.Now().UnixNano(),
 		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
 		Told: c.told, Doomed: rk.doomed, Dying: rk.dying,
 	}

@@ -339,6 +339,7 @@ type News struct {
 // channel.
 type Aborted struct {
 	Rank   int    `json:"rank"`
+	PID    int    `json:"pid,omitempty"` // 0: not known yet
 	Code   int    `json:"code"`
 	Reason string `json:"reason"`
 	Broken bool   `json:"broken,omitempty"` // it does not speak PMI-1
@@ -352,6 +353,7 @@ type Exited struct {
 // Exit is how a rank ended.
 type Exit struct {
 	Rank   int   `json:"rank"`
+	PID    int   `json:"pid"`
 	Code   int   `json:"code,omitempty"`
 	Signal int   `json:"signal,omitempty"` // that ended it; 0: none
 	At     int64 `json:"at"`               // ns since 1970, by its host's clock

@@ -232,8 +232,8 @@ func (w *srunWords) best(ended bool) string {
 }
 
 // Salloc is the command line that gets an allocation for np ranks and runs gorun in
-// it, with the same arguments. args are the user's for salloc; where they say how
-// large it is to be, np does not count. np is 0 where it is not known.
+// it, with the same arguments. args are the user's for salloc; where they give a number
+// of tasks, np does not count. np is 0 where it is not known.
 func Salloc(args []string, np int, self string, argv []string) []string {
 	line := append([]string{"salloc"}, args...)
 	if np > 0 && !sized(args) {
@@ -242,15 +242,15 @@ func Salloc(args []string, np int, self string, argv []string) []string {
 	return append(append(line, self), argv...)
 }
 
-// sized says whether arguments of salloc give a number of tasks or nodes.
+// sized says whether arguments of salloc give a number of tasks.
 func sized(args []string) bool {
 	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
 		switch name {
-		case "--ntasks", "--nodes", "--nodelist", "--nodefile", "--ntasks-per-node":
+		case "--ntasks":
 			return true
 		}
-		if len(arg) > 1 && arg[0] == '-' && strings.ContainsRune("nNwF", rune(arg[1])) {
+		if strings.HasPrefix(arg, "-n") {
 			return true
 		}
 	}
