@@ -170,8 +170,9 @@ func TestSalloc(t *testing.T) {
 	}{
 		{"", 4, "salloc --ntasks=4 /bin/gorun -n 4 ./prog"},
 		{"-p main", 4, "salloc -p main --ntasks=4 /bin/gorun -n 4 ./prog"},
-		{"-N2", 4, "salloc -N2 /bin/gorun -n 4 ./prog"},
-		{"--nodes=2", 4, "salloc --nodes=2 /bin/gorun -n 4 ./prog"},
+		{"-N2", 4, "salloc -N2 --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"--nodes=2", 4, "salloc --nodes=2 --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-n8", 4, "salloc -n8 /bin/gorun -n 4 ./prog"},
 		{"-t 5", 0, "salloc -t 5 /bin/gorun -n 4 ./prog"},
 	} {
 		line := Salloc(strings.Fields(test.args), test.np, "/bin/gorun", []string{"-n", "4", "./prog"})
