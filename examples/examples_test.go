@@ -68,6 +68,7 @@ func example(t *testing.T, ranks int, name string, args ...string) string {
 }
 
 func TestExamples(t *testing.T) {
+	saved := filepath.Join(t.TempDir(), "pi.state")
 	for _, e := range []struct {
 		args []string
 		want string
@@ -84,12 +85,14 @@ func TestExamples(t *testing.T) {
 		{[]string{"histogram", "-n", "2000"}, `^\d+ numbers of %d ranks in 64 bins: correct, \d+ hits found by FetchOp, `},
 		{[]string{"histogram", "-n", "301", "-bins", "2", "-seed", "5"}, `of %d ranks in 2 bins: correct`},
 		{[]string{"workqueue", "-n", "3000"}, `^3000 tasks, 24496 divisors, %d ranks: correct, \d+ thefts\n$`},
+		{[]string{"survive", "-rounds", "3", "-n", "5000"}, `^pi is about 3\.1415926.*, 3 rounds, %[1]d of %[1]d ranks\n$`},
+		{[]string{"restart", "-rounds", "3", "-n", "5000", "-file", saved}, `^epoch 0: %d ranks begin after round 0\npi is about 3\.1415926.*, 3 rounds, epoch 0\n$`},
 		{[]string{"workqueue", "-n", "1"}, `^1 tasks, 1 divisors, %d ranks: correct`},
 	} {
 		for ranks := 1; ranks <= 4; ranks++ {
 			t.Run(fmt.Sprintf("%s/%d", strings.Join(e.args, " "), ranks), func(t *testing.T) {
 				want := e.want
-				if strings.Contains(want, "%d") {
+				if strings.Contains(want, "%") {
 					want = fmt.Sprintf(want, ranks)
 				}
 				require.Regexp(t, want, example(t, ranks, e.args[0], e.args[1:]...))
@@ -129,11 +132,30 @@ func TestTransports(t *testing.T) {
 	}
 }
 
+// TestFailures has a rank of a job kill itself: the others go on, or begin anew.
+func TestFailures(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		for _, die := range []string{"0", "2"} {
+			code, out, errs := gorun(t, "-timeout", "1m", "-transport", transport, "-on-failure", "notify", "-np", "3",
+				filepath.Join(bin, "survive"), "-n", "5000", "-die", die)
+			require.Zero(t, code, errs)
+			require.Regexp(t, `^comm: .*fail.*: 2 of 3 ranks go on\npi is about 3\.1415926.*, 20 rounds, 2 of 3 ranks\n$`, out, errs)
+			require.Contains(t, errs, "rank "+die+" was killed by signal 9")
+		}
+	}
+	file := filepath.Join(t.TempDir(), "pi.state")
+	code, out, errs := gorun(t, "-timeout", "1m", "-on-failure", "restart", "-np", "3",
+		filepath.Join(bin, "restart"), "-n", "5000", "-file", file, "-die", "1")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `epoch 1: 3 ranks begin after round [67]\npi is about 3\.1415926.*, 20 rounds, epoch 1\n$`, out, errs)
+}
+
 func TestBadArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"allreduce", "-n", "-1"}, {"allreduce", "-n", "many"}, {"allreduce", "data.csv"},
 		{"pi", "-n", "0"}, {"ring", "-rounds", "0"}, {"heat2d", "-nx", "0"},
 		{"histogram", "-bins", "0"}, {"histogram", "-n", "-1"}, {"workqueue", "-n", "-1"}, {"workqueue", "more"},
+		{"survive", "-rounds", "0"}, {"survive", "more"}, {"restart", "-n", "1"}, {"restart", "-file", "x", "-n", "0"},
 	} {
 		code, out, errs := gorun(t, append([]string{"-np", "2", filepath.Join(bin, args[0])}, args[1:]...)...)
 		require.Equal(t, 2, code, "%q: %s", args, errs)

@@ -1,0 +1,114 @@
+// Restart computes pi in rounds, and goes on from a file when it is started anew.
+//
+//	gorun -on-failure restart -np 4 ./examples/restart -file pi.state -die 2
+//
+// Rank 0 saves the state after every round. With -die a rank kills itself in the
+// first run of the job, before the round that -at names.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+type options struct {
+	rounds, terms int
+	file          string
+	die, at       int
+	kill          func() // ends this rank
+}
+
+func main() {
+	o := options{kill: func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }}
+	flag.IntVar(&o.rounds, "rounds", 20, "`number` of rounds")
+	flag.IntVar(&o.terms, "n", 100000, "`intervals` that a round adds up")
+	flag.StringVar(&o.file, "file", "", "`file` for the state, which a restarted job finds where rank 0 runs")
+	flag.IntVar(&o.die, "die", -1, "`rank` that is to kill itself in the first run")
+	flag.IntVar(&o.at, "at", 7, "`round` before which it does")
+	flag.Parse()
+	if flag.NArg() > 0 || o.rounds < 1 || o.terms < 1 || o.file == "" {
+		fmt.Fprintln(os.Stderr, "restart: expected a -file, -rounds and -n of 1 or more and no arguments; -h lists the flags")
+		os.Exit(2)
+	}
+	comm.Main(func(c *comm.Comm) error { return run(c, &o, os.Stdout) })
+}
+
+// state is what all ranks know after some rounds.
+type state struct {
+	Rounds int
+	Sum    float64
+}
+
+func run(c *comm.Comm, o *options, out io.Writer) error {
+	s := make([]state, 1)
+	if c.Rank() == 0 && c.Epoch() > 0 { // a file that lies there in the first run is another job's
+		var err error
+		if s[0], err = load(o.file); err != nil {
+			return err
+		}
+	}
+	if err := comm.Bcast(c, s, 0); err != nil {
+		return err
+	}
+	if c.Rank() == 0 {
+		fmt.Fprintf(out, "epoch %d: %d ranks begin after round %d\n", c.Epoch(), c.Size(), s[0].Rounds)
+	}
+	sum := make([]float64, 1)
+	width := 1 / float64(o.rounds*o.terms)
+	for s[0].Rounds < o.rounds {
+		if c.Rank() == o.die && s[0].Rounds == o.at && c.Epoch() == 0 {
+			o.kill()
+			return nil
+		}
+		sum[0] = 0
+		for i := s[0].Rounds*o.terms + c.Rank(); i < (s[0].Rounds+1)*o.terms; i += c.Size() {
+			x := (float64(i) + 0.5) * width
+			sum[0] += 4 / (1 + x*x)
+		}
+		if err := comm.Allreduce(c, sum, sum, comm.Sum); err != nil {
+			return err
+		}
+		s[0] = state{s[0].Rounds + 1, s[0].Sum + sum[0]}
+		if c.Rank() == 0 {
+			if err := save(o.file, s[0]); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Rank() != 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "pi is about %.12f, %d rounds, epoch %d\n", s[0].Sum*width, o.rounds, c.Epoch())
+	return os.Remove(o.file)
+}
+
+// save replaces the file as a whole: who dies in the midst leaves the old one.
+func save(file string, s state) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// load is the state that was saved last; none was where the job died too early.
+func load(file string) (s state, err error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	return s, err
+}
