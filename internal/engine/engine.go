@@ -386,6 +386,12 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.late = func() { cancel(errLate) }
+	for i := range e.peers {
+		if e.clings(int32(i)) { // it would be said goodbye to
+			time.AfterFunc(lateGrace, e.late)
+			break
+		}
+	}
 	e.mu.unlock()
 	e.goroutines.Wait()
 	for _, f := range e.onClose {
@@ -445,7 +451,7 @@ func (e *Engine) flush(ctx context.Context) {
 // sending reports whether anything posted is still on its way out.
 func (e *Engine) sending() bool {
 	for _, r := range e.slots {
-		if r.kind != kindFree && !r.done && (r.inflight || r.kind == kindControl) {
+		if r.kind != kindFree && !r.done && (r.inflight && !e.clings(r.peer) || r.kind == kindControl) {
 			return true
 		}
 	}

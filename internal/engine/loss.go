@@ -150,6 +150,11 @@ func (e *Engine) cut(peer int32) {
 	}
 }
 
+// clings says that a peer is given up of which the transport cannot be told.
+func (e *Engine) clings(peer int32) bool {
+	return peer >= 0 && e.peers[peer].givenUp && e.peers[peer].rail.cut == nil
+}
+
 // doom ends everything but the transports: this rank is of no further use. They
 // are told to drop the others, which so hear of it.
 func (e *Engine) doom(err error) {

@@ -166,17 +166,36 @@ func TestNewsOfOneself(t *testing.T) {
 	_ = engines[1].Close(background) // returns
 }
 
-// TestNewsWhileARankLeaves: the peer would be waited for.
-func TestNewsWhileARankLeaves(t *testing.T) {
-	engines, launcher := told(t, 2, tcp.New())
-	cs := world(engines)
-	ranks(t, cs, func(c *Context, rank int) error {
+// meet has two ranks connect.
+func meet(t *testing.T, engines []*Engine) {
+	t.Helper()
+	ranks(t, world(engines), func(c *Context, rank int) error {
 		if rank == 0 {
 			return c.Send(background, make([]byte, 8), Env{Peer: 1, Tag: 1})
 		}
 		_, err := c.Recv(background, make([]byte, 8), Env{Peer: 0, Tag: 1})
 		return err
 	})
+}
+
+// TestALostRankClings: the transport cannot be told, and would say goodbye to it.
+func TestALostRankClings(t *testing.T) {
+	engines, _ := told(t, 2, tcp.New())
+	meet(t, engines)
+	engines[0].mu.lock()
+	engines[0].rails[0].cut = nil
+	engines[0].mu.unlock()
+	engines[0].Lose(silent, 1)
+	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	defer cancel()
+	require.NoError(t, engines[0].Close(ctx))
+	require.NoError(t, ctx.Err())
+}
+
+// TestNewsWhileARankLeaves: the peer would be waited for.
+func TestNewsWhileARankLeaves(t *testing.T) {
+	engines, launcher := told(t, 2, tcp.New())
+	meet(t, engines)
 	closed := make(chan error, 1)
 	go func() { closed <- engines[0].Close(background) }() // rank 1 does not move: it ends by the news
 	for left := false; !left; time.Sleep(time.Millisecond) {
