@@ -1,0 +1,51 @@
+// Package cluster has gorun run jobs on several hosts by ssh.
+package cluster
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/test/cluster/run"
+)
+
+func TestMain(m *testing.M) { run.Main(m, "examples/allreduce") }
+
+// bed is four hosts.
+type bed struct {
+	*testbed.Cluster
+	t testing.TB
+}
+
+// hosts has a test look at the end for what is left.
+func hosts(t *testing.T) *bed {
+	t.Helper()
+	c := testbed.Up(t, 4)
+	run.NothingLeft(t, c)
+	return &bed{c, t}
+}
+
+// on is a gorun for the hosts of a list, as "1:2,2", where numbers stand for names.
+func (b *bed) on(list string, args ...string) run.Command {
+	return run.Command{Args: append([]string{"-ssh", b.SSH(), "-host", b.list(list)}, args...)}
+}
+
+func (b *bed) list(list string) string {
+	words := strings.Split(list, ",")
+	for i, w := range words {
+		n, slots, _ := strings.Cut(w, ":")
+		k, err := strconv.Atoi(n)
+		require.NoError(b.t, err)
+		words[i] = b.name(k)
+		if slots != "" {
+			words[i] += ":" + slots
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// name is that of host k, from 1 on.
+func (b *bed) name(k int) string { return b.Names()[k-1] }

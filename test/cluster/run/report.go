@@ -1,0 +1,103 @@
+package run
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+)
+
+// Report is what gorun -report writes. [Command] has it written for each job.
+type Report struct {
+	Job      string         `json:"job"`
+	ExitCode int            `json:"exit_code"`
+	Begun    time.Time      `json:"begun"`
+	Ended    time.Time      `json:"ended"`
+	Host     string         `json:"host"`
+	Apps     []ReportApp    `json:"apps"`
+	Failure  *ReportFailure `json:"failure"`
+	Runs     []ReportRun    `json:"runs"`
+}
+
+// ReportApp is a program of the job.
+type ReportApp struct {
+	Program string   `json:"program"`
+	Args    []string `json:"args"`
+	Path    string   `json:"path"`
+}
+
+// ReportRun is one start of the job.
+type ReportRun struct {
+	Epoch   int            `json:"epoch"`
+	JobID   string         `json:"job_id"`
+	Begun   time.Time      `json:"begun"`
+	Ended   time.Time      `json:"ended"`
+	Hosts   []ReportHost   `json:"hosts"`
+	Ranks   []ReportRank   `json:"ranks"`
+	Failure *ReportFailure `json:"failure"`
+}
+
+// ReportHost is a host of the job.
+type ReportHost struct {
+	Name     string `json:"name"`
+	Hostname string `json:"hostname"`
+	AgentPID int    `json:"agent_pid"`
+	Address  string `json:"address"`
+	Slots    int    `json:"slots"`
+	Ranks    int    `json:"ranks"`
+	State    string `json:"state"`
+	Cause    string `json:"cause"`
+}
+
+// ReportRank is a rank.
+type ReportRank struct {
+	Rank     int        `json:"rank"`
+	App      int        `json:"app"`
+	Host     string     `json:"host"`
+	CPUs     []int      `json:"cpus"`
+	PID      int        `json:"pid"`
+	Started  *time.Time `json:"started"`
+	Ended    *time.Time `json:"ended"`
+	State    string     `json:"state"`
+	ExitCode *int       `json:"exit_code"`
+	Signal   string     `json:"signal"`
+	Failed   bool       `json:"failed"`
+}
+
+// ReportFailure is what the job, or a start of it, failed of.
+type ReportFailure struct {
+	Rank     *int     `json:"rank"`
+	Host     string   `json:"host"`
+	Reason   string   `json:"reason"`
+	ExitCode int      `json:"exit_code"`
+	Stderr   []string `json:"stderr"`
+}
+
+// ReadReport reads a report, which has no other fields.
+func ReadReport(t testing.TB, file string) *Report {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Report
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		t.Fatalf("%s: %v\n%s", file, err, text)
+	}
+	return &r
+}
+
+// Host is a host of a run, by its name.
+func (r *ReportRun) Host(t testing.TB, name string) ReportHost {
+	t.Helper()
+	for _, h := range r.Hosts {
+		if h.Name == name {
+			return h
+		}
+	}
+	t.Fatalf("report: no host %s among %v", name, r.Hosts)
+	return ReportHost{}
+}
