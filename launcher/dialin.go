@@ -134,8 +134,8 @@ func (d *dialIn) close() {
 
 // gatherDialled waits for agents that others start, as pods. They are the job's
 // hosts, in the order of their names.
-func (r *run) gatherDialled(ctx context.Context, named []hosts.Host) error {
-	j := r.job
+func (r *run) gatherDialled(ctx context.Context) error {
+	j, named := r.job, slices.Clone(r.job.Hosts)
 	usage := func(text string) error { return &startError{proto.ExitUsage, text} }
 	want := max(j.Agents, len(named))
 	switch {
@@ -157,7 +157,7 @@ func (r *run) gatherDialled(ctx context.Context, named []hosts.Host) error {
 		return err
 	}
 	r.reach = &reach{dialIn: d}
-	d.begin(ctx)
+	d.begin(r.stopped)
 	r.tellWaiting(d, want)
 	patience := dialPatience
 	if _, said := j.Source["launcher.connect_timeout"]; said {
@@ -217,7 +217,8 @@ func missing(named []hosts.Host, came []string) string {
 
 // gatherSlurm has srun start agents on the nodes of the allocation; the tree waits for
 // them to come.
-func (r *run) gatherSlurm(ctx context.Context) error {
+func (r *run) gatherSlurm() error {
+	ctx := r.stopped
 	var nodes []string
 	for i := range r.hosts {
 		if i > 0 || !r.hasOwn() {

@@ -27,14 +27,7 @@ func (r *run) hostsUp(up proto.Up) {
 		return
 	}
 	r.quiet()
-	for _, a := range up.Agents {
-		if a.Index >= 0 && a.Index < len(r.hosts) {
-			r.hosts[a.Index].agent, r.hosts[a.Index].state = a, hostUp
-		}
-	}
-	for _, f := range up.Failed {
-		r.hostFailed(f)
-	}
+	r.noteHosts(up)
 	if len(up.Failed) > 0 {
 		r.failHosts(up.Failed)
 		return
@@ -55,26 +48,46 @@ func (r *run) hostsUp(up proto.Up) {
 	r.node.Do(*m)
 }
 
+// noteHosts notes what is known of hosts.
+func (r *run) noteHosts(up proto.Up) {
+	for _, a := range up.Agents {
+		if a.Index >= 0 && a.Index < len(r.hosts) {
+			r.hosts[a.Index].agent, r.hosts[a.Index].state = a, hostUp
+		}
+	}
+	for _, f := range up.Failed {
+		r.hostFailed(f)
+	}
+}
+
 // plan places the ranks and describes the job to the hosts.
 func (r *run) plan() (*proto.Prepare, error) {
-	j := r.job
 	machines, order := r.machines()
-	policy, err := policyOf(j)
+	placed, err := r.place(machines)
 	if err != nil {
-		return nil, &startError{proto.ExitUsage, err.Error()}
-	}
-	appNP, err := r.appNP(machines, policy.Rankfile)
-	if err != nil {
-		return nil, &startError{proto.ExitUsage, err.Error()}
-	}
-	placed, err := place.Map(machines, appNP, policy)
-	if err != nil {
-		return nil, &startError{proto.ExitUsage, err.Error()}
+		return nil, err
 	}
 	if placed.Warning != "" && r.epoch == 0 {
 		r.tell("warning: " + placed.Warning)
 	}
 	return r.describe(placed, order)
+}
+
+// place lays the ranks over machines.
+func (r *run) place(machines []place.Machine) (*place.Result, error) {
+	policy, err := policyOf(r.job)
+	var appNP []int
+	if err == nil {
+		appNP, err = r.appNP(machines, policy.Rankfile)
+	}
+	var placed *place.Result
+	if err == nil {
+		placed, err = place.Map(machines, appNP, policy)
+	}
+	if err != nil {
+		return nil, &startError{proto.ExitUsage, err.Error()}
+	}
+	return placed, nil
 }
 
 // machines are the hosts in the order in which the user names them; order has the

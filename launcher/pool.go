@@ -22,7 +22,28 @@ import (
 //	dial                 those whose agents come                     themselves
 //	auto                 dial with -listen; local where no other host is named or
 //	                     allocated; slurm in an allocation of Slurm; else ssh
+//
+// ctx ends what it waits for.
 func (r *run) gather(ctx context.Context) error {
+	if err := r.choose(); err != nil {
+		return err
+	}
+	switch r.kind {
+	case job.LaunchSSH:
+		var err error
+		r.reach, err = newSSH(r)
+		return err
+	case job.LaunchSlurm:
+		return r.gatherSlurm()
+	case job.LaunchDial:
+		return r.gatherDialled(ctx)
+	default:
+		return nil
+	}
+}
+
+// choose says which hosts are meant. It starts nothing.
+func (r *run) choose() error {
 	j := r.job
 	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
 	named := slices.Clone(j.Hosts)
@@ -33,7 +54,8 @@ func (r *run) gather(ctx context.Context) error {
 		r.kind = job.LaunchDial
 	}
 	if r.kind == job.LaunchDial {
-		return r.gatherDialled(ctx, named)
+		r.setHosts(named)
+		return nil
 	}
 	var alloc *hosts.Allocation
 	if r.kind != job.LaunchLocal && (named == nil || hosts.Manager(os.Getenv) == hosts.Slurm) {
@@ -85,15 +107,6 @@ func (r *run) gather(ctx context.Context) error {
 	r.setHosts(named)
 	if len(r.hosts) == 0 {
 		return r.noneLeft()
-	}
-	switch r.kind {
-	case job.LaunchSSH:
-		var err error
-		r.reach, err = newSSH(r)
-		return err
-	case job.LaunchSlurm:
-		return r.gatherSlurm(ctx)
-	default:
 	}
 	return nil
 }

@@ -105,7 +105,14 @@ func (r *run) execute() *verdict {
 	ctx, stop := context.WithCancel(r.ctx)
 	r.stop, r.stopped = stop, ctx
 	defer stop()
-	if err := r.gather(ctx); err != nil {
+	waits, waited := buildContext(ctx, r.signals)
+	err := r.gather(waits)
+	if sig := waited(); sig != 0 {
+		r.reach.close()
+		return r.refuse(endedEarly(sig))
+	}
+	if err != nil {
+		r.reach.close()
 		return r.refuse(err)
 	}
 	if err := r.open(ctx); err != nil {
@@ -127,7 +134,7 @@ func (r *run) open(ctx context.Context) error {
 	for _, h := range r.hosts {
 		launch.Hosts = append(launch.Hosts, h.Host)
 	}
-	cfg := tree.Config{Up: r.post, Open: r.reach.open(ctx)}
+	cfg := tree.Config{Up: r.post, Open: r.reach.open(ctx), Came: func(some proto.Up) { r.mail.post(came(some)) }}
 	if r.hasOwn() {
 		var emit func(proto.Message)
 		var err error
@@ -310,6 +317,8 @@ func (r *run) during() string {
 
 func (r *run) handle(m any) {
 	switch m := m.(type) {
+	case came:
+		r.noteHosts(proto.Up(m))
 	case proto.Up:
 		r.hostsUp(m)
 	case proto.Prepared:
@@ -347,6 +356,9 @@ func (r *run) handle(m any) {
 		r.allEnded(m)
 	}
 }
+
+// came is of hosts that have answered, while others have not.
+type came proto.Up
 
 // nameOf is a host's name, whatever a peer says its index is.
 func (r *run) nameOf(index int) string {

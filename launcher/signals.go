@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // caught are the signals that are passed on to the ranks.
@@ -60,4 +62,9 @@ func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Cont
 		cancel()
 		return <-got
 	}
+}
+
+// endedEarly is the error of a job that a signal ends before there are ranks.
+func endedEarly(sig syscall.Signal) error {
+	return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
 }

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -42,9 +43,12 @@ func (s *session) findPrograms(id string) error {
 			p.arg0 = p.path
 		}
 		s.programs = append(s.programs, p)
+		if j.NP() > 1 && !p.built && ofOpenMPI(p.path) {
+			s.tell("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each of its ranks would be a world of its own; start it by mpirun")
+		}
 	}
 	if sig := stop(); sig != 0 {
-		return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
+		return endedEarly(sig)
 	}
 	if err == nil && s.ctx.Err() != nil {
 		err = context.Cause(s.ctx)
@@ -176,4 +180,17 @@ func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 			return nil
 		}
 	}
+}
+
+// ofOpenMPI says whether a program is linked with Open MPI, whose ranks want PMIx.
+func ofOpenMPI(exe string) bool {
+	f, err := elf.Open(exe)
+	if err != nil {
+		return false // a script, say
+	}
+	defer func() { _ = f.Close() }()
+	libs, err := f.ImportedLibraries()
+	return err == nil && slices.ContainsFunc(libs, func(lib string) bool {
+		return strings.HasPrefix(lib, "libmpi.so.") && lib != "libmpi.so.12" // which is MPICH's
+	})
 }

@@ -39,7 +39,7 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 	case job.Info:
 		err = launcher.WriteInfo(stdout, j)
 	case job.DryRun:
-		err = job.Describe(stdout, j)
+		return launcher.DryRun(stdout, stderr, j)
 	case job.Agent:
 		return launcher.AgentMain(ctx, opts, stderr)
 	case job.Run:

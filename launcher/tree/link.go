@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/proto"
@@ -91,6 +92,7 @@ type link struct {
 
 	heard   atomic.Bool // bytes have come since the last tick
 	reading atomic.Bool // else it is our fault that nothing comes
+	paused  atomic.Bool // the other side has said that it will be stopped
 	wrote   atomic.Bool // bytes have gone since the last tick
 	silent  int         // ticks; used by tick alone
 
@@ -203,6 +205,7 @@ func (l *link) tick() {
 	switch {
 	case l.heard.Swap(false):
 		l.silent, l.patience = 0, beats
+	case l.paused.Load():
 	case l.reading.Load():
 		l.silent++
 	}
@@ -243,8 +246,19 @@ func (l *link) read() {
 			l.fail(l.why(err))
 			return
 		}
-		if _, ok := m.(proto.Beat); ok {
+		switch m := m.(type) {
+		case proto.Beat:
 			continue
+		case proto.Signal:
+			// gorun stops, too, a little later, and says so when it goes on.
+			switch syscall.Signal(m.Signal) {
+			case syscall.SIGTSTP:
+				l.paused.Store(true)
+			case syscall.SIGCONT:
+				l.paused.Store(false)
+			}
+		case proto.End:
+			l.paused.Store(false)
 		}
 		l.count.in.Add(1)
 		l.got(m)
@@ -267,12 +281,13 @@ func (l *link) why(err error) error {
 
 func (l *link) write() {
 	defer l.out()
-	var buf []byte
 	for {
 		batch, beat, ok := l.next()
 		if !ok {
 			return
 		}
+		pooled := buffers.Get().(*[]byte)
+		buf := (*pooled)[:0]
 		var err error
 		if beat {
 			buf, _ = proto.Append(buf, proto.Beat{}) // always fits
@@ -292,11 +307,16 @@ func (l *link) write() {
 			err = l.put(buf)
 		}
 		l.written(batch, err)
-		if buf = buf[:0]; cap(buf) > 4*batchBytes {
-			buf = nil
+		if cap(buf) <= 4*batchBytes {
+			*pooled = buf
+			buffers.Put(pooled)
 		}
 	}
 }
+
+// buffers are what frames are made in: a link that is idle, as most are most of the
+// time, has none.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 func (l *link) put(buf []byte) error {
 	l.wrote.Store(true)

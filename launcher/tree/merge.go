@@ -272,8 +272,15 @@ func (n *Node) childUp(m *member, up proto.Up) error {
 		return err
 	}
 	m.up = up
+	n.came(up)
 	n.settle(phaseUp)
 	return nil
+}
+
+func (n *Node) came(some proto.Up) {
+	if n.cfg.Came != nil {
+		n.cfg.Came(some)
+	}
 }
 
 // dropAgents makes failed hosts of lost ones before anybody has heard of them.

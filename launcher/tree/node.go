@@ -250,7 +250,11 @@ func (n *Node) opened(m *member, s Stream, err error) {
 	switch {
 	case n.closing || n.orphaned:
 		if err == nil {
-			_ = s.Close() // nobody has used it
+			n.connecting++
+			go func() { // ends with Close; loop waits for it
+				_ = s.Close() // nobody has used it
+				n.post(func() { n.connecting-- })
+			}()
 		}
 		return
 	case err != nil:
@@ -278,6 +282,7 @@ func (n *Node) headFailed(m *member, cause error) {
 	}
 	m.failed = append(m.failed, he)
 	m.up = proto.Up{}
+	n.came(proto.Up{Failed: []proto.HostError{he}})
 	if m.head++; m.head == m.hi {
 		n.excuse(m)
 		return

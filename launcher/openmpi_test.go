@@ -1,0 +1,29 @@
+package launcher
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestProgramsOfOpenMPIAreToldOf: they would run, and each be alone.
+func TestProgramsOfOpenMPIAreToldOf(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.c")
+	require.NoError(t, os.WriteFile(source, []byte("int MPI_Init(int *, char ***); int MPI_Finalize(void);\nint main(void) { MPI_Init(0, 0); return MPI_Finalize(); }\n"), 0o600))
+	for cc, told := range map[string]bool{"mpicc.openmpi": true, "mpicc.mpich": false} {
+		exe := filepath.Join(dir, cc+".out")
+		out, err := exec.Command(mpich(t, cc), "-o", exe, source).CombinedOutput()
+		require.NoError(t, err, string(out))
+		for _, np := range []int{1, 2} {
+			j := testJob(np)
+			j.Apps[0].Program = exe
+			_, _, stderr := runJob(t, j)
+			require.Equal(t, told && np > 1, strings.Contains(stderr, "is linked with Open MPI"), stderr)
+		}
+	}
+}
