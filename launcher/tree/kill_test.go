@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -130,6 +131,37 @@ func TestSilent(t *testing.T) {
 		require.Greater(t, time.Since(begun), testHeartbeat*3/4)
 		require.Less(t, time.Since(begun), testHeartbeat*3/2+time.Second)
 	})
+}
+
+// TestSuspended: a gorun that is stopped is not lost, if it has said so before.
+func TestSuspended(t *testing.T) {
+	for _, says := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, 7, 2)
+			w.launch()
+			defer w.close()
+			stop := func(stopped bool) {
+				for _, i := range []int{0, 4} {
+					w.pipes[i].StallDown(stopped)
+				}
+			}
+			if says {
+				w.root.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
+			}
+			w.root.Do(proto.News{Ranks: []int{0}}) // what was on the way
+			time.Sleep(time.Second)
+			stop(true)
+			time.Sleep(time.Hour)
+			require.Equal(t, says, len(w.serves) == 0)
+			stop(false)
+			w.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
+			time.Sleep(time.Second)
+			require.Equal(t, says, len(got[proto.Lost](w)) == 0)
+			stop(says) // says no more
+			time.Sleep(time.Minute)
+			require.NotEmpty(t, got[proto.Lost](w))
+		})
+	}
 }
 
 // TestHang: an agent that greets and then says nothing has as long as it may take

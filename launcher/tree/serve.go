@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -15,12 +16,12 @@ import (
 // node until gorun says Bye. Where the parent is lost, or ctx ends, it ends the
 // ranks here and below; the error says why. It closes the parent's stream.
 func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
-	l, err := readLaunch(ctx, parent)
+	g, c := newGate(), new(counters)
+	l, err := readLaunch(ctx, parent, c)
 	if err != nil {
 		_ = parent.Close() // the error says why
 		return err
 	}
-	g, c := newGate(), new(counters)
 	up := newLink(parent, l, g, c)
 	var node atomic.Pointer[Node]
 	ended := make(chan struct{})
@@ -81,12 +82,13 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 }
 
 // readLaunch waits for the first message.
-func readLaunch(ctx context.Context, parent Stream) (proto.Launch, error) {
+func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, launchLimit, errors.New("gorun did not say what to do"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = parent.Close() }) // unblocks Read
 	defer stop()
-	m, err := proto.Read(parent)
+	m, err := proto.Read(counted{parent, &c.bytesIn})
+	c.in.Add(1)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -100,4 +102,16 @@ func readLaunch(ctx context.Context, parent Stream) (proto.Launch, error) {
 		return proto.Launch{}, fmt.Errorf("%w: %T first", proto.ErrFrame, m)
 	}
 	return sane(l)
+}
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }

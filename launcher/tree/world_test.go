@@ -47,6 +47,7 @@ type world struct {
 
 	mu     sync.Mutex // guards what follows
 	lost   []bool
+	came   map[int]bool
 	crews  map[int]*treetest.Crew
 	nodes  map[int]*Node
 	pipes  map[int]*treetest.Pipe
@@ -61,7 +62,7 @@ func hostName(i int) string { return "host" + strconv.Itoa(i) }
 
 // newWorld has hosts agents and a root without ranks.
 func newWorld(t *testing.T, count, radix int) *world {
-	w := &world{t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
+	w := &world{came: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
 		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
 	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
 		Hosts: []hosts.Host{{Name: "gorun"}}}
@@ -91,7 +92,16 @@ func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
 }
 
 func (w *world) start() {
-	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up}
+	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, Came: func(some proto.Up) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, a := range some.Agents {
+			w.came[a.Index] = true
+		}
+		for _, f := range some.Failed {
+			w.came[f.Index] = true
+		}
+	}}
 	if w.l.Index == 0 {
 		cfg.Crew = w.mkCrew(0)
 		cfg.Self = proto.Agent{Hostname: hostName(0)}

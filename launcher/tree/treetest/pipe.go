@@ -162,6 +162,12 @@ func (p *Pipe) Cut() {
 	}
 }
 
+// StallDown has nothing of what the parent sends arrive any more, or again.
+func (p *Pipe) StallDown(stalled bool) {
+	h := p.Child.in
+	h.set(func() { h.stalled = stalled })
+}
+
 // Stall has nothing arrive any more, or again.
 func (p *Pipe) Stall(stalled bool) {
 	for _, h := range []*half{p.Parent.in, p.Parent.out} {
