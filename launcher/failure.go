@@ -231,11 +231,9 @@ func (r *run) mourned(e proto.Exit) bool {
 
 // strikes says whether a signal ends a process that did not ask for it.
 func strikes(s syscall.Signal) bool {
-	switch s {
-	case syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU:
-		return true
-	}
-	return false
+	return slices.Contains([]syscall.Signal{
+		syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS, syscall.SIGXCPU,
+	}, s)
 }
 
 // aborted ends the job at the wish of a rank.

@@ -311,8 +311,9 @@ func (r *run) during() string {
 		return ", while it waited for hosts to answer"
 	case phasePreparing, phaseStaging, phaseStarting:
 		return ", while the ranks were being started"
+	default:
+		return ""
 	}
-	return ""
 }
 
 func (r *run) handle(m any) {

@@ -1,0 +1,200 @@
+// Launch measures what gorun costs beside the ranks: how long jobs take from start to
+// end, on one host and on several by ssh, beside Open MPI's mpirun; what the launcher
+// needs of memory; how fast output comes through; how soon a failure is told.
+//
+//	go run ./bench/launch [-rounds 7] [-only start,memory,output,failure]
+//
+// It prints tables in Markdown. It makes hosts of namespaces, for which it must be
+// root, and wants the machine for itself. It needs iproute2, the OpenSSH server, and
+// mpirun and mpicc of Open MPI.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+)
+
+// bench is what the measurements work with.
+type bench struct {
+	dir     string
+	rounds  int
+	cluster *testbed.Cluster
+	from    *testbed.Host   // where launchers run
+	hosts   []*testbed.Host // that ranks run on
+}
+
+// hosts is how many run ranks; gorun and mpirun run on one more.
+const hosts = 4
+
+func main() {
+	rounds := flag.Int("rounds", 7, "rounds, of which medians are told")
+	only := flag.String("only", "start,memory,output,failure", "what to measure")
+	flag.Parse()
+	if err := run(*rounds, strings.Split(*only, ",")); err != nil {
+		fmt.Fprintln(os.Stderr, "launch:", err)
+		os.Exit(1)
+	}
+}
+
+func run(rounds int, what []string) (err error) {
+	dir, err := os.MkdirTemp("", "weft-launch-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	b := &bench{dir: dir, rounds: rounds}
+	if err := b.build(); err != nil {
+		return err
+	}
+	if b.cluster, err = testbed.Open(hosts + 1); err != nil {
+		return err
+	}
+	defer func() {
+		if e := testbed.Down(); err == nil {
+			err = e
+		}
+	}()
+	b.hosts, b.from = b.cluster.Hosts()[:hosts], b.cluster.Hosts()[hosts]
+	fmt.Printf("%s, %d hardware threads, %s, %s\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), commit())
+	for _, m := range []struct {
+		name    string
+		measure func() error
+	}{{"start", b.start}, {"memory", b.memory}, {"output", b.output}, {"failure", b.failure}} {
+		if !slices.Contains(what, m.name) {
+			continue
+		}
+		if err := m.measure(); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return nil
+}
+
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "commit unknown"
+	}
+	return "commit " + strings.TrimSpace(string(out))
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bench) build() error {
+	for _, argv := range [][]string{
+		{"go", "build", "-o", b.path("gorun"), "./cmd/gorun"},
+		{"go", "build", "-o", b.path("hello"), "./bench/peers/hello"},
+		{"mpicc.openmpi", "-O2", "-o", b.path("hello.openmpi"), "bench/peers/mpi/hello.c"},
+	} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// over names n hosts, with as many slots each.
+func (b *bench) over(n, slots int) string {
+	var list []string
+	for _, h := range b.hosts[:n] {
+		list = append(list, fmt.Sprintf("%s:%d", h.Name(), slots))
+	}
+	return strings.Join(list, ",")
+}
+
+// gorun and mpirun are command lines of a job over hosts by ssh.
+func (b *bench) gorun(n, np int, more ...string) []string {
+	return append([]string{b.path("gorun"), "-ssh", b.cluster.SSH(), "-host", b.over(n, (np+n-1)/n), "-np", fmt.Sprint(np)}, more...)
+}
+
+func (b *bench) mpirun(n, np int, more ...string) []string {
+	return append([]string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", b.cluster.SSH(),
+		"--host", b.over(n, (np+n-1)/n), "-n", fmt.Sprint(np)}, more...)
+}
+
+// patience bounds each job.
+const patience = 5 * time.Minute
+
+// job runs a command on the launching host and returns how long it took.
+func (b *bench) job(argv []string, check func(out string) error) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
+	begun := time.Now()
+	out, err := cmd.CombinedOutput()
+	took := time.Since(begun)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
+	}
+	return took, check(string(out))
+}
+
+// lines checks that each rank has said something.
+func lines(np int) func(string) error {
+	return func(out string) error {
+		if n := strings.Count(out, " of "); n != np {
+			return fmt.Errorf("%d of %d ranks said hello:\n%s", n, np, out)
+		}
+		return nil
+	}
+}
+
+func median[T float64 | time.Duration](list []T) T {
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
+
+// start compares jobs of hellos, from the launcher's start to its end. Both launchers
+// take turns; the ratio is the median of those within a round.
+func (b *bench) start() error {
+	fmt.Printf("\n| hosts | ranks | gorun, s | mpirun, s | ratio |\n|---|---|---|---|---|\n")
+	for _, c := range []struct{ hosts, np int }{{hosts, hosts}, {hosts, 16}, {hosts, 64}, {1, 64}} {
+		var ours, theirs []time.Duration
+		var ratios []float64
+		for round := range b.rounds + 1 {
+			x, err := b.job(b.gorun(c.hosts, c.np, b.path("hello")), lines(c.np))
+			if err != nil {
+				return err
+			}
+			y, err := b.job(b.mpirun(c.hosts, c.np, b.path("hello.openmpi")), lines(c.np))
+			if err != nil {
+				return err
+			}
+			if round > 0 { // the first copies gorun, and warms caches
+				ours, theirs, ratios = append(ours, x), append(theirs, y), append(ratios, x.Seconds()/y.Seconds())
+			}
+		}
+		fmt.Printf("| %d by ssh | %d | %s | %s | %.2f |\n", c.hosts, c.np, seconds(median(ours)), seconds(median(theirs)), median(ratios))
+	}
+	fmt.Printf("\n| ranks on this host | hello, s | true, s |\n|---|---|---|\n")
+	for np := 2; np <= 1024; np *= 2 {
+		var took [2][]time.Duration
+		for range max(b.rounds/2, 1) {
+			for i, program := range []string{b.path("hello"), "true"} {
+				check := lines(np)
+				if i == 1 {
+					check = func(string) error { return nil }
+				}
+				d, err := b.job([]string{b.path("gorun"), "-np", fmt.Sprint(np), program}, check)
+				if err != nil {
+					return err
+				}
+				took[i] = append(took[i], d)
+			}
+		}
+		fmt.Printf("| %d | %s | %s |\n", np, seconds(median(took[0])), seconds(median(took[1])))
+	}
+	return nil
+}
