@@ -251,11 +251,8 @@ func (l *link) read() {
 			continue
 		case proto.Signal:
 			// gorun stops, too, a little later, and says so when it goes on.
-			switch syscall.Signal(m.Signal) {
-			case syscall.SIGTSTP:
-				l.paused.Store(true)
-			case syscall.SIGCONT:
-				l.paused.Store(false)
+			if s := syscall.Signal(m.Signal); s == syscall.SIGTSTP || s == syscall.SIGCONT {
+				l.paused.Store(s == syscall.SIGTSTP)
 			}
 		case proto.End:
 			l.paused.Store(false)

@@ -38,8 +38,9 @@ type Node struct {
 	links      int       // that have not ended
 	stage      stage
 	closing    bool
-	orphaned   bool  // the parent is lost, or the agent has to end
-	cause      error // why, then
+	orphaned   bool          // the parent is lost, or the agent has to end
+	cause      error         // why, then
+	grace      time.Duration // of the job's ranks
 	timers     []*time.Timer
 
 	merges
@@ -387,20 +388,21 @@ func (n *Node) bye() {
 	})
 }
 
-// orphan ends everything below when there is no parent any more.
-func (n *Node) orphan(cause error) {
+// orphan ends everything below when there is no parent any more, or when the agent has
+// to end; then ranks have a grace between SIGTERM and SIGKILL.
+func (n *Node) orphan(cause error, grace time.Duration) {
 	if n.closing || n.orphaned {
 		return
 	}
 	n.orphaned, n.cause, n.waiting = true, cause, nil
 	n.silence()
 	n.cancel()
-	n.tellAll(proto.End{Except: -1})
+	n.tellAll(proto.End{Grace: grace, Except: -1})
 	if n.stage < stageStarted || n.merge[phaseEnd].over() {
 		n.bye()
 		return
 	}
-	n.after(endLimit, n.bye)
+	n.after(grace+endLimit, n.bye)
 }
 
 // send passes a message to a member that is live.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weft-hpc/weft/launcher/proto"
 )
@@ -101,7 +102,7 @@ func (n *Node) prepare(p proto.Prepare) error {
 	if err := n.setRoutes(p.Plans); err != nil {
 		return err
 	}
-	n.stage = stagePrepared
+	n.stage, n.grace = stagePrepared, min(max(p.Grace, 0), time.Hour)
 	zero := n.rankOf(0)
 	n.begin(phasePrepare, func(*member) bool { return true })
 	rest := p.Plans
