@@ -261,8 +261,15 @@ func (k *council) take(m engine.Message, st engine.Status) {
 	}
 }
 
-// answer takes what has come while nobody waits.
+// answer takes what has come while nobody waits. Before there is a verdict nobody
+// can be answered.
 func (k *council) answer() {
+	k.mu.Lock()
+	mute := len(k.settled) == 0
+	k.mu.Unlock()
+	if mute {
+		return
+	}
 	for {
 		m, st, ok, err := k.talk.Improbe(engine.Env{Peer: AnySource, Tag: AnyTag, Aside: true})
 		if !ok || err != nil {

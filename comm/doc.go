@@ -32,4 +32,11 @@
 // call different collectives, or one with different counts or roots, get
 // ErrMismatch, ErrCount or ErrRevoked: at once where their messages meet, within
 // seconds where all of them wait.
+//
+// # Failures
+//
+// Where the launcher lets it (gorun -on-failure notify), a job goes on without
+// processes that have died: a call that needs one fails with ErrProcFailed and the
+// reason, Revoke makes the others leave their calls too, Shrink makes a
+// communicator of those that live, and Finalize waits for these alone.
 package comm

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -21,15 +24,21 @@ const silent = "host node1 does not answer"
 // overAll runs f on n ranks over several transports, in a job that outlives ranks.
 func overAll(t *testing.T, n int, f func(c *comm.Comm) error) {
 	t.Helper()
+	overEach(t, func(t *testing.T, p transport.Provider) {
+		t.Helper()
+		ranks(t, n, f, commtest.WithNotify(), commtest.WithProviders(p))
+	})
+}
+
+func overEach(t *testing.T, f func(t *testing.T, p transport.Provider)) {
+	t.Helper()
 	for name, open := range map[string]func() transport.Provider{
 		"inproc":      func() transport.Provider { return inproc.NewFabric() },
 		"without RMA": func() transport.Provider { return inproc.NewFabric(inproc.WithoutRMA()) },
 		"faults":      func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(11)) },
 		"tcp":         func() transport.Provider { return tcp.New() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			ranks(t, n, f, commtest.WithNotify(), commtest.WithProviders(open()))
-		})
+		t.Run(name, func(t *testing.T) { f(t, open()) })
 	}
 }
 
@@ -62,52 +71,62 @@ func TestShrinkAfterAHostIsGone(t *testing.T) {
 		"NewWin": func(c *comm.Comm) error { _, err := comm.NewWin[int](c, 10); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var over sync.WaitGroup // of those that live
-			over.Add(3)
-			overOnce := func(c *comm.Comm) error {
-				if err := comm.Barrier(c); err != nil {
-					return err
-				}
-				if c.Rank() == 2 || c.Rank() == 3 {
-					over.Wait()
-					err := comm.Ssend(c, []int{1}, 0, 0)
-					commtest.Kill(c)
-					return wantErr("one that was given up", err, comm.ErrProcFailed, "")
-				}
-				defer over.Done()
-				if c.Rank() == 0 {
-					commtest.Report(c, silent, 2, 3)
-				}
-				err := call(c)
-				if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
-					return fmt.Errorf("%s: %s", name, text(err))
-				}
-				if err := c.Revoke(); err != nil {
-					return err
-				}
-				next, err := c.Shrink()
-				if err != nil {
-					return err
-				}
-				if _, err := comm.Recv(c, []int{1}, 2, 0); !isErr(err, comm.ErrRevoked) {
-					return fmt.Errorf("Recv: %s", text(err))
-				}
-				if got := c.FailedRanks(); !slices.Equal(got, []int{2, 3}) {
-					return fmt.Errorf("failed: %v", got)
-				}
-				return first(barrierOf(next, 3), next.Free(), c.Finalize())
-			}
+			fabrics := []transport.Provider{inproc.NewFabric()}
 			if name == "Barrier" {
-				for _, p := range []transport.Provider{tcp.New(), fault.Wrap(inproc.NewFabric(), fault.Legal(11))} {
-					t.Run(p.Name(), func(t *testing.T) {
-						ranks(t, 5, overOnce, commtest.WithNotify(), commtest.WithProviders(p))
-						over.Add(3)
-					})
-				}
+				fabrics = append(fabrics, tcp.New(), fault.Wrap(inproc.NewFabric(), fault.Legal(11)))
 			}
-			ranks(t, 5, overOnce, commtest.WithNotify())
+			for _, fabric := range fabrics {
+				loseTwoOfFive(t, fabric, name, call)
+			}
 		})
 	}
+}
+
+// loseTwoOfFive has call wait for ranks 2 and 3 when the launcher gives them up.
+func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call func(c *comm.Comm) error) {
+	t.Helper()
+	var met, over sync.WaitGroup // all; those that live
+	met.Add(5)
+	over.Add(3)
+	ranks(t, 5, func(c *comm.Comm) error {
+		lost := c.Rank() == 2 || c.Rank() == 3
+		if !lost {
+			defer over.Done()
+		}
+		err := comm.Barrier(c) // all have messages of each other
+		met.Done()
+		if err != nil {
+			return err
+		}
+		met.Wait()
+		if lost {
+			over.Wait()
+			err := comm.Ssend(c, []int{1}, 0, 0)
+			commtest.Kill(c)
+			return wantErr("one that was given up", err, comm.ErrProcFailed, "")
+		}
+		if c.Rank() == 0 {
+			commtest.Report(c, silent, 2, 3)
+		}
+		err = call(c)
+		if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
+			return fmt.Errorf("%s: %s", name, text(err))
+		}
+		if err := c.Revoke(); err != nil {
+			return err
+		}
+		next, err := c.Shrink()
+		if err != nil {
+			return err
+		}
+		if _, err := comm.Recv(c, []int{1}, 2, 0); !isErr(err, comm.ErrRevoked) {
+			return fmt.Errorf("Recv: %s", text(err))
+		}
+		if got := c.FailedRanks(); !slices.Equal(got, []int{2, 3}) {
+			return fmt.Errorf("failed: %v", got)
+		}
+		return first(barrierOf(next, 3), next.Free(), c.Finalize())
+	}, commtest.WithNotify(), commtest.WithProviders(fabric))
 }
 
 // TestReasonInErrors: what the launcher said is in the error of a call.
@@ -186,6 +205,53 @@ func TestVerdictsOutlive(t *testing.T) {
 				c = next
 			}
 			return barrierOf(c, 1)
+		})
+	}
+}
+
+// TestSurvivorsAgree has ranks die before and after agreements, by chance; those
+// that are left at the end have come by the same communicators.
+func TestSurvivorsAgree(t *testing.T) {
+	const n, steps = 7, 8
+	for seed := range uint64(6) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var dies [n]int // before which step, of which every other one is an agreement
+		for r := range dies {
+			dies[r] = rng.IntN(2 * steps)
+		}
+		dies[rng.IntN(n)] = steps // not at all
+		overEach(t, func(t *testing.T, p transport.Provider) {
+			t.Logf("seed %d: %v", seed, dies)
+			chains := make(chan string, n) // of those that live
+			ranks(t, n, func(world *comm.Comm) error {
+				c, chain := world, ""
+				for step := range steps {
+					if dies[world.Rank()] == step {
+						commtest.Kill(c)
+						return nil
+					}
+					if step%2 == 1 {
+						continue
+					}
+					next, err := c.Shrink()
+					if err != nil {
+						return err
+					}
+					c = next
+					who, err := c.Group().Translate(count(c.Size(), 0), world.Group())
+					if err != nil {
+						return err
+					}
+					chain += fmt.Sprint(who)
+				}
+				chains <- chain
+				return nil
+			}, commtest.WithNotify(), commtest.WithProviders(p))
+			close(chains)
+			want := <-chains
+			for chain := range chains {
+				require.Equal(t, want, chain)
+			}
 		})
 	}
 }
