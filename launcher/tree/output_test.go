@@ -97,6 +97,11 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 			require.True(t, bytes.Equal(sent[k][i].Bytes(), came[k][i].Bytes()), i)
 		}
 	}
+	paid := 0
+	for _, o := range got[proto.Output](w) {
+		paid += cost(o)
+	}
+	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.members)+paid/creditAfter), "credit is given in large pieces")
 	for i, n := range w.nodes {
 		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.members)+1)*proto.Window), i)
 	}

@@ -98,7 +98,10 @@ func TestServeContext(t *testing.T) {
 			lost := one[proto.Lost](w)
 			require.Equal(t, proto.Lost{First: 4, Count: 3, Cause: "host4: its agent has ended"}, lost)
 			time.Sleep(endLimit + 3*byeLimit)
-			require.ErrorIs(t, w.serves[4], why)
+			w.mu.Lock()
+			err := w.serves[4]
+			w.mu.Unlock()
+			require.ErrorIs(t, err, why)
 			for _, i := range []int{4, 5, 6} {
 				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Except: -1}))
 			}
