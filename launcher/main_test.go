@@ -84,7 +84,8 @@ func leaked(before map[string]bool) error {
 		}
 	}
 	if pids := children(); len(pids) > 0 {
-		return fmt.Errorf("children %v are left", pids)
+		what, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pids[0]))
+		return fmt.Errorf("children %v are left: %s", pids, what)
 	}
 	return nil
 }

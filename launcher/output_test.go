@@ -125,6 +125,19 @@ func TestLinesOfGorunStandAlone(t *testing.T) {
 	require.Equal(t, "long line\ngorun: a message\nanother\nstalls\ngoes on\n", out.String())
 }
 
+// TestLastWordsAreNotRepeated where nobody wrote after them.
+func TestLastWordsAreNotRepeated(t *testing.T) {
+	for between, want := range map[string]string{"": "a\nb\nfailed\n", "c\n": "a\nb\nc\nfailed\nwrote b\n"} {
+		var out bytes.Buffer
+		w := newWriter(nil, &out, "")
+		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\nb\n" + between)}))
+		w.sayAgain("failed\n", "wrote b\n", "b\n")
+		w.finish()
+		<-w.done
+		require.Equal(t, want, out.String())
+	}
+}
+
 func TestSameWriter(t *testing.T) {
 	f, err := os.Open("/dev/null")
 	require.NoError(t, err)

@@ -79,16 +79,19 @@ func (s *session) tellFailure(v *verdict) {
 			line += fmt.Sprintf("; the other %d ranks were ended", n)
 		}
 	}
-	s.tell(line)
+	text := "gorun: " + line + "\n"
 	for _, l := range v.lines {
-		s.tell(l)
+		text += "gorun: " + l + "\n"
 	}
-	if f.Rank >= 0 && f.PID != 0 && len(f.Stderr) > 0 {
-		s.tell(fmt.Sprintf("the last that rank %d wrote to stderr:", f.Rank))
-		for _, l := range f.Stderr {
-			s.tell("  " + strings.ToValidUTF8(l, "?"))
-		}
+	if f.Rank < 0 || f.PID == 0 || len(f.Stderr) == 0 {
+		s.out.say(text)
+		return
 	}
+	tail := fmt.Sprintf("gorun: the last that rank %d wrote to stderr:\n", f.Rank)
+	for _, l := range f.Stderr {
+		tail += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"
+	}
+	s.out.sayAgain(text, tail, strings.Join(f.Stderr, "\n")+"\n")
 }
 
 func plural(n int, what string) string {

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,9 @@ type writer struct {
 // stallLimit is for how long a long line that does not go on keeps others out.
 const stallLimit = 100 * time.Millisecond
 
+// lastBytes is how much is kept of what was written to a sink.
+const lastBytes = 8 << 10
+
 // gorunIndex stands for gorun itself among the hosts.
 const gorunIndex = -2
 
@@ -49,6 +53,10 @@ const gorunIndex = -2
 type piece struct {
 	proto.Output
 	written func(err error) // is told when it has been; nil: nobody wants to know
+
+	// What begins at repeat is left out where what it repeats has just been written.
+	repeat  int // 0: nothing
+	repeats []byte
 }
 
 // sink is a place where lines go.
@@ -57,6 +65,7 @@ type sink struct {
 	mid   bool      // the last thing written is a part of a line
 	owner int       // of that line: the index of a host
 	since time.Time // when that was
+	last  []byte    // of what was written
 	err   error     // of the first write that failed; none is tried after it; loop's
 
 	broken atomic.Bool // err says that the reader has gone
@@ -92,7 +101,7 @@ func (w *writer) one() bool { return w.sinks[0] == w.sinks[1] }
 func (w *writer) put(o proto.Output, written func(err error)) {
 	w.mu.Lock()
 	if !w.given {
-		w.queue = append(w.queue, &piece{o, written})
+		w.queue = append(w.queue, &piece{Output: o, written: written})
 		w.more.Signal()
 		w.mu.Unlock()
 		return
@@ -142,6 +151,21 @@ func (w *writer) abandon() {
 // say queues whole lines of gorun's own, and never blocks.
 func (w *writer) say(lines string) {
 	w.put(proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}, nil)
+}
+
+// sayAgain is say of lines and then others, which are left out where they would
+// only repeat what somebody who reads stderr sees right above.
+func (w *writer) sayAgain(lines, others, repeats string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.given {
+		return
+	}
+	w.queue = append(w.queue, &piece{
+		Output: proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines + others)},
+		repeat: len(lines), repeats: []byte(repeats),
+	})
+	w.more.Signal()
 }
 
 // finish has loop end when all that was put is written.
@@ -226,12 +250,20 @@ func (w *writer) pass(p *piece) error {
 		return k.err
 	}
 	data := p.Data
+	if p.repeat > 0 && bytes.HasSuffix(k.last, p.repeats) {
+		data = data[:p.repeat]
+	}
 	if k.mid && k.owner != p.Index {
 		data = append([]byte{'\n'}, data...)
 	}
 	_, k.err = k.w.Write(data)
 	k.mid, k.owner, k.since = p.Mid, p.Index, time.Now()
 	k.broken.Store(k.gone())
+	if keep := lastBytes; len(data) >= keep {
+		k.last = append(k.last[:0], data[len(data)-keep:]...)
+	} else {
+		k.last = append(k.last[max(len(k.last)+len(data)-keep, 0):], data...)
+	}
 	return k.err
 }
 
