@@ -14,6 +14,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/place"
 )
 
+// kinds is one more than the last of them.
+const kinds = KindBye + 1
+
 // empty has one message of each kind, at its index.
 var empty = [kinds]Message{
 	KindBeat: Beat{}, KindLaunch: Launch{}, KindUp: Up{}, KindPrepare: Prepare{}, KindPrepared: Prepared{},

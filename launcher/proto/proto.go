@@ -91,7 +91,6 @@ const (
 	KindEnd
 	KindEnded
 	KindBye
-	kinds
 )
 
 // Window is how many bytes of output, or of standard input, may be on the way
