@@ -130,11 +130,13 @@ func (b *bench) job(argv []string, check func(out string) error) (time.Duration,
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
+	var words strings.Builder
+	cmd.Stderr = &words
 	begun := time.Now()
-	out, err := cmd.CombinedOutput()
+	out, err := cmd.Output()
 	took := time.Since(begun)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, out)
+		return 0, fmt.Errorf("%s: %w\n%s%s", strings.Join(argv, " "), err, out, words.String())
 	}
 	return took, check(string(out))
 }
