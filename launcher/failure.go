@@ -123,6 +123,7 @@ func (r *run) ranksStarted(m proto.Started) {
 	if r.phase == phaseStarting {
 		r.phase = phaseRunning
 	}
+	r.startDone = time.Now()
 	if f := r.verdictOf(); f != nil && f.Rank >= 0 {
 		f.PID = r.ranks[f.Rank].pid
 	}
@@ -222,11 +223,30 @@ func (r *run) mourned(e proto.Exit) bool {
 			return true
 		}
 		// What a rank on another host did may well be because of this.
-		return !e.Told && r.first.rank >= 0 && r.ranks[e.Rank].host != r.first.host && strikes(syscall.Signal(e.Signal))
+		return !e.Told && r.elsewhere(e.Rank) && (strikes(syscall.Signal(e.Signal)) || r.earlier(e))
 	case e.Code == 0 && !e.Early: // it has finalized
 		return false
 	}
-	return e.Dying && r.first.rank >= 0 && !r.first.dying
+	return e.Dying && r.first.rank >= 0 && !r.first.dying || !e.Told && r.elsewhere(e.Rank) && r.earlier(e)
+}
+
+// elsewhere says whether a rank runs on another host than the one that the job has
+// failed of.
+func (r *run) elsewhere(rank int) bool {
+	return r.first.rank >= 0 && r.ranks[rank].host != r.first.host
+}
+
+// earlier says whether a rank ended before the one that the job has failed of, whose
+// host may just have been faster to tell. Clocks count that are known to be right:
+// those by which a rank was started between Start and Started.
+func (r *run) earlier(e proto.Exit) bool {
+	first := &r.ranks[r.first.rank]
+	for _, at := range []time.Time{first.started, r.ranks[e.Rank].started} {
+		if r.startDone.IsZero() || at.Before(r.startSent) || at.After(r.startDone) {
+			return false
+		}
+	}
+	return first.exit != nil && e.At < first.exit.At
 }
 
 // strikes says whether a signal ends a process that did not ask for it.

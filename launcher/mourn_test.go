@@ -13,6 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // mournPatience bounds what a test here waits for.
@@ -150,5 +154,33 @@ func TestFirstFailureStays(t *testing.T) {
 			require.Equal(t, want.code, res.ExitCode, "%s: %s", then, stderr)
 			require.Contains(t, stderr, "gorun: "+want.says)
 		}
+	}
+}
+
+// TestEarlierElsewhere: a host may be faster to tell of a consequence than another of
+// the cause. By clocks that are wrong nothing is judged.
+func TestEarlierElsewhere(t *testing.T) {
+	begun := time.Unix(1000, 0)
+	for name, test := range map[string]struct {
+		clock time.Duration // of the host of rank 1 is ahead
+		at    time.Duration // by the right clock, when rank 1 ended
+		told  bool
+		want  int
+	}{
+		"cause comes late": {0, -time.Millisecond, false, 1},
+		"consequence":      {0, time.Millisecond, false, 0},
+		"ended by gorun":   {0, -time.Millisecond, true, 0},
+		"clock is slow":    {-time.Minute, time.Millisecond, false, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}, {Host: hosts.Host{Name: "b"}}}
+		r.startSent, r.startDone = begun, begun.Add(time.Second)
+		started := begun.Add(time.Second / 2)
+		r.ranks = []rank{{host: 0, pid: 1, started: started}, {host: 1, pid: 2, started: started.Add(test.clock)}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		ended := begun.Add(time.Hour)
+		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
+		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, Told: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
+		require.Equal(t, test.want, r.verdict.Rank, name)
 	}
 }

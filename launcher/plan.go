@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
@@ -387,7 +388,7 @@ func (r *run) filesStaged(m proto.Staged) {
 }
 
 func (r *run) start(m proto.Start) {
-	r.phase = phaseStarting
+	r.phase, r.startSent = phaseStarting, time.Now()
 	r.node.Do(m)
 	if r.stdin != nil {
 		r.stdin.begin()

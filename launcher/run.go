@@ -41,7 +41,9 @@ type run struct {
 	ranks     []rank
 	plans     []proto.Plan
 	prep      *proto.Prepare
-	released  int // the last fence that was let go
+	startSent time.Time // when the hosts were told to start the ranks, by the clock here
+	startDone time.Time // when they had; zero: not yet
+	released  int       // the last fence that was let go
 	states    map[int]proto.State
 	names     map[string]string // services that ranks have published
 	stdin     *stdin            // for hosts that do not read it themselves; nil: it goes nowhere
