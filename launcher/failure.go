@@ -202,7 +202,7 @@ func (r *run) goOn(e proto.Exit, f Failure, code int) {
 	r.mark([]int{e.Rank})
 	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
 	r.tell(f.Error() + "; the others go on without it")
-	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.Error()})
+	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.what()})
 }
 
 func (r *run) mark(ranks []int) {

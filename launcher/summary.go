@@ -39,8 +39,13 @@ func (f *Failure) Error() string {
 	if f.Rank < 0 {
 		return f.Reason
 	}
+	return fmt.Sprintf("rank %d %s", f.Rank, f.what())
+}
+
+// what is what the rank did, as a sentence without its subject.
+func (f *Failure) what() string {
 	if f.PID == 0 {
-		return fmt.Sprintf("rank %d did not start: %s", f.Rank, f.Reason)
+		return "did not start: " + f.Reason
 	}
 	how := fmt.Sprintf("exited with code %d", f.ExitCode)
 	switch {
@@ -52,7 +57,7 @@ func (f *Failure) Error() string {
 	case f.Signal != 0:
 		how = "was killed by " + signalName(f.Signal)
 	}
-	return fmt.Sprintf("rank %d %s: %s, pid %d on %s", f.Rank, how, f.Program, f.PID, f.Host)
+	return fmt.Sprintf("%s: %s, pid %d on %s", how, f.Program, f.PID, f.Host)
 }
 
 // signalName is "signal 9 (SIGKILL)".

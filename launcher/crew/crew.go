@@ -377,7 +377,10 @@ func (c *Crew) controlError(i int, err error) {
 	}
 	c.note(i)
 	c.ranks[i].dying = false // it has said why
-	c.cfg.Emit(a)
+	if !c.ranks[i].wanted {
+		c.ranks[i].wanted = true
+		c.cfg.Emit(a)
+	}
 }
 
 func (c *Crew) closeControl(i int) {

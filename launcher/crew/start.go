@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -34,6 +35,7 @@ type rank struct {
 	news   int    // our end of its channel for news; -1: it has none
 	in     []byte // from ctl, not yet a whole line
 	exited bool
+	wanted bool // it has called Abort
 	status status
 	dying  bool // it was on its way out when another, which still ran, failed the job
 	doomed bool // it had been sent SIGKILL, not by us, when the job failed of what another did
@@ -98,8 +100,8 @@ const (
 
 func (c *Crew) fork(i int, ends, news []int) error {
 	rk := &c.ranks[i]
-	if rk.cpus != nil {
-		if err := unix.SchedSetaffinity(0, cpuSet(rk.cpus)); err != nil {
+	if len(rk.cpus) > 0 {
+		if err := unix.SchedSetaffinityDynamic(0, cpuSet(rk.cpus)); err != nil {
 			return &errStart{proto.ExitFailed, fmt.Sprintf("bind rank %d to cpus %v: %v", c.plan.Ranks[i].Rank, rk.cpus, err)}
 		}
 	}
@@ -228,12 +230,12 @@ func execError(program string, err error) error {
 	return &errStart{proto.ExitFailed, program + ": cannot be started: " + err.Error()}
 }
 
-func cpuSet(cpus []int) *unix.CPUSet {
-	var set unix.CPUSet
+func cpuSet(cpus []int) unix.CPUSetDynamic {
+	set := unix.NewCPUSet(slices.Max(cpus) + 1)
 	for _, c := range cpus {
 		set.Set(c)
 	}
-	return &set
+	return set
 }
 
 // allStarted tells that forkAll is through.
