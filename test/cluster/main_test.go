@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,3 +50,14 @@ func (b *bed) list(list string) string {
 
 // name is that of host k, from 1 on.
 func (b *bed) name(k int) string { return b.Names()[k-1] }
+
+func isSSH(p testbed.Process) bool { return filepath.Base(p.Exe) == "ssh" }
+
+// agent has the arguments of gorun's agent; the watchdog is another process.
+func agent(p testbed.Process) bool { return len(p.Args) == 2 && p.Args[1] == "-agent" }
+
+func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }
+
+// isRank is a match for the process of a rank, or of any if it is "", and for those
+// that it has started.
+func isRank(rank string) func(testbed.Process) bool { return testbed.WithEnv("PMI_RANK", rank) }

@@ -1,17 +1,204 @@
 package cluster
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-func TestHello(t *testing.T) {
+// whereami has a rank say which it is, and on which host it runs.
+var whereami = []string{"sh", "-c", "echo $PMI_RANK $(hostname)"}
+
+// where is the number of the host of each rank.
+func (b *bed) where(stdout string) string {
+	b.t.Helper()
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	at := make([]string, len(lines))
+	for _, l := range lines {
+		var rank int
+		var host string
+		_, err := fmt.Sscan(l, &rank, &host)
+		require.NoError(b.t, err, stdout)
+		require.Less(b.t, rank, len(at), stdout)
+		require.Empty(b.t, at[rank], stdout)
+		for i, name := range b.Names() {
+			if name == host {
+				at[rank] = fmt.Sprint(i + 1)
+			}
+		}
+	}
+	return strings.Join(at, " ")
+}
+
+// TestPlacement has ranks run where the rules say.
+func TestPlacement(t *testing.T) {
 	b := hosts(t)
-	r := b.on("1:2,2", "-np", "3", run.Rank(), "hello").Run(t)
+	rankfile := filepath.Join(t.TempDir(), "ranks")
+	require.NoError(t, os.WriteFile(rankfile, []byte("rank 0="+b.name(3)+" slot=0\nrank 1=+n0\nrank 2="+b.name(4)+"\n"), 0o600))
+	hostfile := filepath.Join(t.TempDir(), "hosts")
+	require.NoError(t, os.WriteFile(hostfile, []byte(b.name(2)+" slots=2 user=root # the first\n"+b.name(4)+":1\n"+b.name(1)+"\n"), 0o600))
+	for _, test := range []struct {
+		hosts string
+		args  []string
+		where string
+		says  string
+	}{
+		{"1:2,2:2,3:2,4:2", []string{"-np", "7"}, "1 1 2 2 3 3 4", ""},
+		{"4:2,1:2", []string{"-np", "3"}, "4 4 1", ""},
+		{"1:2,2:2,3:2,4:2", []string{"-np", "6", "-map-by", "node"}, "1 2 3 4 1 2", ""},
+		{"1:3,2:2", []string{"-np", "5", "-rank-by", "node"}, "1 2 1 2 1", ""},
+		{"1,2,3,4", []string{"-np", "8", "-map-by", "ppr:2:node"}, "1 1 2 2 3 3 4 4", ""},
+		{"1,2,3,4", []string{"-rankfile", rankfile}, "3 1 4", ""},
+		{"1,2,1", []string{"-np", "3"}, "1 1 2", ""}, // named twice: two slots
+		{"1,2,3", []string{"-np", "3", "-ppn", "1"}, "1 2 3", ""},
+		{"1:1,2:1", []string{"-np", "3"}, "1 2 1", "warning: 3 ranks share the 2 slots of 2 hosts"},
+		{"", []string{"-np", "3", "-hostfile", hostfile}, "2 2 4", ""},
+		{"4,2:1", []string{"-np", "2", "-hostfile", hostfile, "-map-by", "node"}, "4 2", ""},
+		{"1", []string{"-np", "2"}, "1 1", ""}, // alone, but another than this
+	} {
+		t.Run(test.hosts+" "+strings.Join(test.args, " "), func(t *testing.T) {
+			args := append([]string{"-ssh", b.SSH()}, test.args...)
+			if test.hosts != "" {
+				args = append(args, "-host", b.list(test.hosts))
+			}
+			r := run.Gorun(t, append(args, whereami...)...)
+			require.Zero(t, r.Code, r.Stderr)
+			assert.Equal(t, test.where, b.where(r.Stdout))
+			if test.says == "" {
+				assert.Empty(t, r.Stderr)
+			}
+			assert.Contains(t, r.Stderr, test.says)
+			for _, rank := range r.Report.Runs[0].Ranks {
+				at := strings.Fields(test.where)[rank.Rank]
+				assert.Equal(t, "w"+at, "w"+rank.Host[len(rank.Host)-1:], "report of rank %d", rank.Rank)
+			}
+		})
+	}
+}
+
+// TestNames takes hosts by addresses, with users, in brackets.
+func TestNames(t *testing.T) {
+	b := hosts(t)
+	prefix := strings.TrimSuffix(b.name(1), "1")
+	one, two := b.Hosts()[0].Address(), b.Hosts()[1].Address()
+	for list, want := range map[string]string{
+		"root@" + b.name(1) + ":1,root@" + b.name(2) + ":2": "1 2 2",
+		one + ":2," + two:               "1 1 2",
+		prefix + "[2-3]:1," + b.name(4): "2 3 4",
+	} {
+		t.Run(list, func(t *testing.T) {
+			r := run.Gorun(t, append([]string{"-ssh", b.SSH(), "-host", list, "-np", "3"}, whereami...)...)
+			require.Zero(t, r.Code, r.Stderr)
+			require.Equal(t, want, b.where(r.Stdout))
+		})
+	}
+}
+
+// TestGorunInJob has gorun run on one of the job's hosts, where ranks run too.
+func TestGorunInJob(t *testing.T) {
+	b := hosts(t)
+	for list, want := range map[string]string{"1:1,2:2": "1 2 2", "2:2,1:1": "2 2 1"} {
+		c := b.on(list, append([]string{"-np", "3"}, whereami...)...)
+		c.Host = b.Hosts()[0]
+		r := c.Run(t)
+		require.Zero(t, r.Code, r.Stderr)
+		require.Equal(t, want, b.where(r.Stdout))
+		c = b.on(list, "-np", "5", run.Rank(), "work")
+		c.Host = b.Hosts()[0]
+		r = c.Run(t)
+		require.Zero(t, r.Code, r.Stderr)
+		require.Equal(t, 5, strings.Count(r.Stdout, "worked\n"), r.Stdout)
+	}
+	c := b.on("1:2", append([]string{"-np", "2"}, whereami...)...)
+	c.Host = b.Hosts()[0]
+	r := c.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	t.Log(r.Stdout, r.Stderr)
-	t.Logf("%+v", r.Report)
+	require.Equal(t, "1 1", b.where(r.Stdout))
+	require.Len(t, r.Report.Runs[0].Hosts, 1)
+}
+
+// TestDryRun prints the table of what would run where, and starts nothing.
+func TestDryRun(t *testing.T) {
+	b := hosts(t)
+	r := b.on("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stdout, "\nby ssh\n")
+	prefix := strings.TrimSuffix(b.name(1), "1")
+	for _, line := range []string{"0-1 +%s\\[1-2\\] +2 +1 +none", "2-3 +%s\\[3-4\\] +1 +1 +none", "4 +%s1 +2 +1 +none"} {
+		require.Regexp(t, "(?m)^"+fmt.Sprintf(line, prefix)+"$", r.Stdout)
+	}
+	require.Nil(t, r.Report)
+	require.Empty(t, b.Hosts()[0].Processes(nil))
+}
+
+// TestPrograms runs several programs in one job, each with its variables and its
+// directory.
+func TestPrograms(t *testing.T) {
+	b := hosts(t)
+	r := b.on("1:2,2:2,3:2", "-tag-output",
+		"-np", "2", "-x", "A=1", "sh", "-c", "echo $A $(pwd) $(hostname)", ":",
+		"-np", "3", "-x", "A=2", "-wdir", "/", "sh", "-c", "echo $A $(pwd) $(hostname)").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(r.Stdout), "\n")
+	sort.Strings(lines)
+	var want []string
+	for i, h := range []int{1, 1, 2, 2, 3} {
+		a, wdir := 1, here
+		if i > 1 {
+			a, wdir = 2, "/"
+		}
+		want = append(want, fmt.Sprintf("[%d@%s] %d %s %s", i, b.name(h), a, wdir, b.name(h)))
+	}
+	require.Equal(t, want, lines)
+
+	// Of a world that two programs make up.
+	r = b.on("1:2,2:2", "-np", "2", run.Rank(), "work", ":", "-np", "2", run.Rank(), "work").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
+}
+
+// TestEnvironment looks at which variables reach the ranks.
+func TestEnvironment(t *testing.T) {
+	b := hosts(t)
+	c := b.on("1:1,2:1", "-np", "2", "-x", "SET=by flag", "-x", "GIVEN", "env")
+	c.Env = []string{"GIVEN=from here", "PLAIN=from here too", "ODD=a\tb 'c' \"d\" $e \\ é", "HOME=/nowhere", "USER=nobody", "LOGNAME=nobody",
+		"SHELL=/bin/none", "TERM=none", "SSH_AUTH_SOCK=/none", "DISPLAY=:9", "XDG_RUNTIME_DIR=/none", "PMI_RANK=77", "OMPI_COMM_WORLD_RANK=9", "WEFT_JOB_ID=none"}
+	r := c.Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	lines := strings.Split(r.Stdout, "\n")
+	count := func(kv string) (n int) {
+		for _, l := range lines {
+			if l == kv {
+				n++
+			}
+		}
+		return n
+	}
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	for _, kv := range []string{"SET=by flag", "GIVEN=from here", "PLAIN=from here too", "ODD=a\tb 'c' \"d\" $e \\ é", "HOME=/root", "USER=root", "PWD=" + here, "PMI_SIZE=2"} {
+		assert.Equal(t, 2, count(kv), "%s in:\n%s", kv, r.Stdout)
+	}
+	for _, kv := range []string{"PMI_RANK=0", "PMI_RANK=1"} {
+		assert.Equal(t, 1, count(kv), kv)
+	}
+	for _, word := range []string{"/nowhere", "nobody", "/bin/none", "SSH_AUTH_SOCK", "DISPLAY", "/none", "OMPI_", "WEFT_JOB_ID=none", "TERM=none", "TMPDIR"} {
+		assert.NotContains(t, r.Stdout, word)
+	}
+
+	// What the user sets counts, whatever it says of a host.
+	r = b.on("2:1", "-np", "1", "-x", "HOME=/there", "-x", "TMPDIR=/tmp/there", "env").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stdout, "HOME=/there\n")
+	require.Contains(t, r.Stdout, "TMPDIR=/tmp/there\n")
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -155,6 +156,12 @@ func (p *Process) killed() bool {
 // PID is the process's.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
+// Stdout is what has come so far.
+func (p *Process) Stdout() string { return p.stdout.String() }
+
+// Stderr is what has come so far.
+func (p *Process) Stderr() string { return p.stderr.String() }
+
 // Signal sends gorun a signal.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
@@ -264,4 +271,30 @@ func (x *Text) String() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.buf.String()
+}
+
+// Children are the processes that a process has started.
+func Children(t testing.TB, pid int) (pids []int) {
+	t.Helper()
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, name := range lists {
+		text, _ := os.ReadFile(name)
+		for word := range strings.FieldsSeq(string(text)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// Args is the command line of a process; nil: it has ended.
+func Args(pid int) []string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if len(text) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
 }

@@ -4,27 +4,36 @@
 //	hello           rank, size, host, epoch and world, when all have been heard of
 //	work            collectives and a ring, checked
 //	wait            nothing for ever, after saying "up"
+//	until EPOCH     as wait, but well ended in that epoch
 //	exit R CODE     rank R leaves so, the others wait for it
 //	leave R         rank R leaves with 0 and without Finalize, the others wait
 //	kill R          rank R gets SIGKILL from itself, the others wait
 //	abort R CODE    rank R aborts, the others wait
 //	notify N        goes on until N ranks have failed
+//	lines N         N lines to stdout and N/10 to stderr, without Init
 //	once R          rank R gets SIGKILL in the first run; in the next all is well
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/test/cluster/run/line"
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "lines" {
+		lines(number(2))
+		return
+	}
 	c, err := comm.Init(context.Background())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "rank: init:", err)
@@ -75,7 +84,14 @@ func act(c *comm.Comm) error {
 		return survive(c, number(2))
 	}
 	if err := comm.Barrier(c); err != nil {
-		return err
+		return heard(err)
+	}
+	if what == "until" {
+		fmt.Printf("rank %d up on %s epoch %d\n", c.Rank(), host, c.Epoch())
+		if c.Epoch() < number(2) {
+			time.Sleep(time.Hour)
+		}
+		return comm.Barrier(c)
 	}
 	if c.Rank() != number(2) || what == "once" && c.Epoch() > 0 {
 		fmt.Printf("rank %d up on %s epoch %d\n", c.Rank(), host, c.Epoch())
@@ -85,7 +101,7 @@ func act(c *comm.Comm) error {
 		if what == "wait" {
 			time.Sleep(time.Hour)
 		}
-		return comm.Barrier(c) // which never ends
+		return heard(comm.Barrier(c)) // which does not end well
 	}
 	for i := range 12 {
 		fmt.Fprintf(os.Stderr, "rank %d: last words %d\n", c.Rank(), i)
@@ -102,6 +118,16 @@ func act(c *comm.Comm) error {
 		c.Abort(number(3))
 	}
 	return fmt.Errorf("no act %q", what)
+}
+
+// heard stays when another rank has failed: it is for gorun to end this, and to say
+// why. In "once" it does not.
+func heard(err error) error {
+	if err != nil && os.Args[1] != "once" {
+		fmt.Fprintln(os.Stderr, "rank: heard of it:", err)
+		time.Sleep(time.Hour)
+	}
+	return err
 }
 
 // work runs collectives and sends around a ring, and checks what comes.
@@ -180,4 +206,20 @@ func survive(c *comm.Comm, n int) error {
 	}
 	fmt.Printf("rank %d goes on as %d of %d\n", world.Rank(), c.Rank(), c.Size())
 	return nil
+}
+
+// lines writes lines that say which they are.
+func lines(n int) {
+	rank := os.Getenv("PMI_RANK")
+	out := bufio.NewWriter(os.Stdout)
+	for i := range n {
+		fmt.Fprintf(out, "out %s %d %s\n", rank, i, strings.Repeat("x", line.Length(i)))
+		if i%10 == 0 {
+			fmt.Fprintf(os.Stderr, "err %s %d %s\n", rank, i/10, strings.Repeat("x", line.Length(i/10)))
+		}
+	}
+	if err := out.Flush(); err != nil {
+		fmt.Fprintln(os.Stderr, "rank:", err)
+		os.Exit(93)
+	}
 }

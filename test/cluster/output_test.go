@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/test/cluster/run"
+	"github.com/weft-hpc/weft/test/cluster/run/line"
+)
+
+// lines checks what 16 ranks have written by the program's act "lines": each line
+// whole, none lost, each rank's in order.
+type lines struct {
+	t    *testing.T
+	next map[string]int // by stream and rank
+}
+
+func (l *lines) check(text string) {
+	f := strings.Split(strings.TrimSuffix(text, "\n"), " ")
+	if len(f) != 4 {
+		l.t.Fatalf("no line of a rank: %.200q", text)
+	}
+	seq, err := strconv.Atoi(f[2])
+	key := f[0] + f[1]
+	if err != nil || seq != l.next[key] || f[3] != strings.Repeat("x", line.Length(seq)) {
+		l.t.Fatalf("expected line %d of %s, found %.200q", l.next[key], key, text)
+	}
+	l.next[key]++
+}
+
+// TestOutput has 16 ranks write 32 MB on two streams.
+func TestOutput(t *testing.T) {
+	b := hosts(t)
+	const ranks, each = 16, 10_000
+	tag := regexp.MustCompile(`^\[(\d+)@(\S+)\](<stderr>)? `)
+	for _, tagged := range []bool{false, true} {
+		r := b.on("1:4,2:4,3:4,4:4", "-radix", "2", "-np", strconv.Itoa(ranks), fmt.Sprintf("-tag-output=%t", tagged), run.Rank(), "lines", strconv.Itoa(each)).Run(t)
+		require.Zero(t, r.Code, "%.1000s", r.Stderr)
+		l := &lines{t, map[string]int{}}
+		for i, text := range []string{r.Stdout, r.Stderr} {
+			for line := range strings.Lines(text) {
+				if tagged {
+					m := tag.FindStringSubmatch(line)
+					require.NotNil(t, m, "%.200q", line)
+					rank, err := strconv.Atoi(m[1])
+					require.NoError(t, err)
+					require.Equal(t, b.name(rank/4+1), m[2])
+					require.Equal(t, i == 1, m[3] != "")
+					line = line[len(m[0]):]
+					require.True(t, strings.HasPrefix(line, []string{"out ", "err "}[i]+m[1]+" "), "%.200q", line)
+				}
+				l.check(line)
+			}
+		}
+		for rank := range ranks {
+			require.Equal(t, each, l.next["out"+strconv.Itoa(rank)])
+			require.Equal(t, each/10, l.next["err"+strconv.Itoa(rank)])
+		}
+	}
+}
+
+// TestOutputFiles has each rank's output in files, all of them here.
+func TestOutputFiles(t *testing.T) {
+	b := hosts(t)
+	dir := filepath.Join(b.Private(), "out", "put")
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(dir)) })
+	r := b.on("1:2,2:2,3:2", "-np", "6", "-output", dir, run.Rank(), "lines", "3000").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Empty(t, r.Stdout+r.Stderr)
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 12)
+	l := &lines{t, map[string]int{}}
+	for rank := range 6 {
+		for _, stream := range []string{"out", "err"} {
+			text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%d.%s", rank, stream)))
+			require.NoError(t, err)
+			for line := range strings.Lines(string(text)) {
+				require.True(t, strings.HasPrefix(line, fmt.Sprintf("%s %d ", stream, rank)), "%.200q", line)
+				l.check(line)
+			}
+		}
+		require.Equal(t, 3000, l.next["out"+strconv.Itoa(rank)])
+		require.Equal(t, 300, l.next["err"+strconv.Itoa(rank)])
+	}
+
+	// The failure is told all the same, with the last words; what was there is gone.
+	r = b.on("1:2,2:2", "-np", "3", "-output", dir, run.Rank(), "exit", "2", "5").Run(t)
+	require.Equal(t, 5, r.Code, r.Stderr)
+	require.Regexp(t, `(?m)^gorun: rank 2 exited with code 5: `+regexp.QuoteMeta(run.Rank())+`, pid \d+ on `+b.name(2)+`;`, r.Stderr)
+	require.Contains(t, r.Stderr, "gorun:   rank 2: last words 11\n")
+	text, err := os.ReadFile(filepath.Join(dir, "2.out"))
+	require.NoError(t, err)
+	require.Empty(t, text)
+	text, err = os.ReadFile(filepath.Join(dir, "2.err"))
+	require.NoError(t, err)
+	require.Equal(t, 12, strings.Count(string(text), "\n"))
+}
+
+// TestLongLines has ranks of four hosts write lines of 300 kB.
+func TestLongLines(t *testing.T) {
+	b := hosts(t)
+	const size = 300_000
+	script := fmt.Sprintf(`head -c %d /dev/zero | tr '\0' $PMI_RANK; echo; echo short $PMI_RANK; printf end$PMI_RANK`, size)
+	dir := t.TempDir()
+	r := b.on("1:1,2:1,3:1,4:1", "-np", "4", "-output", dir, "sh", "-c", script).Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	for rank := range 4 {
+		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%d.out", rank)))
+		require.NoError(t, err)
+		require.True(t, string(text) == fmt.Sprintf("%s\nshort %d\nend%d", strings.Repeat(strconv.Itoa(rank), size), rank, rank), "rank %d: %d bytes", rank, len(text))
+	}
+	// On one stream: others may come between where a line stalls, but nothing is lost.
+	r = b.on("1:1,2:1,3:1,4:1", "-np", "4", "sh", "-c", script).Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	for rank := range 4 {
+		require.Equal(t, size+2, strings.Count(r.Stdout, strconv.Itoa(rank)))
+	}
+	require.Equal(t, 4, strings.Count(r.Stdout, "short "))
+	require.Equal(t, 4, strings.Count(r.Stdout, "end"))
+}
+
+// TestReaderGone has the reader of stdout leave.
+func TestReaderGone(t *testing.T) {
+	b := hosts(t)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	c := b.on("1:2,2:2", "-np", "3", "sh", "-c", "[ $PMI_RANK = 2 ] && exec yes; exec sleep 1000")
+	c.Stdout = write
+	p := c.Start(t)
+	_ = write.Close()
+	line, err := bufio.NewReader(read).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "y\n", line)
+	require.NoError(t, read.Close())
+	r := p.Wait()
+	require.Equal(t, 128+13, r.Code)
+	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): yes|sh, pid \d+ on `+b.name(2), r.Stderr)
+}
+
+// TestSlowReader bounds what gorun and its agents keep of output that is not read.
+func TestSlowReader(t *testing.T) {
+	b := hosts(t)
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	c := b.on("1:2,2:2,3:2", "-radix", "1", "-np", "6", "sh", "-c", "exec yes $PMI_RANK-0123456789012345678901234567890123456789")
+	c.Stdout = write
+	p := c.Start(t)
+	_ = write.Close()
+	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // a pipe's 64 KiB at a time
+	require.NoError(t, err)
+	const most = 96 << 10 // KiB, of which most is the program's own
+	pids := map[string]int{"gorun": p.PID()}
+	for i, h := range b.Hosts()[:3] {
+		list := h.Processes(agent)
+		require.Len(t, list, 1)
+		pids[b.name(i+1)] = list[0].PID
+	}
+	for who, pid := range pids {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		require.NoError(t, err)
+		m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
+		require.NotNil(t, m)
+		kib, err := strconv.Atoi(string(m[1]))
+		require.NoError(t, err)
+		require.Less(t, kib, most, who)
+	}
+	require.NoError(t, read.Close())
+	require.Equal(t, 128+13, p.Wait().Code)
+}
+
+type onlyReader struct{ io.Reader }
+
+// TestStdin has ranks of other hosts read gorun's input.
+func TestStdin(t *testing.T) {
+	b := hosts(t)
+	text := strings.Repeat("a line of input\n", 100_000) // 1.6 MB
+	count := []string{"sh", "-c", "echo $PMI_RANK $(wc -c)"}
+	for _, test := range []struct {
+		hosts, stdin string
+		host         *testbed.Host
+		want         [4]int
+	}{
+		{"1:1,2:1,3:2", "rank0", nil, [4]int{len(text)}},
+		{"1:1,2:1,3:2", "all", nil, [4]int{len(text), len(text), len(text), len(text)}},
+		{"1:1,2:1,3:2", "none", nil, [4]int{}},
+		{"1:1,2:1,3:2", "rank0", b.Hosts()[0], [4]int{len(text)}}, // rank 0 where gorun is
+		{"2:2,1:2", "rank0", b.Hosts()[0], [4]int{len(text)}},     // and others there
+		{"2:2,1:2", "all", b.Hosts()[0], [4]int{len(text), len(text), len(text), len(text)}},
+	} {
+		c := b.on(test.hosts, append([]string{"-radix", "1", "-np", "4", "-stdin", test.stdin}, count...)...)
+		c.Stdin, c.Host = strings.NewReader(text), test.host
+		r := c.Run(t)
+		require.Zero(t, r.Code, r.Stderr)
+		for rank, n := range test.want {
+			require.Contains(t, "\n"+r.Stdout, fmt.Sprintf("\n%d %d\n", rank, n), "%s %s", test.hosts, test.stdin)
+		}
+	}
+
+	// A rank that does not read, and input that does not end, hold up nobody.
+	for _, stdin := range []string{"rank0", "all"} {
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		c := b.on("1:1,2:1", "-np", "2", "-stdin", stdin, "sh", "-c", "head -n 1")
+		c.Stdin = read
+		p := c.Start(t)
+		_ = read.Close()
+		_, err = io.WriteString(write, "first\n")
+		require.NoError(t, err)
+		r := p.Wait()
+		_ = write.Close()
+		require.Zero(t, r.Code, r.Stderr)
+		require.Equal(t, map[string]int{"rank0": 1, "all": 2}[stdin], strings.Count(r.Stdout, "first\n"))
+		c = b.on("1:1,2:1", "-np", "2", "-stdin", stdin, "true")
+		c.Stdin = strings.NewReader(text)
+		r = c.Run(t)
+		require.Zero(t, r.Code, r.Stderr)
+	}
+}

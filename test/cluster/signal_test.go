@@ -1,0 +1,147 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/test/cluster/run"
+)
+
+// trapping is a rank that does something when it gets a signal, and says when it is
+// ready for it.
+func trapping(sig, then string) []string {
+	return []string{"sh", "-c", "exec 2>/dev/null; trap '" + then + "' " + sig + "; echo up; while :; do sleep 0.05; done"}
+}
+
+// TestSignals has gorun pass signals on to ranks of all hosts.
+func TestSignals(t *testing.T) {
+	b := hosts(t)
+	for _, test := range []struct {
+		name   string
+		signal syscall.Signal
+		rank   []string
+		code   int
+		heard  int // how many ranks say so
+		says   string
+	}{
+		{"int", syscall.SIGINT, []string{"sh", "-c", "echo up; exec sleep 1000"}, 130, 0, `^gorun: ended by signal 2 \(SIGINT\)\n$`},
+		{"term", syscall.SIGTERM, []string{"sh", "-c", "echo up; exec sleep 1000"}, 143, 0, `^gorun: ended by signal 15 \(SIGTERM\)\n$`},
+		{"hup", syscall.SIGHUP, trapping("HUP", "echo heard; exit 0"), 0, 6, `^$`},
+		{"int trapped", syscall.SIGINT, trapping("INT", "echo heard; exit 0"), 0, 6, `^$`},
+		{"term trapped", syscall.SIGTERM, trapping("TERM", "echo heard; exit 0"), 0, 6, `^$`},
+		{"usr1", syscall.SIGUSR1, trapping("USR1", "echo heard; exit 0"), 0, 6, `^$`},
+		{"usr2", syscall.SIGUSR2, trapping("USR2", "echo heard; exit 0"), 0, 6, `^$`},
+		{"quit", syscall.SIGQUIT, trapping("QUIT", "echo heard; exit 0"), 0, 6, `^$`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := b.on("1:2,2:2,3:2", append([]string{"-radix", "2", "-np", "6"}, test.rank...)...).Start(t)
+			p.AwaitStdout(6, "up\n")
+			p.Signal(test.signal)
+			r := p.Wait()
+			require.Equal(t, test.code, r.Code, r.Stderr)
+			require.Equal(t, test.heard, strings.Count(r.Stdout, "heard\n"))
+			require.Regexp(t, test.says, r.Stderr)
+			require.Equal(t, test.code, r.Report.ExitCode)
+			if test.code != 0 {
+				require.NotNil(t, r.Report.Failure)
+			}
+		})
+	}
+}
+
+// TestSecondInterrupt kills ranks that do not heed the first.
+func TestSecondInterrupt(t *testing.T) {
+	b := hosts(t)
+	p := b.on("1:1,2:1,3:2", append([]string{"-np", "4", "-grace", "1m"}, trapping("INT TERM", "echo heard")...)...).Start(t)
+	p.AwaitStdout(4, "up\n")
+	p.Signal(syscall.SIGINT)
+	p.AwaitStdout(4, "heard\n")
+	p.Signal(syscall.SIGINT)
+	r := p.Wait()
+	require.Equal(t, 130, r.Code, r.Stderr)
+	for _, rank := range r.Report.Runs[0].Ranks {
+		require.Equal(t, "SIGKILL", rank.Signal)
+	}
+
+	// While hosts are still to answer, the first ends the job.
+	p = run.Command{Args: []string{"-ssh", b.SSH(), "-host", b.name(1) + "," + b.BlackHole(), "-np", "2", "-v", "sleep", "1000"}}.Start(t)
+	p.AwaitStderr(1, b.name(1)+": the agent is process")
+	p.Signal(syscall.SIGINT)
+	r = p.Wait()
+	require.Equal(t, 130, r.Code, r.Stderr)
+}
+
+// state is the letter of a process's state, as proc_pid_stat(5) has it.
+func state(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return rest[:min(1, len(rest))]
+}
+
+// TestSuspend stops a job for longer than its hosts may be silent.
+func TestSuspend(t *testing.T) {
+	b := hosts(t)
+	const heartbeat = 500 * time.Millisecond
+	p := b.on("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
+	p.AwaitStdout(3, `pid \d+\n`)
+	p.AwaitStdout(10, "beat\n")
+	var pids []int
+	for _, h := range b.Hosts()[:2] {
+		for _, rank := range h.Processes(isRank("")) {
+			if rank.Args[0] == "sh" {
+				pids = append(pids, rank.PID)
+			}
+		}
+	}
+	require.Len(t, pids, 3)
+	p.Signal(syscall.SIGTSTP)
+	for _, pid := range append(pids, p.PID()) {
+		run.Eventually(t, func() error {
+			if s := state(pid); s != "T" {
+				return fmt.Errorf("process %d is %s and not stopped", pid, s)
+			}
+			return nil
+		})
+	}
+	time.Sleep(4 * heartbeat) // it is this that the job must survive
+	require.True(t, p.Running())
+	for _, pid := range pids {
+		require.Equal(t, "T", state(pid), "process %d", pid)
+	}
+	p.Signal(syscall.SIGCONT)
+	beats := strings.Count(p.Stdout(), "beat\n")
+	p.AwaitStdout(beats+100, "beat\n") // from all ranks, since each writes one in 20 ms
+	time.Sleep(2 * heartbeat)          // whoever counts silence from before would see it by now
+	require.True(t, p.Running())
+	for _, pid := range pids {
+		require.NotEqual(t, "T", state(pid), "process %d", pid)
+	}
+	p.Signal(syscall.SIGTERM)
+	r := p.Wait()
+	require.Equal(t, 143, r.Code, r.Stderr)
+	require.Equal(t, "gorun: ended by signal 15 (SIGTERM)\n", r.Stderr)
+}
+
+// TestTimeout ends a job that takes too long, and one whose hosts do not answer.
+func TestTimeout(t *testing.T) {
+	b := hosts(t)
+	r := b.on("1:2,2:2", append([]string{"-timeout", "2s", "-grace", "100ms", "-np", "4"}, trapping("TERM", "echo heard")...)...).Run(t)
+	require.Equal(t, 124, r.Code, r.Stderr)
+	require.Equal(t, "gorun: the job ran longer than its timeout of 2s\n", r.Stderr)
+	require.Equal(t, 4, strings.Count(r.Stdout, "heard\n"))
+	require.Equal(t, 124, r.Report.ExitCode)
+	require.Nil(t, r.Report.Failure.Rank)
+	for _, rank := range r.Report.Runs[0].Ranks {
+		require.Equal(t, "killed", rank.State, strconv.Itoa(rank.Rank))
+	}
+	r = run.Gorun(t, "-ssh", b.SSH(), "-host", b.name(1)+","+b.BlackHole(), "-np", "2", "-timeout", "1s", "true")
+	require.Equal(t, 124, r.Code, r.Stderr)
+	require.Equal(t, "gorun: the job ran longer than its timeout of 1s, while it waited for hosts to answer\n", r.Stderr)
+}
