@@ -45,7 +45,15 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
+	awaitGorun(ctx, up)
 	return Agent(ctx, up)
+}
+
+// awaitGorun waits until the job begins, for which other agents may have to come.
+func awaitGorun(ctx context.Context, up *remote.Conn) {
+	ctx, stop := terminated(ctx)
+	defer stop()
+	up.Await(ctx)
 }
 
 // Agent runs this process as gorun's agent on its host, over a stream to gorun, or
@@ -56,7 +64,7 @@ func Agent(ctx context.Context, up tree.Stream) error {
 	defer restore()
 	// Who wants the job to end tells gorun. A resource manager that ends the step does so
 	// by SIGTERM.
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	ctx, stop := terminated(ctx)
 	defer stop()
 	// Not ignored, or the ranks would ignore them, too.
 	unheard := make(chan os.Signal, 1)
@@ -95,4 +103,26 @@ func Agent(ctx context.Context, up tree.Stream) error {
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
 	})
+}
+
+// terminated is ctx, which ends by SIGTERM, too. stop has the signal do again what it
+// did, and waits.
+func terminated(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGTERM)
+	ended := make(chan struct{})
+	go func() { // ends by stop, or with ctx
+		defer close(ended)
+		select {
+		case <-got:
+			cancel(remote.ErrTerminated)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+		signal.Stop(got)
+	}
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/hosts"
@@ -30,7 +32,8 @@ type dialIn struct {
 	conns map[string]*remote.Conn
 	came  *sync.Cond
 	taken map[string]bool
-	err   error // nobody comes any more
+	twice map[string]bool // another has come by a name that is there
+	err   error           // nobody comes any more
 }
 
 // dialPatience is for how long agents are waited for that somebody else starts,
@@ -43,7 +46,7 @@ func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for agents: %w", err)
 	}
-	d := &dialIn{listener: l, accepted: make(chan struct{}), conns: make(map[string]*remote.Conn), taken: make(map[string]bool)}
+	d := &dialIn{listener: l, accepted: make(chan struct{}), conns: make(map[string]*remote.Conn), taken: make(map[string]bool), twice: make(map[string]bool)}
 	d.came = sync.NewCond(&d.mu)
 	l.Log = func(line string) { r.verbose("%s", line) }
 	return d, nil
@@ -63,10 +66,16 @@ func (d *dialIn) begin(ctx context.Context) {
 				return
 			}
 			name := conn.Host()
-			if d.conns[name] != nil || d.taken[name] {
+			earlier := d.conns[name]
+			if d.taken[name] || earlier != nil && !earlier.Gone() { // one host has one agent
+				d.twice[name] = true
 				d.mu.Unlock()
-				_ = conn.Close() // one host has one agent
+				_ = conn.Close()
+				d.listener.Log(fmt.Sprintf("turned away another agent on %s, pid %d", name, conn.Peer().PID))
 				continue
+			}
+			if earlier != nil {
+				_ = earlier.Close()
 			}
 			d.conns[name] = conn
 			d.came.Broadcast()
@@ -108,6 +117,11 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errors.New("its agent has not come")
+			if d.step != nil {
+				if cause := d.step.CauseOf(name); cause != nil {
+					err = cause
+				}
+			}
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -156,7 +170,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.reach = &reach{dialIn: d}
+	r.reach = &reach{dialIn: d, patience: r.job.ConnectTimeout}
 	d.begin(r.stopped)
 	r.tellWaiting(d, want)
 	patience := dialPatience
@@ -171,7 +185,10 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	var came []string
 	err = d.wait(ctx, func() bool {
 		came = came[:0]
-		for name := range d.conns {
+		for name, conn := range d.conns {
+			if conn == nil || conn.Gone() {
+				continue // another may come in its place
+			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
 				came = append(came, name)
 			}
@@ -180,7 +197,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%d of %s came within %v%s", len(came), plural(want, "agent"), patience, missing(named, came))
+		return fmt.Errorf("%d of %s came within %v%s", len(came), plural(want, "agent"), patience, missing(named, came)+d.surplus())
 	case err != nil:
 		return err
 	}
@@ -215,6 +232,16 @@ func missing(named []hosts.Host, came []string) string {
 	return "; missing: " + strings.Join(firstFew(names), ", ")
 }
 
+// surplus tells of agents that have come by one name.
+func (d *dialIn) surplus() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.twice) == 0 {
+		return ""
+	}
+	return "; several call themselves " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.twice))), ", ")
+}
+
 // gatherSlurm has srun start agents on the nodes of the allocation; the tree waits for
 // them to come.
 func (r *run) gatherSlurm() error {
@@ -240,6 +267,7 @@ func (r *run) gatherSlurm() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
+		Patient: r.job.OnFailure == job.FailRestart, // it is to know which hosts are of no use
 	}
 	if r.job.Verbose {
 		srun.Log = r.tell
@@ -251,8 +279,8 @@ func (r *run) gatherSlurm() error {
 		_ = d.listener.Close()
 		return err
 	}
-	d.listener.Cause = d.step.Cause
-	r.reach = &reach{dialIn: d}
+	d.listener.Cause = d.step.CauseOf
+	r.reach = &reach{dialIn: d, patience: r.job.ConnectTimeout}
 	d.begin(ctx)
 	sctx, cancel := d.step.Context(ctx)
 	context.AfterFunc(sctx, func() { // with srun, or with the run
@@ -265,6 +293,26 @@ func (r *run) gatherSlurm() error {
 	})
 	context.AfterFunc(ctx, cancel)
 	return nil
+}
+
+// exitCancelled is the exit code of a job that Slurm has ended, as if by SIGTERM.
+const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
+
+// judgeSlurm has the verdict say so where Slurm has ended the job: it sends its signals
+// to ranks and agents alike, and who is heard of first is chance.
+func (r *run) judgeSlurm() {
+	v := r.verdict
+	if v == nil || r.reach == nil || r.reach.dialIn == nil || r.reach.dialIn.step == nil {
+		return
+	}
+	words := r.reach.dialIn.step.Cancelled()
+	if words == "" || v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0 { // which is a rank's own word
+		return
+	}
+	r.verdict = &verdict{
+		Failure: Failure{Rank: -1, Host: r.host, ExitCode: exitCancelled, Reason: "ended by Slurm: " + words},
+		code:    exitCancelled, end: !strings.Contains(words, "NODE FAILURE"),
+	}
 }
 
 // reachable is where a node finds a listener: at the address that this host has

@@ -59,7 +59,7 @@ func (r *run) blame(c cause, f Failure, code int) {
 		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
 	}
 	r.first = c
-	r.verdict = &verdict{Failure: f, code: code, end: c.end || code == proto.ExitUsage}
+	r.verdict = &verdict{Failure: f, code: code, end: c.end || r.signaled != 0 || code == proto.ExitUsage}
 }
 
 // refuseWith ends a job that cannot be started.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
@@ -177,9 +176,7 @@ func (r *run) describe(placed *place.Result, order []int) (*proto.Prepare, error
 		OneSink: r.out.one(), PerRank: r.out.dir != "" && !r.alone(),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
 	}
-	if err := r.addresses(m); err != nil {
-		return nil, err
-	}
+	r.addresses(m)
 	if err := r.describePrograms(m); err != nil {
 		return nil, err
 	}
@@ -189,7 +186,7 @@ func (r *run) describe(placed *place.Result, order []int) (*proto.Prepare, error
 // addresses numbers the hosts that have ranks, and has the ranks listen where the
 // others find them by arithmetic. Where all share memory nobody listens; where the
 // user names an interface they listen there and exchange their addresses.
-func (r *run) addresses(m *proto.Prepare) error {
+func (r *run) addresses(m *proto.Prepare) {
 	number := make(map[int]int) // of a host, by its index
 	nodes := make([]int, len(r.ranks))
 	var used []int
@@ -206,17 +203,13 @@ func (r *run) addresses(m *proto.Prepare) error {
 	m.Card.Nodes = bootstrap.Runs(nodes)
 	params := r.job.Params
 	if namesInterface(params) || len(used) == 1 && m.Memory {
-		return nil
+		return
 	}
 	addrs := []string{loopback}
 	if len(used) > 1 {
-		var err error
-		if addrs, err = r.common(used); err != nil {
-			return err
-		}
-		if addrs == nil {
+		if addrs = r.common(used); addrs == nil {
 			r.verbose("the hosts have no network in common: ranks exchange their addresses")
-			return nil
+			return
 		}
 		r.verbose("ranks listen on %s", strings.Join(firstFew(addrs), ", "))
 	}
@@ -226,7 +219,6 @@ func (r *run) addresses(m *proto.Prepare) error {
 	if m.BasePort = crew.BasePort(most); m.BasePort > 0 {
 		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
 	}
-	return nil
 }
 
 func firstFew(list []string) []string {
@@ -239,7 +231,7 @@ func firstFew(list []string) []string {
 
 // common picks an address of each host by which the others reach it: in a network
 // that all are in, best in the one by which gorun reached them; nil: there is none.
-func (r *run) common(used []int) ([]string, error) {
+func (r *run) common(used []int) []string {
 	type network struct {
 		addrs map[int]string // by host
 		score int
@@ -275,7 +267,7 @@ func (r *run) common(used []int) ([]string, error) {
 	var best *network
 	for _, p := range sortedPrefixes(networks) {
 		n := networks[p]
-		if len(n.addrs) == len(used) && (best == nil || n.score > best.score) {
+		if len(n.addrs) == len(used) && distinct(n.addrs) && (best == nil || n.score > best.score) {
 			best = n
 		}
 	}
@@ -289,13 +281,23 @@ func (r *run) common(used []int) ([]string, error) {
 		case r.hosts[h].agent.Reached != "":
 			addrs[i] = r.hosts[h].agent.Reached
 		default:
-			return nil, nil
-		}
-		if _, err := netip.ParseAddr(addrs[i]); err != nil {
-			return nil, fmt.Errorf("%s: address %s: expected a numeric one", r.hosts[h].Name, strconv.Quote(addrs[i]))
+			return nil
 		}
 	}
-	return addrs, nil
+	return addrs
+}
+
+// distinct says whether no two hosts have the same address, as they have in networks
+// that each host has for itself, between containers for instance.
+func distinct(addrs map[int]string) bool {
+	seen := make(map[string]bool, len(addrs))
+	for _, a := range addrs {
+		if seen[a] {
+			return false
+		}
+		seen[a] = true
+	}
+	return true
 }
 
 // sortedPrefixes puts IPv4 before IPv6, so that the choice is always the same.
@@ -370,7 +372,7 @@ func (r *run) listening(s proto.Start) string {
 		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
 	case r.prep.Card.BasePort != 0:
 		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case r.prep.Memory:
+	case r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"

@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -103,6 +104,11 @@ func (r *run) choose() error {
 	}
 	if len(named) == 0 {
 		named = []hosts.Host{{Name: "localhost"}}
+	}
+	for _, h := range named {
+		if _, err := netip.ParseAddr(h.Address); h.Address != "" && err != nil {
+			return usage(fmt.Errorf("%s: expected a numeric address for its ranks to listen on, found %q", h.Name, h.Address))
+		}
 	}
 	r.setHosts(named)
 	if len(r.hosts) == 0 {

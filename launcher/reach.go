@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/weft-hpc/weft/launcher/hosts"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -19,6 +20,8 @@ import (
 type reach struct {
 	ssh    *remote.SSH
 	dialIn *dialIn
+
+	patience time.Duration // for an agent to dial in
 }
 
 func newSSH(r *run) (*reach, error) {
@@ -51,6 +54,8 @@ func (c *reach) open(ctx context.Context) tree.Open {
 		case c == nil:
 			return nil, errors.New("is not to be reached")
 		case c.dialIn != nil:
+			octx, cancel := context.WithTimeout(octx, c.patience)
+			defer cancel()
 			return c.dialIn.take(octx, h.Name)
 		}
 		return openSSH(octx, c.ssh, h)

@@ -123,6 +123,7 @@ func (r *run) execute() *verdict {
 	}
 	r.control()
 	r.close()
+	r.judgeSlurm()
 	return r.verdict
 }
 

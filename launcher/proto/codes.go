@@ -5,6 +5,7 @@ package proto
 const (
 	ExitFailed      = 1
 	ExitUsage       = 2
+	ExitVersion     = 113
 	ExitTimeout     = 124
 	ExitNotExec     = 126
 	ExitNotFound    = 127

@@ -12,16 +12,18 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func readFull(conn net.Conn, p []byte) (int, error) { return io.ReadFull(conn, p) }
 
 // newNetConn makes a Conn of a TLS connection, of which r has read.
 // otherwise is asked why the stream has ended where the network does not say; or nil.
-func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func() error) *Conn {
-	n := &netReader{r: r}
+func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func(host string) error) *Conn {
+	n := &netConn{r: r, tls: conn}
 	return &Conn{
-		host: host, peer: peer, r: n, w: conn,
+		host: host, peer: peer, r: n, w: conn, net: n,
 		end: func() error {
 			// It says good-bye, for which the other end may have no room.
 			t := time.AfterFunc(endGrace, func() { _ = conn.NetConn().Close() })
@@ -32,7 +34,7 @@ func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, oth
 		cause: func() error {
 			err := n.failed()
 			if otherwise != nil {
-				if why := otherwise(); why != nil {
+				if why := otherwise(host); why != nil {
 					err = why
 				}
 			}
@@ -44,15 +46,16 @@ func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, oth
 	}
 }
 
-// netReader keeps why a Read has failed.
-type netReader struct {
-	r *bufio.Reader
+// netConn reads a TLS connection, and keeps why a Read has failed.
+type netConn struct {
+	r   *bufio.Reader
+	tls *tls.Conn
 
 	mu  sync.Mutex
 	err error
 }
 
-func (n *netReader) Read(p []byte) (int, error) {
+func (n *netConn) Read(p []byte) (int, error) {
 	k, err := n.r.Read(p)
 	if err != nil {
 		n.mu.Lock()
@@ -63,7 +66,7 @@ func (n *netReader) Read(p []byte) (int, error) {
 }
 
 // failed is nil where the stream was ended by either end.
-func (n *netReader) failed() error {
+func (n *netConn) failed() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if errors.Is(n.err, io.EOF) || errors.Is(n.err, net.ErrClosed) {
@@ -74,6 +77,28 @@ func (n *netReader) failed() error {
 		return op.Err
 	}
 	return n.err
+}
+
+// readable says whether something has come that nobody has read: bytes, the end of the
+// stream, or an error.
+func (n *netConn) readable() bool {
+	if n.r.Buffered() > 0 {
+		return true
+	}
+	tcp, ok := n.tls.NetConn().(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var peeked error
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, peeked = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	return err != nil || !errors.Is(peeked, unix.EAGAIN)
 }
 
 const (

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // Version is of the protocol between gorun and its agents, package proto and this
@@ -49,6 +51,16 @@ type Greeting struct {
 
 // errNoGreeting is of a stream that began with something else.
 var errNoGreeting = errors.New("no greeting of an agent")
+
+// versionError is the version of an agent that is not this one's.
+type versionError string
+
+func (e versionError) Error() string {
+	return fmt.Sprintf("its gorun speaks version %s of weft's protocol, and this one version %d: they must be of the same release", string(e), Version)
+}
+
+// ExitCode is gorun's for it.
+func (versionError) ExitCode() int { return proto.ExitVersion }
 
 // newGreeting is what this process says as an agent.
 func newGreeting(name string) (Greeting, error) {
@@ -111,7 +123,7 @@ func (o *opening) next() (verb, text string, err error) {
 			continue
 		}
 		if version, err := strconv.Atoi(words[1]); err != nil || version != Version {
-			return "", "", fmt.Errorf("its gorun speaks version %s of weft's protocol, and this one version %d: they must be of the same release", oneLine(words[1]), Version)
+			return "", "", versionError(oneLine(words[1]))
 		}
 		return words[2], words[3], nil
 	}

@@ -20,9 +20,9 @@ type Listener struct {
 	// Log is told of who was turned away; nil: nobody is. It is set before Accept is
 	// called first.
 	Log func(line string)
-	// Cause is asked why the stream of an agent has ended, as Step.Cause; nil: nobody
-	// is. It is set before Accept is called first.
-	Cause func() error
+	// Cause is asked why the stream of the agent on a host has ended, as Step.CauseOf;
+	// nil: nobody is. It is set before Accept is called first.
+	Cause func(host string) error
 
 	secret Secret
 	tcp    net.Listener

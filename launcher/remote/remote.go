@@ -19,6 +19,7 @@
 package remote
 
 import (
+	"context"
 	"io"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type Conn struct {
 	w     io.Writer
 	end   func() error
 	cause func() error // nil: nothing is known
+	net   *netConn     // nil: it is none
 
 	closing  sync.Once
 	closeErr error
@@ -68,6 +70,22 @@ func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closeErr = c.end() })
 	return c.closeErr
 }
+
+// Await is for an agent that has dialled in: it waits until gorun has something to
+// say, however long it takes others to come, or until the stream ends, which the next
+// Read tells. The end of ctx closes the stream.
+func (c *Conn) Await(ctx context.Context) {
+	if c.net == nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // unblocks Peek
+	defer stop()
+	_, _ = c.net.r.Peek(1)
+}
+
+// Gone says whether an agent that has dialled in, and has been told nothing yet, is
+// gone by now.
+func (c *Conn) Gone() bool { return c.net != nil && c.net.readable() }
 
 // defaultTimeout is how long a host may be silent while it is being connected.
 const defaultTimeout = 10 * time.Second

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
 )
 
 // Srun starts agents in an allocation of Slurm, one on each of some nodes, as
@@ -23,8 +25,9 @@ import (
 //
 // When Slurm ends the job, by scancel or at its limit of time, the agents get SIGTERM
 // and some time after that SIGKILL. Their streams end then, or they have said why
-// before, and srun ends with a line about it, which Cause has. An agent that ends
-// badly ends all.
+// before, and srun ends with a line about it, which Cause and Cancelled have. An agent
+// that ends, or whose node fails, leaves the others alone: what is to become of them
+// is gorun's to say.
 type Srun struct {
 	// Command is srun and its first arguments; nil: srun.
 	Command []string
@@ -42,13 +45,18 @@ type Srun struct {
 	Log func(line string)
 	// Executable is what is run; the zero Executable: this program.
 	Executable Executable
+	// Patient has nobody give up those who have not dialled in when one agent has ended
+	// badly; see [Step.Context].
+	Patient bool
 }
 
 // Step is an srun that runs.
 type Step struct {
-	child *child
-	words srunWords
-	read  chan struct{} // its stdout has been read
+	child  *child
+	words  srunWords
+	read   chan struct{} // its stdout has been read
+	failed chan struct{} // nil: nobody wants to know; closed when an agent has ended badly
+	once   sync.Once     // closes failed
 }
 
 const (
@@ -71,8 +79,13 @@ func (s *Srun) Start() (*Step, error) {
 		return nil, errors.New("srun: no nodes")
 	}
 	st := &Step{read: make(chan struct{})}
+	if !s.Patient {
+		st.failed = make(chan struct{})
+	}
 	note := func(line string) {
-		st.words.note(line)
+		if st.words.note(line); st.failed != nil && taskEnded(line) {
+			st.once.Do(func() { close(st.failed) })
+		}
 		if s.Log != nil {
 			s.Log(line)
 		}
@@ -113,7 +126,7 @@ func (s *Srun) argv(exe Executable) []string {
 	}
 	n := strconv.Itoa(len(s.Nodes))
 	argv = append(argv, "--nodes="+n, "--ntasks="+n, "--ntasks-per-node=1", "--nodelist="+strings.Join(s.Nodes, ","),
-		"--kill-on-bad-exit", "--mpi=none", "--cpu-bind=none", "--input=all")
+		"--kill-on-bad-exit=0", "--no-kill", "--mpi=none", "--cpu-bind=none", "--input=all")
 	path := exe.Path
 	switch {
 	case s.CopyTo != "":
@@ -131,13 +144,16 @@ func removeBroadcast(exe Executable) {
 	}
 }
 
-// Context is parent until srun ends, which is an error then: as long as agents have
-// not dialled in, and Accept is waited for. cancel releases what it holds.
+// Context is parent until srun ends, or unless Srun is patient an agent ends badly,
+// which is an error then: as long as agents have not dialled in, and Accept is waited
+// for. cancel releases what it holds.
 func (st *Step) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, stop := context.WithCancelCause(parent)
 	go func() { // ends by cancel, with parent, or with srun
 		select {
 		case <-st.child.ended:
+			stop(st.Cause())
+		case <-st.failed:
 			stop(st.Cause())
 		case <-ctx.Done():
 		}
@@ -145,11 +161,14 @@ func (st *Step) Context(parent context.Context) (ctx context.Context, cancel con
 	return ctx, func() { stop(nil) }
 }
 
-// Cause is why srun has ended, or what it says of an agent that has; nil: it does not
+// Cause is why srun has ended, or what it says of agents that have; nil: it does not
 // know. It may take a second.
-func (st *Step) Cause() error {
+func (st *Step) Cause() error { return st.CauseOf("") }
+
+// CauseOf is Cause for the agent on one of the nodes, which has ended.
+func (st *Step) CauseOf(node string) error {
 	ended := st.child.wait(causeWait)
-	if words := st.words.best(ended); words != "" {
+	if words := st.words.best(ended, node); words != "" {
 		if !strings.HasPrefix(words, "srun: ") && !strings.HasPrefix(words, "slurm") {
 			words = "srun: " + words
 		}
@@ -161,6 +180,15 @@ func (st *Step) Cause() error {
 	return fmt.Errorf("srun has ended (%s), and the agents with it", st.child.state)
 }
 
+// Cancelled is what Slurm says where it has ended the step, and not gorun: by scancel,
+// at the limit of time, or because of a node; else "".
+func (st *Step) Cancelled() string {
+	if words := st.words.best(true, ""); isCancelled(words) {
+		return words
+	}
+	return ""
+}
+
 // Done is closed when srun has ended.
 func (st *Step) Done() <-chan struct{} { return st.child.ended }
 
@@ -168,6 +196,7 @@ func (st *Step) Done() <-chan struct{} { return st.child.ended }
 func (st *Step) Close() error {
 	_ = st.child.in.Close()
 	if !st.child.wait(stepGrace) {
+		st.words.stop() // it would say that it was ended
 		_ = st.child.end()
 	}
 	_ = st.child.out.Close()
@@ -181,6 +210,8 @@ type srunWords struct {
 	mu    sync.Mutex
 	line  string
 	value int
+	over  bool              // no line counts any more
+	tasks map[string]string // what Slurm says of the agent on a node that has ended badly
 }
 
 const (
@@ -195,9 +226,13 @@ func (w *srunWords) note(line string) {
 	switch {
 	case is(" lacks support for cpu binding"):
 	case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+		value = 10
+	case slurm && is(" DUE TO "): // TIME LIMIT, NODE FAILURE, PREEMPTION
 		value = 9
-	case is(" DUE TO "): // TIME LIMIT, NODE FAILURE, PREEMPTION
+	case slurm && is(" CANCELLED AT "):
 		value = 8
+	case !slurm && is(": "+ErrTerminated.Error()):
+		value = 2
 	case !slurm:
 		value = agentValue
 	case !is("error: "):
@@ -206,26 +241,71 @@ func (w *srunWords) note(line string) {
 		value = 2
 	case is(": Exited with exit code "):
 		value = 3
-	case is(" CANCELLED AT "):
-		value = 4
-	case is(": task ") || is(": tasks "): // Killed, and the like
+	case taskEnded(line): // Killed, and the like
 		value = 5
 	default:
 		value = 7
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
 	if value > w.value {
 		w.line, w.value = line, value
 	}
+	if !taskEnded(line) {
+		return
+	}
+	if w.tasks == nil {
+		w.tasks = make(map[string]string)
+	}
+	list, _, _ := strings.Cut(strings.TrimPrefix(line, taskPrefix), ": task")
+	names, err := hosts.Expand(list)
+	if err != nil {
+		names = nil // whatever it is
+	}
+	for _, name := range names {
+		if w.tasks[name] == "" {
+			w.tasks[name] = line
+		}
+	}
 }
 
-// best is that line, or "". As long as srun lives, a line that is not Slurm's about an
-// error may be about anything.
-func (w *srunWords) best(ended bool) string {
+// stop has no line count that comes now.
+func (w *srunWords) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !ended && (w.value == agentValue || w.value == otherValue) {
+	w.over = true
+}
+
+// taskPrefix begins what Slurm says of tasks that have ended badly; their nodes follow.
+const taskPrefix = "srun: error: "
+
+// taskEnded says whether a line tells that agents have ended badly.
+func taskEnded(line string) bool {
+	return strings.HasPrefix(line, taskPrefix) && (strings.Contains(line, ": task ") || strings.Contains(line, ": tasks "))
+}
+
+func isCancelled(line string) bool {
+	return strings.HasPrefix(line, "slurm") && strings.Contains(line, " CANCELLED AT ")
+}
+
+// ErrTerminated is why an agent ends that has got SIGTERM.
+var ErrTerminated = errors.New("it was asked to end, by SIGTERM")
+
+// best is that line, or "". As long as srun lives, a line that is not Slurm's about an
+// error may be about anything, and one about some agents is not about others.
+func (w *srunWords) best(ended bool, node string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	task := w.tasks[node]
+	switch {
+	case w.value > agentValue+1: // it is about all
+	case task != "" && len(w.tasks) == 1: // so is what an agent has written
+	case task != "":
+		return task
+	case !ended && (w.value == agentValue || w.value == otherValue), !ended && node != "" && len(w.tasks) > 0:
 		return ""
 	}
 	return w.line

@@ -37,7 +37,7 @@ func dialled(t *testing.T, s *Srun, l *Listener) (*Step, map[string]*Conn, error
 	step, err := s.Start()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
-	l.Cause = step.Cause
+	l.Cause = step.CauseOf
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	ctx, stop := step.Context(ctx)
@@ -131,8 +131,11 @@ func TestSrunEnds(t *testing.T) {
 			require.NoError(t, err)
 			conn := conns[c.Names()[0]]
 			end(t, conn)
-			for _, conn := range conns {
-				_, _ = io.Copy(io.Discard, conn)
+			_, _ = io.Copy(io.Discard, conn)
+			if other := conns[c.Names()[1]]; name == "scancel" {
+				_, _ = io.Copy(io.Discard, other)
+			} else {
+				require.Equal(t, "hello", echo(t, other, "hello"))
 			}
 			says := map[string]string{"agent exits": "srun: no more memory", "scancel": "CANCELLED"}[name]
 			require.ErrorContains(t, conn.Cause(), c.Names()[0]+": ")
@@ -146,18 +149,27 @@ func TestSrunWords(t *testing.T) {
 		{"srun: cluster configuration lacks support for cpu binding", ""},
 		{"srun: error: n1: task 0: Exited with exit code 3|gorun: no memory|srun: Force Terminated StepId=2.5", "gorun: no memory"},
 		{"slurmstepd: error: execve(): /x: No such file|srun: error: n1: task 0: Exited with exit code 2", "slurmstepd: error: execve(): /x: No such file"},
-		{"srun: error: n2: task 1: Killed|slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***", "srun: error: n2: task 1: Killed"},
+		{"srun: error: n2: task 1: Killed|slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***", "slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***"},
+		{"gorun: agent on n2: it was asked to end, by SIGTERM|srun: error: n2: task 1: Exited with exit code 1", "srun: error: n2: task 1: Exited with exit code 1"},
 		{"a warning|slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***", "slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***"},
 	} {
 		var w srunWords
 		for line := range strings.SplitSeq(test.lines, "|") {
 			w.note(line)
 		}
-		require.Equal(t, test.best, w.best(true))
+		require.Equal(t, test.best, w.best(true, ""))
 	}
 	var w srunWords
+	w.note("gorun: agent on n1: no more memory")
+	w.note("srun: error: n1: task 0: Exited with exit code 3")
+	require.Equal(t, "gorun: agent on n1: no more memory", w.best(false, "n1"))
+	require.Empty(t, w.best(false, "n2"))
+	w.note("srun: error: n[2-3]: tasks 1-2: Killed")
+	require.Equal(t, "srun: error: n[2-3]: tasks 1-2: Killed", w.best(false, "n3"))
+	require.Equal(t, "srun: error: n1: task 0: Exited with exit code 3", w.best(false, "n1"))
+	w = srunWords{}
 	w.note("a warning")
-	require.Empty(t, w.best(false))
+	require.Empty(t, w.best(false, ""))
 	_, err := (&Srun{Nodes: []string{"n"}, Command: []string{"no-such-srun"}, Secret: NewSecret()}).Start()
 	require.EqualError(t, err, "no-such-srun cannot be started: executable file not found in $PATH")
 }

@@ -231,11 +231,11 @@ func (n *Node) connect() {
 		n.connecting++
 		h := n.host(m.head)
 		go func() { // ends with Open; loop waits for it
-			ctx, cancel := context.WithTimeout(n.ctx, n.l.Timeout)
+			ctx, cancel := context.WithTimeoutCause(n.ctx, n.l.Timeout+openExtra, fmt.Errorf("no answer within %v", n.l.Timeout+openExtra))
 			defer cancel()
 			s, err := n.cfg.Open(ctx, h)
-			if err == context.DeadlineExceeded { //nolint:errorlint // a wrapped one says more
-				err = fmt.Errorf("no answer within %v", n.l.Timeout)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = context.Cause(ctx)
 			}
 			n.post(func() { n.opened(m, s, err) })
 		}()
@@ -280,6 +280,9 @@ func (n *Node) headFailed(m *member, cause error) {
 	var own *hostError
 	if errors.As(cause, &own) {
 		he = own.HostError
+	}
+	if code := interface{ ExitCode() int }(nil); errors.As(cause, &code) {
+		he.Code = code.ExitCode()
 	}
 	m.failed = append(m.failed, he)
 	m.up = proto.Up{}

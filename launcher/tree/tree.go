@@ -45,8 +45,9 @@ type Stream interface {
 	Cause() error
 }
 
-// Open connects with the agent on a host and returns when it has greeted. ctx is
-// for connecting alone; the stream outlives it.
+// Open connects with the agent on a host and returns when it has greeted, or when
+// the host has not answered within Launch.Timeout. ctx is for connecting alone; the
+// stream outlives it.
 type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
 // Crew runs the ranks of the node's own host. It answers by the emit function that
@@ -96,6 +97,10 @@ const (
 	launchLimit = time.Minute     // for the parent to say Launch
 	endLimit    = 5 * time.Second // for the crew to end when the parent is lost
 	byeLimit    = 2 * time.Second // for children to end after Bye
+
+	// openExtra is for an Open that has got an answer, and sends gorun to the host. It
+	// says by itself, and better, that nobody answers.
+	openExtra = 5 * time.Minute
 
 	defaultHeartbeat = 5 * time.Second
 	defaultTimeout   = 30 * time.Second
