@@ -216,7 +216,8 @@ func (r *run) addresses(m *proto.Prepare) {
 	for i, h := range used {
 		m.Plans[h].Address = addrs[i]
 	}
-	if m.BasePort = crew.BasePort(most); m.BasePort > 0 {
+	m.LowPort, m.HighPort = r.job.Ports.Low, r.job.Ports.High
+	if m.BasePort = crew.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
 		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
 	}
 }

@@ -97,9 +97,6 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		}
 		m.Apps = append(m.Apps, a)
 	}
-	if r.alone() {
-		return nil
-	}
 	for _, name := range j.StageFiles {
 		f, err := describeFile(name)
 		if err != nil {

@@ -28,20 +28,27 @@ type layout struct {
 	fds   []int // listening sockets; -1 once handed over
 }
 
-// BasePort draws the first of n ports that are probably free everywhere; 0 where
-// there are not as many below the ephemeral range.
-func BasePort(n int) int {
-	room := ephemeralFloor() - firstPort - n
-	if room <= 0 {
+// portRange is the ports that may be used; the zero one leaves that open.
+type portRange struct{ low, high int }
+
+// BasePort draws the first of n ports that are probably free everywhere: from low to
+// high, or where these are 0 below the ephemeral range. It is 0 where there are not
+// as many.
+func BasePort(n, low, high int) int {
+	if low == 0 {
+		low, high = firstPort, ephemeralFloor()-1
+	}
+	room := high + 1 - low - n
+	if room < 0 {
 		return 0
 	}
-	return firstPort + rand.IntN(room)
+	return low + rand.IntN(room+1)
 }
 
 // newLayout listens on np ports of an address, from base on, or, where they are
-// not free, on any np; then its base is 0. With datagrams the UDP ports of these
+// not free, on any np of those that may be; then its base is 0. With datagrams the UDP ports of these
 // numbers are free too: a libfabric provider binds the one or the other.
-func newLayout(address string, base, np int, datagrams bool) (*layout, error) {
+func newLayout(address string, base, np int, may portRange, datagrams bool) (*layout, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
 		return nil, err
@@ -57,6 +64,9 @@ func newLayout(address string, base, np int, datagrams bool) (*layout, error) {
 			return nil, err
 		}
 	}
+	if may.low > 0 {
+		return scanLayout(ip, np, may, datagrams)
+	}
 	for range layoutTry {
 		l := &layout{}
 		if err = l.listen(ip, np, datagrams, func(int) int { return 0 }); err == nil {
@@ -68,6 +78,29 @@ func newLayout(address string, base, np int, datagrams bool) (*layout, error) {
 		}
 	}
 	return nil, err
+}
+
+// scanLayout takes the first ports that are free.
+func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, error) {
+	l := &layout{}
+	for port := may.low; port <= may.high && len(l.fds) < np; port++ {
+		one := &layout{}
+		switch err := one.listen(ip, 1, datagrams, func(int) int { return port }); {
+		case err == nil:
+			l.fds, l.ports = append(l.fds, one.fds[0]), append(l.ports, port)
+		default:
+			one.close()
+			if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EACCES) {
+				l.close()
+				return nil, err
+			}
+		}
+	}
+	if len(l.fds) < np {
+		l.close()
+		return nil, fmt.Errorf("ports %d-%d: %d are free, and %d are needed", may.low, may.high, len(l.fds), np)
+	}
+	return l, nil
 }
 
 // listen binds the ports, of which 0 is any.

@@ -15,10 +15,10 @@ func TestLayout(t *testing.T) {
 	const np = 16
 	var many []*layout
 	for range 8 { // no two have a port in common
-		base := BasePort(np)
+		base := BasePort(np, 0, 0)
 		require.GreaterOrEqual(t, base, firstPort)
 		require.Less(t, base+np-1, ephemeralFloor())
-		l, err := newLayout("127.0.0.1", base, np, len(many)%2 == 0)
+		l, err := newLayout("127.0.0.1", base, np, portRange{}, len(many)%2 == 0)
 		require.NoError(t, err)
 		require.Len(t, l.fds, np)
 		require.Len(t, l.ports, np)
@@ -28,7 +28,7 @@ func TestLayout(t *testing.T) {
 		l.close()
 		l.close()
 	}
-	require.Zero(t, BasePort(60_000), "there are not as many below the ephemeral range")
+	require.Zero(t, BasePort(60_000, 0, 0), "there are not as many below the ephemeral range")
 }
 
 // TestLayoutWhereAPortIsTaken: any others do.
@@ -40,13 +40,13 @@ func TestLayoutWhereAPortIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	port, err := strconv.Atoi(text)
 	require.NoError(t, err)
-	l, err := newLayout("127.0.0.1", port-1, 3, true)
+	l, err := newLayout("127.0.0.1", port-1, 3, portRange{}, true)
 	require.NoError(t, err)
 	defer l.close()
 	require.Zero(t, l.base)
 	require.Len(t, l.ports, 3)
 	require.NotContains(t, l.ports, port)
-	_, err = newLayout("192.0.2.1", port, 1, false)
+	_, err = newLayout("192.0.2.1", port, 1, portRange{}, false)
 	require.Error(t, err, "no address of this host")
 }
 
@@ -63,8 +63,8 @@ func TestLayoutLeavesDatagrams(t *testing.T) {
 		l.close()
 		require.Equal(t, datagrams, errors.Is(err, unix.EADDRINUSE), err)
 	}
-	for _, base := range []int{0, BasePort(8)} {
-		l, err := newLayout("127.0.0.1", base, 8, true)
+	for _, base := range []int{0, BasePort(8, 0, 0)} {
+		l, err := newLayout("127.0.0.1", base, 8, portRange{}, true)
 		require.NoError(t, err)
 		for _, port := range l.ports {
 			fd, _, err := bind(loopback, unix.SOCK_DGRAM, port)
@@ -73,4 +73,24 @@ func TestLayoutLeavesDatagrams(t *testing.T) {
 		}
 		l.close()
 	}
+}
+
+// TestLayoutWithinARange: all of it can be used, and no more.
+func TestLayoutWithinARange(t *testing.T) {
+	for range 100 {
+		require.Contains(t, []int{20_000, 20_001}, BasePort(3, 20_000, 20_003))
+	}
+	require.Zero(t, BasePort(5, 20_000, 20_003))
+	base := BasePort(8, 0, 0) // of ports that are free, as a rule
+	may := portRange{base, base + 3}
+	l, err := newLayout("127.0.0.1", base+2, 2, may, false)
+	require.NoError(t, err)
+	defer l.close()
+	m, err := newLayout("127.0.0.1", base+1, 2, may, true)
+	require.NoError(t, err)
+	defer m.close()
+	require.Zero(t, m.base)
+	require.Equal(t, []int{base, base + 1}, m.ports)
+	_, err = newLayout("127.0.0.1", base, 1, may, false)
+	require.ErrorContains(t, err, "0 are free, and 1 are needed")
 }

@@ -75,7 +75,7 @@ func (c *Crew) ready() (ports []int, err error) {
 		}
 	}
 	if c.plan.Address != "" {
-		l, err := newLayout(c.plan.Address, m.BasePort, len(c.plan.Ranks), m.UDP)
+		l, err := newLayout(c.plan.Address, m.BasePort, len(c.plan.Ranks), portRange{m.LowPort, m.HighPort}, m.UDP)
 		if err != nil {
 			return nil, fmt.Errorf("cannot listen on %s: %w", c.plan.Address, err)
 		}
@@ -232,6 +232,9 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 		card.BasePort, card.Hosts = 0, nil
 	}
 	if c.card, err = card.Seal(); err != nil {
+		return ends, news, err
+	}
+	if err := c.files.link(c.job.Apps); err != nil {
 		return ends, news, err
 	}
 	for i := range c.apps {

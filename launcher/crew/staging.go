@@ -126,12 +126,37 @@ func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	return len(s.need) == 0, nil
 }
 
-func (s *staging) create(f *stagedFile) (err error) {
+// link has all files that are no programs stand in the job's directory by their
+// names, also those that are used where they are.
+func (s *staging) link(apps []proto.App) error {
+	for _, h := range s.order {
+		f := s.files[h]
+		if slices.ContainsFunc(apps, func(a proto.App) bool { return a.Staged == h }) || f.at != f.Path {
+			continue
+		}
+		if err := s.makeDir(); err != nil {
+			return err
+		}
+		if err := os.Symlink(f.at, filepath.Join(s.dir, filepath.Base(f.Name))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *staging) makeDir() (err error) {
 	if s.dir == "" {
 		if s.dir, err = os.MkdirTemp("", "gorun-"+s.id+"-"); err != nil {
 			return err
 		}
 		s.watchdog.RemoveDir(s.dir)
+	}
+	return nil
+}
+
+func (s *staging) create(f *stagedFile) (err error) {
+	if err := s.makeDir(); err != nil {
+		return err
 	}
 	f.at = filepath.Join(s.dir, filepath.Base(f.Name))
 	if _, err := os.Lstat(f.at); err == nil { // another file of that name

@@ -4,6 +4,7 @@
 package job
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
@@ -52,6 +53,7 @@ type Job struct {
 	AgentPath      string        // of gorun on the hosts; empty: it is found there, or copied
 	Stage          bool          // copy programs to the hosts that do not have them
 	StageFiles     []string      // more files to copy
+	Ports          Ports         // that ranks listen on; none: any
 	Listen         string        // HOST:PORT that agents connect to; empty: none do
 	SecretFile     string        // what both sides of Listen know; not empty where Listen is not
 	Agents         int           // that connect to Listen; 0: not said
@@ -127,3 +129,14 @@ const (
 	LaunchSlurm Launcher = "slurm" // by srun
 	LaunchDial  Launcher = "dial"  // they are started otherwise and connect to Job.Listen
 )
+
+// Ports are tcp ports from Low to High; the zero Ports are none.
+type Ports struct{ Low, High int }
+
+// String is LOW-HIGH, or empty.
+func (p Ports) String() string {
+	if p == (Ports{}) {
+		return ""
+	}
+	return strconv.Itoa(p.Low) + "-" + strconv.Itoa(p.High)
+}

@@ -61,6 +61,7 @@ var options = []option{
 	{names: []string{"agent-path"}, arg: "PATH", usual: "found or copied", setting: "launcher.agent_path", help: "where gorun is on the hosts"},
 	{names: []string{"stage"}, setting: "launcher.stage"},
 	{names: []string{"stage-files"}, arg: "FILE,…", usual: "none", adds: ",", setting: "launcher.stage_files", help: "more files to copy to the hosts; repeatable"},
+	{names: []string{"ports"}, arg: "LOW-HIGH", usual: "any", setting: "launcher.ports", help: "tcp ports that ranks listen on"},
 	{names: []string{"listen"}, arg: "HOST:PORT", usual: "none", setting: "launcher.listen", help: "where gorun on other hosts connects, with -launcher dial"},
 	{names: []string{"secret-file"}, arg: "FILE", usual: "none", setting: "launcher.secret_file", help: "what proves that who connects belongs to the job"},
 	{names: []string{"agents"}, arg: "N", usual: "not said", setting: "launcher.agents", help: "how many hosts connect"},

@@ -60,7 +60,7 @@ func TestParseFlags(t *testing.T) {
 		"--np", "4", "-x", "A=1", "-x", "HOME", "-x=EMPTY", "-x", "A=2", "-wdir", "/", "-f", "/no", "-hostfile", hostfile, "-H", "b2", "-H", "b1:3,a", "-ppn", "5", "-strict",
 		"-map-by", "ppr:2:numa", "-rank-by", "node", "-rankfile", rankfile, "-bind-to", "numa", "-gomaxprocs", "3", "-name", "nm", "-timeout", "1m30s", "-grace", "0s", "-stdin", "all",
 		"-tag-output", "-output", "out", "-report", dir+"/report", "-on-failure", "restart", "-max-restarts", "7",
-		"-launcher", "dial", "-radix", "2", "-at-once", "1", "-connect-timeout", "3s", "-heartbeat", "100ms", "-ssh", "ssh -i 'a b'", "-slurm-args", "-p 'a b'", "-slurm-args", "-t 5",
+		"-launcher", "dial", "-radix", "2", "-at-once", "1", "-connect-timeout", "3s", "-heartbeat", "100ms", "-ports", "20000-20003", "-ssh", "ssh -i 'a b'", "-slurm-args", "-p 'a b'", "-slurm-args", "-t 5",
 		"-agent-path", "/opt/gorun", "-stage", "-stage-files", hostfile, "-stage-files", secret+","+rankfile, "-listen", ":0", "-secret-file", secret, "-agents", "2",
 		"-transport", "tcp", "-iface", "lo", "-p", "engine.eager_limit=64k", "-v", "--", "prog.go", "--", "-v")
 	require.Equal(t, &Job{
@@ -74,7 +74,7 @@ func TestParseFlags(t *testing.T) {
 		MapBy: "ppr:2:numa", RankBy: "node", Rankfile: rankfile, Bind: BindNUMA, GOMAXPROCS: 3, StrictSlot: true, Slots: 5,
 		Launcher: LaunchDial, Radix: 2, AtOnce: 1, ConnectTimeout: 3 * time.Second, Heartbeat: 100 * time.Millisecond,
 		SSH: "ssh -i 'a b'", SlurmArgs: []string{"-p", "a b", "-t", "5"}, AgentPath: "/opt/gorun", Stage: true, StageFiles: []string{hostfile, secret, rankfile},
-		Listen: ":0", SecretFile: secret, Agents: 2,
+		Ports: Ports{20000, 20003}, Listen: ":0", SecretFile: secret, Agents: 2,
 		Params: j.Params, Verbose: true, Source: j.Source,
 	}, j)
 	require.Equal(t, []string{"engine.eager_limit", "transport.tcp.interface", "transport.use"}, j.Params.Explicit())
@@ -102,7 +102,7 @@ func TestEverySetting(t *testing.T) {
 		"job.map_by": {"node", "ppr:1:core"}, "job.rank_by": {"node", "slot"}, "job.rankfile": {"f1", "f2"}, "job.bind": {"core", "numa"}, "job.gomaxprocs": {"1", "2"},
 		"job.strict": {"true", "false"}, "job.slots": {"1", "2"}, "launcher.kind": {"auto", "dial"}, "launcher.hostfile": {"f1", "f2"},
 		"launcher.ssh": {"ssh -v", "rsh"}, "launcher.slurm_args": {"-t 1", "-t 2"}, "launcher.radix": {"1", "2"}, "launcher.at_once": {"1", "2"},
-		"launcher.connect_timeout": {"1s", "2s"}, "launcher.heartbeat": {"1s", "2s"}, "launcher.agent_path": {"p1", "p2"}, "launcher.stage": {"true", "false"},
+		"launcher.connect_timeout": {"1s", "2s"}, "launcher.heartbeat": {"1s", "2s"}, "launcher.ports": {"2000-2001", "3000-3001"}, "launcher.agent_path": {"p1", "p2"}, "launcher.stage": {"true", "false"},
 		"launcher.stage_files": {"f1,f2", "f2"}, "launcher.listen": {"a:1", "[::1]:2"}, "launcher.secret_file": {"f1", "f2"}, "launcher.agents": {"1", "2"},
 	}
 	var environ []string
@@ -192,6 +192,8 @@ func TestUsageErrors(t *testing.T) {
 		{"-report - x", `-report: expected a file, found "-"`},
 		{"-radix 0 x", `-radix: expected an integer from 1 to 65536, found "0"`},
 		{"-at-once many x", `-at-once: expected an integer from 1 to 65536, found "many"`},
+		{"-ports 2000 x", `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "2000"`},
+		{"-ports 3000-2000 x", `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "3000-2000"`},
 		{"-heartbeat 50ms x", `-heartbeat: expected a duration of at least 100ms, found "50ms"`},
 		{"-connect-timeout 0s x", `-connect-timeout: expected a duration of at least 1ms, found "0s"`},
 		{"-ssh 'ssh x", `-ssh: expected a command whose quotes are closed, found "'ssh"`},

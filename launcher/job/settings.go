@@ -91,6 +91,28 @@ func wantListen(text string) string {
 	return ""
 }
 
+// wantPorts is what is wrong with a range of ports.
+func wantPorts(text string) string {
+	if _, ok := parsePorts(text); !ok {
+		return "LOW-HIGH with ports from 1024 to 65535"
+	}
+	return ""
+}
+
+func parsePorts(text string) (p Ports, ok bool) {
+	if text == "" {
+		return p, true
+	}
+	low, high, _ := strings.Cut(text, "-")
+	var err1, err2 error
+	p.Low, err1 = strconv.Atoi(low)
+	p.High, err2 = strconv.Atoi(high)
+	if err1 != nil || err2 != nil || p.Low < 1024 || p.High > 65535 || p.Low > p.High || p.String() != text {
+		return Ports{}, false
+	}
+	return p, true
+}
+
 // isHostPort reads HOST:PORT. What one listens on may be no host, for all
 // interfaces, and port 0, for any.
 func isHostPort(text string, listen bool) bool {

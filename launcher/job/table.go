@@ -180,6 +180,13 @@ var settings = []setting{
 		value: func(j *Job) string { return strings.Join(j.StageFiles, ",") },
 	},
 	{
+		Param: params.Param{Key: "launcher.ports", Kind: params.String,
+			Help: "tcp ports that ranks listen on, as 20000-20999; empty: any"},
+		want:  wantPorts,
+		apply: func(j *Job, s string) { j.Ports, _ = parsePorts(s) },
+		value: func(j *Job) string { return j.Ports.String() },
+	},
+	{
 		Param: params.Param{Key: "launcher.listen", Kind: params.String,
 			Help: "HOST:PORT that gorun on other hosts connects to, who is started otherwise; empty: none"},
 		want:  wantListen,

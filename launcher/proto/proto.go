@@ -154,6 +154,8 @@ type Prepare struct {
 	Apps     []App          `json:"apps"`
 	Plans    []Plan         `json:"plans"` // of the subtree's hosts, in their order
 	BasePort int            `json:"base_port,omitempty"`
+	LowPort  int            `json:"low_port,omitempty"` // ranks listen from this port on; 0: on any
+	HighPort int            `json:"high_port,omitempty"`
 	UDP      bool           `json:"udp,omitempty"` // the UDP ports of the same numbers are to be free, too
 	Memory   bool           `json:"memory,omitempty"`
 
