@@ -101,7 +101,7 @@ func (s *stdin) close() {
 
 // readyIO prepares what ranks of other hosts read and write here.
 func (r *run) readyIO(m *proto.Prepare) error {
-	if m.PerRank {
+	if m.PerRank && r.epoch == 0 {
 		var ranks []int
 		for i := range r.ranks {
 			if !r.hasOwn() || r.ranks[i].host != 0 {

@@ -187,7 +187,11 @@ func (c *Crew) outputs(i int) (reads, writes [2]int, err error) {
 			reads[k], writes[k] = p[0], p[1]
 		} else {
 			name := c.outputFile(i, k)
-			writes[k], err = unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND|unix.O_CLOEXEC, 0o666)
+			flags := unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_CLOEXEC
+			if c.job.Card.Epoch == 0 { // a job that begins anew goes on in them
+				flags |= unix.O_TRUNC
+			}
+			writes[k], err = unix.Open(name, flags, 0o666)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
 			}
