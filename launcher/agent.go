@@ -37,6 +37,9 @@ func agentMain(ctx context.Context, opts job.Options) error {
 		}
 		return Agent(ctx, up)
 	}
+	defer remote.RemoveBroadcast()
+	ctx, stop := terminated(ctx)
+	defer stop()
 	secret, err := remote.ReadSecret(opts.SecretFile)
 	if err != nil {
 		return err
@@ -45,15 +48,8 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
-	awaitGorun(ctx, up)
+	up.Await(ctx) // until the job begins, for which other agents may have to come
 	return Agent(ctx, up)
-}
-
-// awaitGorun waits until the job begins, for which other agents may have to come.
-func awaitGorun(ctx context.Context, up *remote.Conn) {
-	ctx, stop := terminated(ctx)
-	defer stop()
-	up.Await(ctx)
 }
 
 // Agent runs this process as gorun's agent on its host, over a stream to gorun, or
@@ -98,11 +94,26 @@ func Agent(ctx context.Context, up tree.Stream) error {
 			Self: self(hostname()),
 			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
 				node, emit = n, e
-				return ranks
+				return &settledCrew{Crew: ranks}
 			},
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
 	})
+}
+
+// settledCrew is the crew of an agent that was copied: what comes first from gorun comes
+// when all agents are there.
+type settledCrew struct {
+	tree.Crew
+	settled bool
+}
+
+func (c *settledCrew) Do(m proto.Message) {
+	if !c.settled {
+		c.settled = true
+		remote.RemoveBroadcast()
+	}
+	c.Crew.Do(m)
 }
 
 // terminated is ctx, which ends by SIGTERM, too. stop has the signal do again what it

@@ -115,9 +115,6 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	if err != nil {
 		return nil, err
 	}
-	if exe, err := Self(); err == nil {
-		removeBroadcast(exe)
-	}
 	_, port, err := net.SplitHostPort(addr)
 	if err == nil {
 		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)

@@ -61,6 +61,7 @@ func agentMain(args []string) int {
 		return 1
 	}
 	defer conn.Close()
+	defer RemoveBroadcast()
 	r := bufio.NewReader(conn)
 	for {
 		line, err := r.ReadString('\n')

@@ -38,8 +38,8 @@ type Srun struct {
 	Secret  Secret
 	// Agent is the path of gorun on the nodes; "": as it is here.
 	Agent string
-	// CopyTo is a directory of the nodes' own that gorun is copied to first, as /tmp;
-	// the agents remove what they were started from. "": it is there already.
+	// CopyTo is a directory of the nodes that gorun is copied to first, as /tmp; by
+	// RemoveBroadcast agents remove what they were started from. "": it is there already.
 	CopyTo string
 	// Log is told what srun and the agents write, a line at a time; nil: nobody is.
 	Log func(line string)
@@ -137,9 +137,11 @@ func (s *Srun) argv(exe Executable) []string {
 	return append(argv, path, "-agent", "-connect", s.Connect, "-secret-file", "-")
 }
 
-// removeBroadcast removes the executable of an agent that was copied for it alone.
-func removeBroadcast(exe Executable) {
-	if strings.HasPrefix(filepath.Base(exe.Path), broadcastPrefix+exe.Hash+"-") {
+// RemoveBroadcast removes the executable of this agent if Srun has copied it for its
+// step. It is called when all agents of the step run, which may share the directory.
+func RemoveBroadcast() {
+	exe, err := Self()
+	if err == nil && strings.HasPrefix(filepath.Base(exe.Path), broadcastPrefix+exe.Hash+"-") {
 		_ = os.Remove(exe.Path)
 	}
 }

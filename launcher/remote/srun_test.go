@@ -83,11 +83,14 @@ func TestSrunCopy(t *testing.T) {
 	_, conns, err := dialled(t, s, l)
 	require.NoError(t, err)
 	for _, h := range c.Hosts() {
-		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conns[h.Name()].Peer().PID })
+		conn := conns[h.Name()]
+		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })
 		require.Len(t, agents, 1)
 		require.True(t, strings.HasPrefix(agents[0].Exe, c.Private()+"/"+broadcastPrefix), agents[0].Exe)
-		require.Empty(t, run(t, h, "ls -A "+c.Private()))
-		require.Equal(t, "hello", echo(t, conns[h.Name()], "hello"))
+		require.Equal(t, agents[0].Exe, strings.TrimSpace(run(t, h, "ls -d "+c.Private()+"/*")))
+		require.Equal(t, "hello", echo(t, conn, "hello"))
+		require.NoError(t, conn.Close())
+		require.Eventually(t, func() bool { return run(t, h, "ls -A "+c.Private()) == "" }, 10*time.Second, 5*time.Millisecond)
 	}
 }
 
