@@ -76,6 +76,7 @@ func (r *run) choose() error {
 			if named, err = hosts.Restrict(all, named, allocationName(alloc)); err != nil {
 				return usage(err)
 			}
+			r.allocated = true
 		}
 	}
 	inSlurm := alloc != nil && alloc.Manager == hosts.Slurm
