@@ -1,0 +1,153 @@
+package slurm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/test/cluster/run"
+)
+
+// TestAllocation takes hosts and slots from the allocation.
+func TestAllocation(t *testing.T) {
+	b := slurm(t)
+	for _, test := range []struct {
+		salloc, gorun string
+		where, says   string
+	}{
+		{"-N4", "", "1:1,2:1,3:1,4:1", ""},
+		{"-N2 --ntasks-per-node=3", "", "1:3,2:3", ""},
+		{"-N2 --ntasks-per-node=3", "-np 4", "1:3,2:1", ""},
+		{"-N2 --ntasks-per-node=3", "-np 4 -map-by node", "1:2,2:2", ""},
+		{"-N2 --ntasks-per-node=2", "-np 6", "1:3,2:3", "gorun: warning: 6 ranks share the 4 slots of 2 hosts\n"},
+		{"-N3 -n5", "", "1:3,2:1,3:1", ""}, // SLURM_TASKS_PER_NODE=3,1(x2)
+		{"-N3 -n5", "-np 4 -map-by node", "1:2,2:1,3:1", ""},
+		{"-N3 --ntasks-per-node=2", "-host HOST2", "2:2", ""},
+		{"-N3 --ntasks-per-node=2", "-host HOST3,HOST1", "1:2,3:2", ""},
+		{"-N3 --ntasks-per-node=2", "-host HOST2:1,HOST3 -ppn 2", "2:1,3:2", ""},
+		{"-w HOST2,HOST4", "", "2:1,4:1", ""},
+		{"-N2 -n2 --cpus-per-task=2", "", "1:1,2:1", ""},
+	} {
+		t.Run(test.salloc+" "+test.gorun, func(t *testing.T) {
+			names := func(s string) []string {
+				return strings.Fields(strings.NewReplacer("HOST1", b.name(1), "HOST2", b.name(2), "HOST3", b.name(3), "HOST4", b.name(4)).Replace(s))
+			}
+			r := b.salloc(strings.Join(names(test.salloc), " "), append(names(test.gorun), "hostname")...).Run(t)
+			require.Zero(t, r.Code, r.Stderr)
+			require.Equal(t, test.where, b.where(r.Stdout), r.Stdout)
+			require.Equal(t, test.says, r.Stderr)
+		})
+	}
+}
+
+// TestNotOfTheAllocation refuses hosts, and more ranks than slots, before anything runs.
+func TestNotOfTheAllocation(t *testing.T) {
+	b := slurm(t)
+	r := b.salloc("-N2", "-host", b.name(3), "hostname").Run(t)
+	told(t, r, 2, `expected a host of Slurm job \d+, found "`+b.name(3)+`"`)
+	require.Empty(t, r.Stdout)
+	r = b.salloc("-N2", "-np", "3", "-strict", "hostname").Run(t)
+	require.Equal(t, 2, r.Code)
+	require.Empty(t, r.Stdout)
+}
+
+// TestBatch has gorun run on the first host of the allocation. The ranks there are
+// gorun's own.
+func TestBatch(t *testing.T) {
+	b := slurm(t)
+	g := run.Program("gorun")
+	code, out := b.batch("-N3 --ntasks-per-node=2", g+" -v "+run.Rank()+" work", "echo code $?",
+		g+" sh -c 'readlink /proc/$PPID/exe'", g+" "+run.Rank()+" exit 1 5")
+	require.Equal(t, 5, code, out)
+	count := func(pattern string) int { return len(regexp.MustCompile("(?m)^"+pattern+"$").FindAllString(out, -1)) }
+	require.Equal(t, 6, count(`rank [0-5] worked`), out)
+	require.Equal(t, 1, count("code 0"), out)
+	require.Equal(t, 1, count("gorun: 3 hosts up after .*"), out)
+	require.Equal(t, 1, count("weft: ranks: 6, hosts: 3, started by gorun, .*"), out)
+	require.Equal(t, 2, count(regexp.QuoteMeta(g)), out)
+	require.Equal(t, 4, count(`\S*/weft-gorun-\S+ \(deleted\)`), out)
+	require.Equal(t, 1, count("gorun: rank 1 exited with code 5: .* on "+b.name(1)+"; the other 5 ranks were ended"), out)
+}
+
+// batch runs a script, of which gorun writes no report, and returns its exit code and
+// output. "sbatch --wait" would look for its end every few seconds.
+func (b *bed) batch(args string, lines ...string) (code int, out string) {
+	b.t.Helper()
+	id, file := b.submit(args, lines...)
+	run.Eventually(b.t, func() error {
+		state := regexp.MustCompile(`JobState=(\w+).* ExitCode=(\d+):`).FindStringSubmatch(b.tool("scontrol", "--oneliner", "show", "job", id))
+		require.NotNil(b.t, state)
+		code, _ = strconv.Atoi(state[2])
+		if state[1] == "PENDING" || state[1] == "RUNNING" || state[1] == "COMPLETING" {
+			return errors.New(state[0])
+		}
+		return nil
+	})
+	text, err := os.ReadFile(file)
+	require.NoError(b.t, err)
+	return code, string(text)
+}
+
+// submit submits a script and returns its number and where its output goes.
+func (b *bed) submit(args string, lines ...string) (id, out string) {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	script := filepath.Join(dir, "script")
+	out = filepath.Join(dir, "out")
+	text := "#!/bin/sh\nexport TMPDIR=" + dir + "\n" + strings.Join(lines, "\n") + "\n"
+	require.NoError(b.t, os.WriteFile(script, []byte(text), 0o755))
+	id = b.tool("sbatch", append(append([]string{"--parsable", "-o", out}, strings.Fields(args)...), script)...)
+	return strings.TrimSpace(id), out
+}
+
+// TestTwoAtOnce runs two jobs in one allocation.
+func TestTwoAtOnce(t *testing.T) {
+	b := slurm(t)
+	g := run.Program("gorun")
+	r := run.Command{Exe: "salloc", Env: b.env, Args: []string{"--quiet", "-N3", "--ntasks-per-node=2", "sh", "-c",
+		g + " " + run.Rank() + " work & A=$!; " + g + " " + run.Rank() + " work & B=$!; wait $A && wait $B"}}.Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	for _, rank := range []string{"0", "5"} {
+		require.Equal(t, 2, strings.Count(r.Stdout, "rank "+rank+" worked\n"), r.Stdout)
+	}
+}
+
+// TestWithoutAllocation has salloc take the place of gorun.
+func TestWithoutAllocation(t *testing.T) {
+	b := slurm(t)
+	r := b.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 6, strings.Count(r.Stdout, " worked\n"))
+	require.Empty(t, r.Stderr)
+	require.Len(t, r.Report.Runs[0].Hosts, 3)
+
+	r = b.gorun("-launcher", "slurm", "-np", "5", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 5, strings.Count(r.Stdout, "\n"))
+
+	r = b.gorun("-launcher", "slurm", "-slurm-args", "-w "+b.name(2)+","+b.name(3), "sh", "-c", "hostname; exit 9").Run(t)
+	require.Equal(t, 9, r.Code, r.Stderr)
+	require.Contains(t, r.Stderr, "exited with code 9")
+
+	for args, says := range map[string]string{
+		"-N9":           "salloc: error: Job submit/allocate failed: Node count specification invalid\n",
+		"-n1000":        "salloc: error: Job submit/allocate failed: More processors requested than permitted\n",
+		"--no-such":     "salloc: unrecognized option '--no-such'\n",
+		"-p no-such-at": "salloc: error: Job submit/allocate failed: Invalid partition name specified\n",
+	} {
+		r = b.gorun("-launcher", "slurm", "-slurm-args", args, "hostname").Run(t)
+		require.NotZero(t, r.Code)
+		require.Empty(t, r.Stdout)
+		require.Contains(t, strings.ReplaceAll(r.Stderr, "invalid partition specified: no-such-at", ""), says)
+	}
+	// Slurm, but no salloc.
+	c := b.gorun("-launcher", "slurm", "hostname")
+	c.Env = append(c.Env, "PATH=/nonexistent")
+	told(t, c.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
+}
