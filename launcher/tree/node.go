@@ -39,6 +39,7 @@ type Node struct {
 	stage      stage
 	closing    bool
 	orphaned   bool          // the parent is lost, or the agent has to end
+	alone      bool          // the parent is lost
 	cause      error         // why, then
 	grace      time.Duration // of the job's ranks
 	timers     []*time.Timer
@@ -391,15 +392,26 @@ func (n *Node) bye() {
 	})
 }
 
-// orphan ends everything below when there is no parent any more, or when the agent has
-// to end; then ranks have a grace between SIGTERM and SIGKILL.
-func (n *Node) orphan(cause error, grace time.Duration) {
-	if n.closing || n.orphaned {
+// orphan ends everything below when there is no parent any more.
+func (n *Node) orphan(cause error) {
+	if n.closing || n.alone {
 		return
 	}
-	n.orphaned, n.cause, n.waiting = true, cause, nil
+	n.alone = true
 	n.silence()
-	n.cancel()
+	n.end(cause, 0)
+}
+
+// end ends everything below when the agent has to end. Ranks have a grace between
+// SIGTERM and SIGKILL, and what they write then is passed on.
+func (n *Node) end(cause error, grace time.Duration) {
+	if n.closing {
+		return
+	}
+	if !n.orphaned {
+		n.orphaned, n.cause, n.waiting = true, cause, nil
+		n.cancel()
+	}
 	n.tellAll(proto.End{Grace: grace, Except: -1})
 	if n.stage < stageStarted || n.merge[phaseEnd].over() {
 		n.bye()

@@ -31,7 +31,7 @@ type stdin struct {
 
 // down takes a message from above. An error means that it makes no sense.
 func (n *Node) down(m proto.Message) error {
-	if n.closing || n.orphaned {
+	if _, credit := m.(proto.Credit); n.closing || n.orphaned && !credit {
 		return nil
 	}
 	switch m := m.(type) {

@@ -51,7 +51,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	}
 	up.ended = func(err error) {
 		if n := node.Load(); n != nil {
-			n.post(func() { n.orphan(fmt.Errorf("connection with gorun: %w", err), 0) })
+			n.post(func() { n.orphan(fmt.Errorf("connection with gorun: %w", err)) })
 		}
 		close(ended)
 	}
@@ -69,7 +69,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	}
 	up.start()
 	if n := node.Load(); n != nil {
-		stop := context.AfterFunc(ctx, func() { n.post(func() { n.orphan(context.Cause(ctx), n.grace) }) })
+		stop := context.AfterFunc(ctx, func() { n.post(func() { n.end(context.Cause(ctx), n.grace) }) })
 		<-n.done
 		stop()
 		err = n.cause
