@@ -1,0 +1,104 @@
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/test/cluster/run"
+)
+
+// TestWork runs collectives over all hosts, and looks at the report.
+func TestWork(t *testing.T) {
+	b := slurm(t)
+	r := b.salloc("-N4 --ntasks-per-node=2", "-v", run.Rank(), "work").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Len(t, regexp.MustCompile(`(?m)^rank [0-7] worked$`).FindAllString(r.Stdout, -1), 8, r.Stdout)
+	require.Contains(t, r.Stderr, "weft: ranks: 8, hosts: 4, started by gorun")
+	require.Len(t, r.Report.Runs, 1)
+	for i, h := range r.Report.Runs[0].Hosts {
+		require.Equal(t, b.name(i+1), h.Name)
+		require.Equal(t, b.name(i+1), h.Hostname)
+		require.Equal(t, b.Hosts()[i].Address(), h.Address)
+		require.Equal(t, 2, h.Slots)
+		require.Equal(t, "up", h.State)
+	}
+	for i, rank := range r.Report.Runs[0].Ranks {
+		require.Equal(t, b.name(i/2+1), rank.Host)
+		require.Equal(t, "exited", rank.State)
+		require.Zero(t, *rank.ExitCode)
+	}
+}
+
+// TestInputAndOutput reads stdin, and writes many lines from 16 ranks.
+func TestInputAndOutput(t *testing.T) {
+	b := slurm(t)
+	c := b.salloc("-N3", "sh", "-c", "echo $PMI_RANK:$(cat)")
+	c.Stdin = strings.NewReader("words")
+	r := c.Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Len(t, regexp.MustCompile(`(?m)^(0:words|1:|2:)$`).FindAllString(r.Stdout, -1), 3, r.Stdout)
+
+	long := strings.Repeat("x", 300)
+	r = b.salloc("-N4 --ntasks-per-node=4", "sh", "-c", "for i in $(seq 200); do echo $PMI_RANK $i "+long+"; done").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	next := make(map[string]int)
+	for line := range strings.Lines(r.Stdout) {
+		rank, rest, _ := strings.Cut(line, " ")
+		next[rank]++
+		require.Equal(t, fmt.Sprintf("%d %s\n", next[rank], long), rest)
+	}
+	require.Len(t, next, 16)
+	for rank, n := range next {
+		require.Equal(t, 200, n, rank)
+	}
+}
+
+// TestGorunIsCopied to nodes that do not have it, and programs with -stage. TMPDIR
+// says where to, on each node.
+func TestGorunIsCopied(t *testing.T) {
+	b := slurm(t)
+	tmp := filepath.Join(b.Private(), "tmp")
+	for _, h := range b.Hosts() {
+		out, err := h.Command(t.Context(), "mkdir", tmp).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Cleanup(func() {
+			out, err := h.Command(context.Background(), "rmdir", tmp).CombinedOutput() // nothing may be in it
+			assert.NoError(t, err, "%s", out)
+		})
+	}
+	require.NoError(t, os.Mkdir(tmp, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.Remove(tmp)) })
+	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
+	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "prog"))
+	in := func(args ...string) run.Result {
+		t.Helper()
+		return run.Command{Exe: "salloc", Env: append(b.env, "TMPDIR="+tmp), Args: append([]string{"--quiet", "-N2", "-n3", gorun}, args...)}.Run(t)
+	}
+	r := in("-stage", prog, "work")
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 3, strings.Count(r.Stdout, " worked\n"))
+
+	r = in("sh", "-c", "readlink /proc/$PPID/exe")
+	require.Equal(t, 3, strings.Count(r.Stdout, tmp+"/weft-gorun-"), "%s%s", r.Stdout, r.Stderr)
+
+	r = in(prog, "work") // the nodes do not have it
+	require.Equal(t, 127, r.Code)
+	require.Contains(t, r.Stderr, b.name(1)+": ")
+	require.Contains(t, r.Stderr, prog)
+
+	// Where somebody has installed it.
+	r = in("-agent-path", run.Program("gorun"), "sh", "-c", "readlink /proc/$PPID/exe")
+	require.Equal(t, strings.Repeat(run.Program("gorun")+"\n", 3), r.Stdout, r.Stderr)
+	r = in("-agent-path", "/nonexistent/gorun", "hostname")
+	require.Equal(t, 1, r.Code)
+	require.Empty(t, r.Stdout)
+	require.Contains(t, r.Stderr, "/nonexistent/gorun: No such file or directory")
+}
