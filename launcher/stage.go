@@ -97,11 +97,16 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		}
 		m.Apps = append(m.Apps, a)
 	}
+	named := make(map[string]*proto.File)
 	for _, name := range j.StageFiles {
 		f, err := describeFile(name)
 		if err != nil {
 			return err
 		}
+		if other := named[f.Name]; other != nil && other.Hash != f.Hash {
+			return &startError{proto.ExitUsage, fmt.Sprintf("-stage-files: %s and %s differ, and would both be %s on the hosts", other.Path, f.Path, f.Name)}
+		}
+		named[f.Name] = f
 		m.Files = append(m.Files, *f)
 	}
 	return nil

@@ -57,7 +57,7 @@ func (c *Crew) ready() (ports []int, err error) {
 	if err := c.checkFiles(); err != nil {
 		return nil, err
 	}
-	c.files.want(m.Files, c.cfg.Own)
+	c.files.want(m.Files, m.Apps, c.cfg.Own)
 	for _, a := range m.Apps {
 		if st, err := os.Stat(a.Wdir); err != nil || !st.IsDir() {
 			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: no such directory", a.Wdir)}
@@ -234,7 +234,7 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 	if c.card, err = card.Seal(); err != nil {
 		return ends, news, err
 	}
-	if err := c.files.link(c.job.Apps); err != nil {
+	if err := c.files.link(); err != nil {
 		return ends, news, err
 	}
 	for i := range c.apps {

@@ -22,16 +22,25 @@ type staging struct {
 	watchdog *Watchdog
 	dir      string // "": nothing had to be written
 	files    map[string]*stagedFile
-	order    []string // hashes
+	names    []stagedName
 	need     []string // hashes still to come
 }
 
+// stagedFile is a content, by its hash.
 type stagedFile struct {
-	proto.File
-	at   string // its path here
-	out  *os.File
-	hash hash.Hash
-	size int64
+	proto.File        // as it was first named
+	at         string // its path here
+	out        *os.File
+	hash       hash.Hash
+	size       int64
+}
+
+// stagedName is a file that is no program: it has to stand in the job's directory by
+// its name, and shares its content with others perhaps.
+type stagedName struct {
+	name string
+	hash string
+	at   string // its path here, if it is used where it stands
 }
 
 // HashFile is the SHA-256 of a file, as hexadecimal digits, and its size.
@@ -49,22 +58,43 @@ func HashFile(name string) (sum string, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)), size, nil
 }
 
-// want notes the files of the job. Those that are here already are not needed;
-// where own is set, this is the host that they come from.
-func (s *staging) want(files []proto.File, own bool) {
+// want notes the files of the job, those that its apps run first. Those that are here
+// already are not needed; where own is set, this is the host that they come from.
+func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 	s.files = make(map[string]*stagedFile)
+	programs := make(map[string]int)
+	for _, a := range apps {
+		if a.Staged != "" {
+			programs[a.Staged]++
+		}
+	}
 	for _, f := range files {
-		if _, twice := s.files[f.Hash]; twice {
-			continue
-		}
-		sf := &stagedFile{File: f}
-		s.files[f.Hash] = sf
-		s.order = append(s.order, f.Hash)
+		at := ""
 		if own || f.Path != "" && same(f) {
-			sf.at = f.Path
+			at = f.Path
+		}
+		sf := s.files[f.Hash]
+		if sf == nil {
+			sf = &stagedFile{File: f}
+			s.files[f.Hash] = sf
+		}
+		sf.Mode |= f.Mode
+		if sf.at == "" {
+			sf.at = at
+		}
+		if programs[f.Hash] > 0 {
+			programs[f.Hash]--
 			continue
 		}
-		s.need = append(s.need, f.Hash)
+		n := stagedName{filepath.Base(f.Name), f.Hash, at}
+		if !slices.ContainsFunc(s.names, func(o stagedName) bool { return o.name == n.name && o.hash == n.hash }) {
+			s.names = append(s.names, n)
+		}
+	}
+	for _, f := range files {
+		if s.files[f.Hash].at == "" && !slices.Contains(s.need, f.Hash) {
+			s.need = append(s.need, f.Hash)
+		}
 	}
 }
 
@@ -128,16 +158,19 @@ func (s *staging) store(m proto.FilePart) (done bool, err error) {
 
 // link has all files that are no programs stand in the job's directory by their
 // names, also those that are used where they are.
-func (s *staging) link(apps []proto.App) error {
-	for _, h := range s.order {
-		f := s.files[h]
-		if slices.ContainsFunc(apps, func(a proto.App) bool { return a.Staged == h }) || f.at != f.Path {
-			continue
-		}
+func (s *staging) link() error {
+	for _, n := range s.names {
 		if err := s.makeDir(); err != nil {
 			return err
 		}
-		if err := os.Symlink(f.at, filepath.Join(s.dir, filepath.Base(f.Name))); err != nil {
+		to, at := filepath.Join(s.dir, n.name), n.at
+		if at == "" {
+			at = s.files[n.hash].at
+		}
+		if at == to { // it was written there
+			continue
+		}
+		if err := os.Symlink(at, to); err != nil {
 			return err
 		}
 	}
@@ -158,13 +191,16 @@ func (s *staging) create(f *stagedFile) (err error) {
 	if err := s.makeDir(); err != nil {
 		return err
 	}
-	f.at = filepath.Join(s.dir, filepath.Base(f.Name))
-	if _, err := os.Lstat(f.at); err == nil { // another file of that name
+	name := filepath.Base(f.Name)
+	f.at = filepath.Join(s.dir, name)
+	_, err = os.Lstat(f.at)
+	named := func(n stagedName) bool { return n.name == name && n.hash != f.Hash }
+	if err == nil || slices.ContainsFunc(s.names, named) { // another file is of that name, or will be
 		sub := filepath.Join(s.dir, f.Hash[:12])
 		if err := os.Mkdir(sub, 0o700); err != nil {
 			return err
 		}
-		f.at = filepath.Join(sub, filepath.Base(f.Name))
+		f.at = filepath.Join(sub, name)
 	}
 	f.hash = sha256.New()
 	f.out, err = os.OpenFile(f.at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, os.FileMode(f.Mode).Perm()|0o400)

@@ -167,7 +167,7 @@ type Prepare struct {
 	Notify   bool     `json:"notify,omitempty"`   // a failed rank does not end the job: ranks get a channel for news
 	Grace    Duration `json:"grace"`
 	Segments bool     `json:"segments,omitempty"` // libfabric may leave segments in /dev/shm
-	Files    []File   `json:"files,omitempty"`
+	Files    []File   `json:"files,omitempty"`    // those that apps run first, one of each app with Staged
 }
 
 // App is a program of the job.
