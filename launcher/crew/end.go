@@ -242,7 +242,7 @@ func (c *Crew) emitEnded() {
 	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if rk.pid == 0 {
+		if !rk.exited { // it was never started
 			continue
 		}
 		m.Exits = append(m.Exits, rk.exit)

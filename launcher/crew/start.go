@@ -160,18 +160,24 @@ func (c *Crew) fork(i int, ends, news []int) error {
 			return &errStart{proto.ExitFailed, "pidfd_open: " + err.Error() + ": the kernel is older than Linux 5.4"}
 		}
 	}
-	c.mu.Lock()
-	rk.pid, rk.pidfd, rk.at = pid, pidfd, time.Now()
+	err = c.output.add(i, reads[0], reads[1])
+	c.mu.Lock() // control sees the rank with its events
+	if err == nil {
+		err = watch(c.ep, pidfd, i)
+	}
+	if err == nil {
+		rk.pid, rk.pidfd, rk.at = pid, pidfd, time.Now()
+	}
 	late := c.stop
 	c.mu.Unlock()
+	if err != nil {
+		_ = unix.Close(pidfd)
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		reap(pid, sweepLimit)
+		return &errStart{proto.ExitFailed, "epoll: " + err.Error()}
+	}
 	if late { // the job was ended while this one was being started
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
-	}
-	if err := c.output.add(i, reads[0], reads[1]); err != nil {
-		return &errStart{proto.ExitFailed, "epoll: " + err.Error()}
-	}
-	if err := watch(c.ep, pidfd, i); err != nil {
-		return &errStart{proto.ExitFailed, "epoll: " + err.Error()}
 	}
 	return nil
 }
