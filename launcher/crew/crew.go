@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -118,12 +117,11 @@ type started struct {
 // drained says that output.loop has ended.
 type drained struct{}
 
-// The indexes of epoll events that are no rank's pidfd; a control channel's is
-// ctlIndex minus its rank.
-const (
-	wakeIndex = -1
-	ctlIndex  = -2
-)
+// The indexes of epoll events that are no rank's pidfd.
+const wakeIndex = -1
+
+func ctlIndex(i int) int  { return -2 - 2*i } // of rank i's control channel
+func newsIndex(i int) int { return -3 - 2*i } // and of its channel for news
 
 const (
 	// reapEvery is how often children of ranks that have become ours are looked
@@ -199,10 +197,12 @@ func (c *Crew) control() {
 			switch index := int(events[i].Pad); {
 			case index == wakeIndex:
 				c.readInbox()
-			case index <= ctlIndex:
-				c.readControl(ctlIndex - index)
-			default:
+			case index >= 0:
 				c.rankEnded(index)
+			case index%2 == 0:
+				c.readControl((ctlIndex(0) - index) / 2)
+			default:
+				c.sendNews((newsIndex(0) - index) / 2)
 			}
 		}
 		c.tellState()
@@ -390,32 +390,5 @@ func (c *Crew) closeControl(i int) {
 		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil)
 		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil
-	}
-}
-
-// reply sends a line to a rank. A rank asks and then reads, so there is always
-// room; one that only asks is cut off.
-func (c *Crew) reply(i int, line []byte) { c.sendTo(i, &c.ranks[i].ctl, line) }
-
-// news tells the ranks here of those that have failed.
-func (c *Crew) news(m proto.News) {
-	line := wire.AppendNews(nil, m.Ranks, m.Reason)
-	for i := range c.ranks {
-		if !slices.Contains(m.Ranks, c.plan.Ranks[i].Rank) {
-			c.sendTo(i, &c.ranks[i].news, line)
-		}
-	}
-}
-
-func (c *Crew) sendTo(i int, fd *int, line []byte) {
-	for *fd >= 0 {
-		err := unix.Send(*fd, line, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if errors.Is(err, unix.EAGAIN) && fd == &c.ranks[i].ctl {
-			c.closeControl(i)
-		}
-		return // a rank that has gone is seen by its pidfd
 	}
 }

@@ -213,10 +213,7 @@ func (c *Crew) finish() {
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		c.closeControl(i)
-		if rk.news >= 0 {
-			_ = unix.Close(rk.news)
-			rk.news = -1
-		}
+		c.closeNews(i)
 		if rk.pidfd >= 0 {
 			_ = unix.Close(rk.pidfd)
 			rk.pidfd = -1

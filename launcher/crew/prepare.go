@@ -212,7 +212,7 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 		}
 		c.ranks[i].ctl = own
 		ends = append(ends, end)
-		if err := watch(c.ep, own, ctlIndex-i); err != nil {
+		if err := watch(c.ep, own, ctlIndex(i)); err != nil {
 			return ends, news, fmt.Errorf("epoll: %w", err)
 		}
 		if c.job.Notify {

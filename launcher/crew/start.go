@@ -34,6 +34,7 @@ type rank struct {
 	ctl    int    // our end of its control channel; -1: closed
 	news   int    // our end of its channel for news; -1: it has none
 	in     []byte // from ctl, not yet a whole line
+	unsent []byte // for news, which was full; not empty: epoll tells when it is not
 	exited bool
 	wanted bool // it has called Abort
 	status status
