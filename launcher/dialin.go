@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +79,7 @@ func (d *dialIn) begin(ctx context.Context) {
 			d.conns[name] = conn
 			d.came.Broadcast()
 			d.mu.Unlock()
+			d.listener.Log(fmt.Sprintf("the agent on %s has come, pid %d", name, conn.Peer().PID))
 		}
 	}()
 }
@@ -196,6 +196,9 @@ func (r *run) gatherDialled(ctx context.Context) error {
 		return len(came) >= want
 	})
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && !r.deadline.IsZero() && !time.Now().Before(r.deadline):
+		return &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while it waited for %s, of which %d had come",
+			j.Timeout, plural(want, "agent"), len(came))}
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%d of %s came within %v%s", len(came), plural(want, "agent"), patience, missing(named, came)+d.surplus())
 	case err != nil:
@@ -242,6 +245,10 @@ func (d *dialIn) surplus() string {
 	return "; several call themselves " + strings.Join(firstFew(slices.Sorted(maps.Keys(d.twice))), ", ")
 }
 
+// slurmPatience is for how long agents that srun starts are waited for, unless the user
+// says it: Slurm may have to end other steps, and gorun is copied to the nodes.
+const slurmPatience = time.Minute
+
 // gatherSlurm has srun start agents on the nodes of the allocation; the tree waits for
 // them to come.
 func (r *run) gatherSlurm() error {
@@ -273,14 +280,17 @@ func (r *run) gatherSlurm() error {
 		srun.Log = r.tell
 	}
 	if srun.Agent == "" { // whether the nodes have this gorun at its path nobody knows
-		srun.CopyTo = os.TempDir()
+		srun.CopyTo = "/tmp"
 	}
 	if d.step, err = srun.Start(); err != nil {
 		_ = d.listener.Close()
 		return err
 	}
 	d.listener.Cause = d.step.CauseOf
-	r.reach = &reach{dialIn: d, patience: r.job.ConnectTimeout}
+	r.reach = &reach{dialIn: d, patience: slurmPatience}
+	if _, said := r.job.Source["launcher.connect_timeout"]; said {
+		r.reach.patience = r.job.ConnectTimeout
+	}
 	d.begin(ctx)
 	sctx, cancel := d.step.Context(ctx)
 	context.AfterFunc(sctx, func() { // with srun, or with the run

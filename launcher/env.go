@@ -40,7 +40,9 @@ func appEnv(j *job.Job, app job.App, base []string) []string {
 			own = append(own, v.Name+"="+v.Value)
 		}
 	}
-	return slices.DeleteFunc(crew.MergeEnv(base, own), crew.ForeignEnv)
+	return slices.DeleteFunc(crew.MergeEnv(base, own), func(kv string) bool {
+		return crew.ForeignEnv(kv) || strings.HasPrefix(kv, envAllocated+"=")
+	})
 }
 
 // withoutEnv drops a variable.

@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -182,8 +181,9 @@ func exitCode(e proto.Exit) int {
 	return e.Code
 }
 
-// earlyDelay is for the news that all ranks have ended.
-const earlyDelay = 100 * time.Millisecond
+// earlyDelay is for the news that all ranks have ended, of which hosts tell within
+// that time where Ended has to wait for output.
+const earlyDelay = 300 * time.Millisecond
 
 // deserted is a rank that left without Finalize while ranks on other hosts run.
 type deserted struct {
@@ -238,8 +238,13 @@ func (r *run) elsewhere(rank int) bool {
 
 // earlier says whether a rank ended before the one that the job has failed of, whose
 // host may just have been faster to tell. Clocks count that are known to be right:
-// those by which a rank was started between Start and Started.
+// those by which a rank was started between Start and Started, where these are less
+// than maxSkew apart.
 func (r *run) earlier(e proto.Exit) bool {
+	const maxSkew = time.Second
+	if r.startDone.Sub(r.startSent) > maxSkew {
+		return false
+	}
 	first := &r.ranks[r.first.rank]
 	for _, at := range []time.Time{first.started, r.ranks[e.Rank].started} {
 		if r.startDone.IsZero() || at.Before(r.startSent) || at.After(r.startDone) {
@@ -288,7 +293,9 @@ func (r *run) hostsLost(m proto.Lost) {
 			continue
 		}
 		h.state, h.cause = hostLost, m.Cause
-		r.lost[h.Name] = m.Cause
+		if i == first { // those behind it are perhaps well, and may be tried again
+			r.lost[h.Name] = m.Cause
+		}
 		if i < len(r.plans) {
 			for _, rk := range r.plans[i].Ranks {
 				ranks = append(ranks, rk.Rank)
@@ -320,34 +327,90 @@ func (r *run) hostsLost(m proto.Lost) {
 	r.fail(c, f, proto.ExitFailed)
 }
 
+// states is what hosts have told of themselves, and what follows for all.
+type states struct {
+	of      map[int]proto.State
+	begun   int         // hosts with a rank that lives and has called Init
+	gone    int         // hosts without a rank that lives
+	waiting map[int]int // hosts in which a rank waits, by its fence
+	left    map[int]int // a rank that has ended and is in no fence, by host
+	absent  map[int]int // a rank that has ended and never called Init, by host
+}
+
+func newStates() states {
+	return states{of: make(map[int]proto.State), waiting: make(map[int]int), left: make(map[int]int), absent: make(map[int]int)}
+}
+
+// note takes the newest state of a host.
+func (t *states) note(s proto.State) {
+	t.count(t.of[s.Index], -1)
+	t.of[s.Index] = s
+	t.count(s, 1)
+	delete(t.left, s.Index)
+	delete(t.absent, s.Index)
+	if s.Left >= 0 {
+		t.left[s.Index] = s.Left
+	}
+	if s.Absent >= 0 {
+		t.absent[s.Index] = s.Absent
+	}
+}
+
+func (t *states) count(s proto.State, n int) {
+	if s.Begun {
+		t.begun += n
+	}
+	if s.Gone {
+		t.gone += n
+	}
+	if s.Waiting > 0 {
+		if t.waiting[s.Waiting] += n; t.waiting[s.Waiting] == 0 {
+			delete(t.waiting, s.Waiting)
+		}
+	}
+}
+
+// awaits says whether a rank waits in a fence that has not been let go.
+func (t *states) awaits(released int) bool {
+	for fence := range t.waiting { // two at most
+		if fence > released {
+			return true
+		}
+	}
+	return false
+}
+
+// lowest is the lowest of ranks, by host.
+func lowest(list map[int]int) int {
+	rank := -1
+	for _, r := range list {
+		if rank < 0 || r < rank {
+			rank = r
+		}
+	}
+	return rank
+}
+
 // judgeState ends a job in which ranks wait for others that will never come. When
-// the first host tells of its state, all are asked for theirs.
+// the first host tells of its state, all are asked for theirs. A job that goes on
+// without failed ranks does not hang because of them.
 func (r *run) judgeState(s proto.State) {
-	if len(r.states) == 0 && !s.Gone {
+	if len(r.states.of) == 0 && !s.Gone && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
-	r.states[s.Index] = s
+	r.states.note(s)
 	if r.verdict != nil || r.job.OnFailure == job.FailNotify {
 		return
 	}
-	waits, begun := false, false
-	for _, s := range r.states {
-		waits = waits || s.Waiting > r.released
-		begun = begun || s.Begun
+	rank, why := -1, ""
+	switch {
+	case r.states.begun > 0 && len(r.states.absent) > 0:
+		rank, why = lowest(r.states.absent), "ended without Init, which other ranks have called"
+	case len(r.states.left) > 0 && r.states.awaits(r.released):
+		rank, why = lowest(r.states.left), "ended while other ranks wait for it in a fence"
 	}
-	for _, i := range slices.Sorted(maps.Keys(r.states)) {
-		s := r.states[i]
-		rank, why := -1, ""
-		switch {
-		case begun && s.Absent >= 0:
-			rank, why = s.Absent, "ended without Init, which other ranks have called"
-		case waits && s.Left >= 0:
-			rank, why = s.Left, "ended while other ranks wait for it in a fence"
-		}
-		if rank >= 0 && rank < len(r.ranks) {
-			r.fail(cause{rank: rank, host: r.ranks[rank].host}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
-			return
-		}
+	if rank >= 0 && rank < len(r.ranks) {
+		r.fail(cause{rank: rank, host: r.ranks[rank].host}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
 	}
 }
 

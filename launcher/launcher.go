@@ -22,6 +22,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -84,6 +85,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	s.signals, stopSignals = catchSignals()
 	defer stopSignals()
 	s.out = newWriter(stdio.Out, stdio.Err, j.OutputDir)
+	s.inputAt = inputAt(stdio.In)
 	id := bootstrap.NewJobID()
 	s.watchdog = crew.StartWatchdog(id)
 	restore := crew.BecomeReaper()
@@ -105,7 +107,10 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		if !s.again(r, v) {
 			break
 		}
-		v, id = nil, bootstrap.NewJobID()
+		if v = s.pause(); v != nil {
+			break
+		}
+		id = bootstrap.NewJobID()
 		s.watchdog.Job(id)
 	}
 	return s.end(v)
@@ -126,7 +131,8 @@ type session struct {
 	dir      string // of built programs; "": none
 	report   report
 	epoch    int
-	hurried  bool // nobody will wait for output that is not read
+	hurried  bool  // nobody will wait for output that is not read
+	inputAt  int64 // where standard input stood at first; -1: it is no file
 
 	failed map[string]string // hosts that are left out, and why
 }
@@ -199,12 +205,53 @@ func (s *session) again(r *run, v *verdict) bool {
 		s.failed[host] = cause
 	}
 	s.epoch++
+	if s.stdio.In != nil && j.Stdin != job.StdinNone && s.epoch == 1 && isPipe(s.stdio.In) {
+		s.tell("note: standard input is a pipe: what has been read of it is not read again")
+	}
 	line := fmt.Sprintf("starting again: restart %d of at most %d", s.epoch, j.MaxRestarts)
 	if n := len(s.failed); n > 0 {
 		line += fmt.Sprintf(", without %s", plural(n, "host"))
 	}
 	s.tell(line)
 	return true
+}
+
+// restartPause is what a job waits before it begins anew for the first time; then it
+// doubles, up to maxPause. What has failed at once would do so again.
+const (
+	restartPause = 100 * time.Millisecond
+	maxPause     = 10 * time.Second
+)
+
+// pause waits before the job begins anew; it returns why it does not.
+func (s *session) pause() *verdict {
+	ctx, stop := buildContext(s.ctx, s.signals)
+	wait := min(restartPause<<min(s.epoch-1, 20), maxPause)
+	if !s.deadline.IsZero() {
+		wait = min(wait, time.Until(s.deadline))
+	}
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+	if sig := stop(); sig != 0 {
+		return s.refuse(endedEarly(sig))
+	}
+	if s.ctx.Err() != nil {
+		return s.refuse(context.Cause(s.ctx))
+	}
+	return s.rewind()
+}
+
+// rewind has the input begin again where it began, so that each start reads the same.
+func (s *session) rewind() *verdict {
+	if s.stdio.In == nil || s.job.Stdin == job.StdinNone || s.inputAt < 0 {
+		return nil
+	}
+	if _, err := s.stdio.In.Seek(s.inputAt, io.SeekStart); err != nil {
+		return s.refuse(fmt.Errorf("standard input: %w", err))
+	}
+	return nil
 }
 
 // end brings the output to its end and makes the result.
@@ -216,7 +263,13 @@ func (s *session) end(v *verdict) Result {
 		s.tellFailure(v)
 	}
 	s.out.finish()
-	s.drain()
+	if code := s.drain(); code != 0 && res.Failure == nil {
+		res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: "nobody has read all that the ranks wrote"}}
+		s.lastLine(res.Failure.Reason)
+	}
+	if v != nil && !s.out.drained() { // it was not told
+		s.lastLine(res.Failure.Error())
+	}
 	if s.out.drained() && res.Failure == nil {
 		if err := s.out.lost(); err != nil {
 			f := &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "output of the ranks is lost: " + err.Error()}
@@ -242,20 +295,54 @@ func (s *session) end(v *verdict) Result {
 const drainLimit = time.Second
 
 // drain waits until the output is written. Whoever reads it may take his time,
-// unless the job ran into its timeout, or the user says ^C now.
-func (s *session) drain() {
+// unless the job runs into its timeout, or a signal asks it to end now; then what has
+// been written by drainLimit is all there will be. It returns the exit code of a job
+// that had ended well until then.
+func (s *session) drain() (code int) {
+	var deadline <-chan time.Time
+	if !s.deadline.IsZero() {
+		t := time.NewTimer(time.Until(s.deadline))
+		defer t.Stop()
+		deadline = t.C
+	}
 	for !s.hurried {
 		select {
 		case <-s.out.done:
-			return
+			return 0
 		case sig := <-s.signals:
-			s.hurried = sig == syscall.SIGINT
+			if n, ok := sig.(syscall.Signal); ok && asksToEnd(n) {
+				s.hurried, code = true, proto.ExitSignalFloor+int(n)
+			}
+		case <-deadline:
+			s.hurried, code = true, proto.ExitTimeout
 		}
 	}
 	select {
 	case <-s.out.done:
+		return 0
 	case <-time.After(drainLimit):
+		return code
 	}
+}
+
+func isPipe(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0
+}
+
+// inputAt is where a regular file stands; -1: it is none.
+func inputAt(f *os.File) int64 {
+	if f == nil {
+		return -1
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return -1
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return -1
+	}
+	return at
 }
 
 func hostname() string {
@@ -266,5 +353,11 @@ func hostname() string {
 	return name
 }
 
-// suspend does to this process what ^Z means.
-func suspend() { _ = unix.Kill(os.Getpid(), unix.SIGSTOP) } // returns when the shell lets us go on
+// suspend does to this process what ^Z means, and returns when the shell lets it go
+// on. The signal is for this thread: where another took it, this one would run on for
+// a while, and tell the hosts that the job goes on.
+func suspend() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+}

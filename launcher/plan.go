@@ -200,7 +200,7 @@ func (r *run) addresses(m *proto.Prepare) {
 		}
 		nodes[i] = number[h]
 	}
-	m.Card.Nodes = bootstrap.Runs(nodes)
+	m.Card.Nodes, r.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
 	if namesInterface(params) || len(used) == 1 && m.Memory {
 		return
@@ -328,8 +328,8 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 		return
 	}
 	for _, p := range m.Ports {
-		if p.Index < 0 || p.Index >= len(r.plans) || len(p.Ports) != len(r.plans[p.Index].Ranks) {
-			r.refuseWith(errors.New(r.nameOf(p.Index) + ": made no sense of its ports"))
+		if p.Index < 0 || p.Index >= len(r.plans) || !canListen(&r.plans[p.Index], p.Ports) {
+			r.refuseWith(errors.New(r.nameOf(p.Index) + ": its agent tells of ports that cannot be"))
 			return
 		}
 	}
@@ -341,6 +341,12 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	}
 	r.phase, r.pending = phaseStaging, start
 	r.stage(m.Need)
+}
+
+// canListen says whether a host's ranks can have these ports.
+func canListen(p *proto.Plan, ports []int) bool {
+	return p.Address != "" && len(ports) == len(p.Ranks) &&
+		!slices.ContainsFunc(ports, func(port int) bool { return port < 1 || port > 65535 })
 }
 
 // addrs is the address of each rank where not all have the ports that everybody

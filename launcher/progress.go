@@ -32,7 +32,7 @@ func (p *progress) begin(err any) {
 	if !ok {
 		return
 	}
-	if _, e := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); e != nil || os.Getenv("TERM") == "dumb" {
+	if !isTerminal(f) || os.Getenv("TERM") == "dumb" {
 		return
 	}
 	t := time.NewTicker(progressEvery)
@@ -92,4 +92,9 @@ func (r *run) quiet() {
 // say writes to the terminal what is no line.
 func (r *run) say(text string) {
 	r.out.put(proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(text)}, nil)
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }

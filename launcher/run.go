@@ -40,11 +40,12 @@ type run struct {
 	phase     phase
 	ranks     []rank
 	plans     []proto.Plan
+	used      int // hosts that have ranks
 	prep      *proto.Prepare
 	startSent time.Time // when the hosts were told to start the ranks, by the clock here
 	startDone time.Time // when they had; zero: not yet
 	released  int       // the last fence that was let go
-	states    map[int]proto.State
+	states    states
 	names     map[string]string // services that ranks have published
 	stdin     *stdin            // for hosts that do not read it themselves; nil: it goes nowhere
 	lost      map[string]string // hosts that do not answer any more, and why
@@ -97,7 +98,7 @@ type rank struct {
 func newRun(s *session, id string) *run {
 	return &run{
 		session: s, id: id, began: time.Now(), mail: mailbox{wake: make(chan struct{}, 1)},
-		states: make(map[int]proto.State), names: make(map[string]string),
+		states: newStates(), names: make(map[string]string),
 		lost: make(map[string]string), tails: make(map[int][]string), first: cause{rank: -1},
 	}
 }
@@ -299,10 +300,8 @@ func (r *run) allGone() bool {
 	if r.killed {
 		return true
 	}
-	for _, p := range r.plans {
-		if len(p.Ranks) > 0 && !r.states[p.Index].Gone {
-			return false
-		}
+	if r.states.gone < r.used {
+		return false
 	}
 	return r.phase >= phaseRunning
 }
@@ -347,7 +346,9 @@ func (r *run) handle(m any) {
 	case unread:
 		r.stopOutput(m)
 	case deserted:
-		r.fail(m.cause, m.Failure, proto.ExitFailed)
+		if !r.allGone() {
+			r.fail(m.cause, m.Failure, proto.ExitFailed)
+		}
 	case proto.Aborted:
 		r.aborted(m)
 	case proto.Exited:
@@ -413,16 +414,14 @@ func (r *run) signal(s syscall.Signal) {
 	r.node.Do(proto.Signal{Signal: int(s)})
 }
 
-// suspendDelay is for the hosts to hear of a suspension.
-const suspendDelay = 50 * time.Millisecond
+// suspendLimit is for how long a suspension waits until the hosts are told of it.
+const suspendLimit = time.Second
 
 // suspend does what ^Z means: the ranks are in process groups of their own,
 // which the terminal does not stop.
 func (r *run) suspend() {
 	r.node.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
-	if !r.alone() {
-		time.Sleep(suspendDelay)
-	}
+	r.node.Flush(suspendLimit)
 	suspend()
 	r.node.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 }

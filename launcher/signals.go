@@ -14,12 +14,13 @@ var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
 }
 
-// catchSignals begins to catch; a job under nohup goes on ignoring HUP. PIPE is
+// catchSignals begins to catch; a job under nohup goes on ignoring HUP, and one that a
+// script has put into the background INT and QUIT. PIPE is
 // caught so that a write whose reader has gone fails, and does not end gorun.
 func catchSignals() (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 64)
 	for _, s := range caught {
-		if s == syscall.SIGHUP && signal.Ignored(s) {
+		if signal.Ignored(s) {
 			continue
 		}
 		signal.Notify(c, s)
@@ -48,10 +49,14 @@ func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Cont
 		for {
 			select {
 			case s := <-signals:
-				if sig, ok := s.(syscall.Signal); ok && asksToEnd(sig) {
+				sig, ok := s.(syscall.Signal)
+				switch {
+				case ok && asksToEnd(sig):
 					got <- sig
 					cancel()
 					return
+				case sig == syscall.SIGTSTP:
+					suspend()
 				}
 			case <-ctx.Done():
 				return

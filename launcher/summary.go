@@ -16,10 +16,20 @@ func (s *session) tell(line string) {
 	s.out.say("gorun: " + line + "\n")
 }
 
-// lastLine is tell when the writer has ended.
+// lastLine is tell when the writer has ended, or writes what nobody reads; it does not
+// wait for who does not read stderr either.
 func (s *session) lastLine(line string) {
-	if s.stdio.Err != nil {
+	if s.stdio.Err == nil || !s.out.drained() && s.out.one() {
+		return
+	}
+	done := make(chan struct{})
+	go func() { // ends with the write
+		defer close(done)
 		_, _ = io.WriteString(s.stdio.Err, "gorun: "+line+"\n")
+	}()
+	select {
+	case <-done:
+	case <-time.After(drainLimit):
 	}
 }
 

@@ -1,0 +1,104 @@
+package launcher
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// TestTimeoutWhileOutputIsNotRead: the ranks have ended well, and the job has not.
+func TestTimeoutWhileOutputIsNotRead(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	j := testJob(1, "-c", "head -c 200000 /dev/zero")
+	j.Apps[0].Program, j.Timeout = "sh", 300*time.Millisecond
+	var stderr strings.Builder
+	res := Run(t.Context(), j, Stdio{Out: w, Err: &stderr})
+	require.Equal(t, proto.ExitTimeout, res.ExitCode, stderr.String())
+	require.NoError(t, r.Close())
+	require.NoError(t, w.Close())
+	require.Eventually(t, func() bool { return strings.HasPrefix(stderr.String(), "gorun: ") }, 10*time.Second, time.Millisecond)
+}
+
+// TestEachStartReadsTheSameInput where that is a file.
+func TestEachStartReadsTheSameInput(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "in")
+	require.NoError(t, os.WriteFile(name, []byte("skipped\none\ntwo\n"), 0o600))
+	in, err := os.Open(name)
+	require.NoError(t, err)
+	defer in.Close()
+	_, err = in.Seek(8, io.SeekStart)
+	require.NoError(t, err)
+	j := testJob(1, "-c", `cat; exit $((1-$WEFT_EPOCH))`)
+	j.Apps[0].Program, j.OnFailure, j.MaxRestarts, j.Stdin = "sh", job.FailRestart, 1, job.StdinRank0
+	var out, stderr strings.Builder
+	res := Run(t.Context(), j, Stdio{In: in, Out: &out, Err: &stderr})
+	require.Zero(t, res.ExitCode, stderr.String())
+	require.Equal(t, "one\ntwo\none\ntwo\n", out.String())
+	require.Contains(t, stderr.String(), "gorun: starting again: restart 1 of at most 1\n")
+}
+
+// TestOneHostOfSeveralThatAreLostIsLeftOut: those behind it may be well.
+func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
+	r := testRun(3)
+	r.hostsLost(proto.Lost{First: 1, Count: 2, Cause: "h1: no sign of life for 5s"})
+	require.Equal(t, map[string]string{"h1": "h1: no sign of life for 5s"}, r.lost)
+	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.verdict.Reason)
+}
+
+// TestPortsThatCannotBe come from an agent that makes no sense.
+func TestPortsThatCannotBe(t *testing.T) {
+	for _, ports := range [][]int{{1, 2}, {0}, {-1}, {65536}, {70000, 1}} {
+		require.False(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
+	}
+	require.False(t, canListen(&proto.Plan{Ranks: make([]proto.Rank, 1)}, []int{4000}))
+	require.True(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
+}
+
+// testRun is a run of a rank on each of n hosts that is being prepared.
+func testRun(n int) *run {
+	s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: n}}}, programs: make([]program, 1), host: "h0", out: newWriter(nil, nil, "")}
+	s.out.finish()
+	r := newRun(s, "id")
+	r.phase, r.ranks, r.plans, r.used = phasePreparing, make([]rank, n), make([]proto.Plan, n), n
+	for i := range n {
+		r.hosts = append(r.hosts, host{Host: hosts.Host{Name: "h" + string(rune('0'+i))}, state: hostUp})
+		r.ranks[i].host = i
+		r.plans[i] = proto.Plan{Index: i, Ranks: []proto.Rank{{Rank: i}}}
+	}
+	return r
+}
+
+// TestStates: what hosts say of themselves is told of once all know enough.
+func TestStates(t *testing.T) {
+	r := testRun(3)
+	r.states.of[9] = proto.State{Left: -1, Absent: -1} // Watch has been said
+	say := func(index, waiting int, begun bool, left, absent int) {
+		r.judgeState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
+	}
+	say(0, 0, true, -1, -1)
+	say(1, 1, true, -1, -1)
+	r.released = 1
+	say(2, 0, true, 2, -1)
+	require.Nil(t, r.verdict, "who waited in fence 1 does so no more")
+	say(1, 0, true, -1, -1)
+	say(0, 2, true, -1, -1)
+	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.verdict.Error())
+
+	r = testRun(2)
+	r.states.of[9] = proto.State{Left: -1, Absent: -1}
+	say(0, 0, false, 0, 0)
+	require.Nil(t, r.verdict)
+	say(1, 0, true, -1, -1)
+	require.Equal(t, "ended without Init, which other ranks have called", r.verdict.Reason)
+}
