@@ -104,6 +104,7 @@ type link struct {
 	bulk   []*frame
 	files  int  // bytes of FilePart in bulk
 	beat   bool // a Beat is due
+	busy   bool // something is being written
 	mute   bool // a write has failed; what has come before the stream's end can be read still
 	err    error
 	timer  *time.Timer
@@ -327,6 +328,7 @@ func (l *link) put(buf []byte) error {
 func (l *link) next() (batch []*frame, beat, ok bool) {
 	for {
 		l.mu.Lock()
+		l.busy = false
 		if l.err != nil {
 			l.mu.Unlock()
 			return nil, false, false
@@ -346,12 +348,20 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 			}
 		}
 		beat, l.beat = l.beat && len(batch) == 0 && !l.mute, false
+		l.busy = len(batch) > 0
 		l.mu.Unlock()
 		if len(batch) > 0 || beat {
 			return batch, beat, true
 		}
 		<-l.wake
 	}
+}
+
+// flushed says whether nothing urgent waits, or is being written.
+func (l *link) flushed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil || len(l.urgent) == 0 && !l.busy
 }
 
 // written accounts for a batch. After an error the reader finds the stream's end,

@@ -169,6 +169,37 @@ func (n *Node) Stats() Stats {
 	return Stats{c.in.Load(), c.out.Load(), c.bytesIn.Load(), c.bytesOut.Load(), c.peak.Load()}
 }
 
+// Flush waits until what Do has taken for the children is written, where it is urgent,
+// but not longer than limit.
+func (n *Node) Flush(limit time.Duration) {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		flushed := make(chan bool, 1)
+		n.post(func() {
+			all := true
+			for _, m := range n.members {
+				all = all && (m.link == nil || m.link.flushed())
+			}
+			flushed <- all
+		})
+		select {
+		case all := <-flushed:
+			if all {
+				return
+			}
+		case <-late.C:
+			return
+		case <-n.done:
+			return
+		}
+		time.Sleep(flushPause)
+	}
+}
+
+// flushPause is the time after which Flush looks again.
+const flushPause = time.Millisecond
+
 // post has loop run f. It does not block; after the end it does nothing.
 func (n *Node) post(f func()) {
 	n.mu.Lock()
