@@ -66,10 +66,11 @@ func TestBadInput(t *testing.T) {
 		{"rankfile of an unknown host", 2, q(unknown) + ":2:.*w0n99.*", []string{"-host", one + "," + two, "-rankfile", unknown, "true"}},
 		{"name that is an option", 2, "-host: .*\n" + usage[:len(usage)-1], []string{"-host", "-oProxyCommand=x", "true"}},
 		{"port in -host", 2, "-host: .*\n" + usage[:len(usage)-1], []string{"-host", "root@" + one + ":1:2", "true"}},
-		{"local launcher", 2, "-launcher local: " + one + " is another host", []string{"-launcher", "local", "-host", one, "true"}},
+		{"local launcher", 2, "-launcher: expected auto or ssh .*\"" + one + "\", found local\n" + usage[:len(usage)-1], []string{"-launcher", "local", "-host", one, "true"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+			b := b.with(t)
 			args := test.args
 			if args[0] != "-ssh" {
 				args = append([]string{"-ssh", b.SSH()}, args...)
@@ -103,10 +104,10 @@ func TestPort(t *testing.T) {
 // TestSeveralBadHosts tells of each host in a line of its own.
 func TestSeveralBadHosts(t *testing.T) {
 	b := hosts(t)
-	r := run.Gorun(t, "-ssh", b.SSH(), "-host", strings.Join([]string{b.name(1), "no-such-host", b.name(2), b.Unused()}, ","), "-radix", "2", "-connect-timeout", "4s", "true")
+	r := run.Gorun(t, "-ssh", b.SSH(), "-host", strings.Join([]string{b.name(1), "no-such-host", b.name(2), b.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "1s", "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, `\Agorun: no-such-host: .*\ngorun: `+b.Unused()+`: .*\n\z`, r.Stderr)
-	for name, state := range map[string]string{b.name(1): "up", "no-such-host": "failed", b.name(2): "up", b.Unused(): "failed"} {
+	require.Regexp(t, `\Agorun: no-such-host: .*\ngorun: `+b.BlackHole()+`: .*\n\z`, r.Stderr)
+	for name, state := range map[string]string{b.name(1): "up", "no-such-host": "failed", b.name(2): "up", b.BlackHole(): "failed"} {
 		require.Equal(t, state, r.Report.Runs[0].Host(t, name).State, name)
 	}
 }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -32,6 +34,8 @@ func TestRankFails(t *testing.T) {
 	} {
 		for _, radix := range []string{"64", "1"} {
 			t.Run(strings.Join(test.act, " ")+" radix "+radix, func(t *testing.T) {
+				t.Parallel()
+				b := b.with(t)
 				args := append([]string{"-radix", radix, "-np", "6", run.Rank()}, test.act...)
 				r := b.on("1:2,2:2,3:2", args...).Run(t)
 				require.Equal(t, test.code, r.Code, r.Stderr)
@@ -222,12 +226,12 @@ func TestCut(t *testing.T) {
 		cut   []int
 		says  []string
 	}{
-		{"leaf", "64", []int{3}, []string{b.name(3) + ": no sign of life for 1s"}},
 		{"deep", "1", []int{4}, []string{b.name(4) + ": no sign of life for 1s"}},
 		{"inner", "1", []int{2}, []string{b.name(2) + ": no sign of life for 1s; 2 hosts behind it cannot be reached any more either"}},
 		{"two at once", "64", []int{2, 4}, []string{"w.*n[24]: no sign of life for 1s"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			b := b.with(t)
 			p := b.waiting(t, "1:2,2:2,3:2,4:2", 8, "-radix", test.radix, "-heartbeat", "1s")
 			for _, k := range test.cut {
 				b.Hosts()[k-1].Cut()
@@ -251,18 +255,22 @@ func TestCut(t *testing.T) {
 // TestCutEarly cuts a host off before its ranks are started.
 func TestCutEarly(t *testing.T) {
 	b := hosts(t)
-	// Its agent is up when it is lost, while another host does not answer.
-	p := run.Command{Args: []string{"-v", "-ssh", b.SSH(), "-host", b.name(1) + "," + b.name(2) + "," + b.BlackHole(),
-		"-heartbeat", "500ms", "-connect-timeout", "3s", "-map-by", "node", "-np", "3", "sleep", "1000"}}.Start(t)
+	// Its agent is up when it is lost, while another host is still to answer.
+	flag := filepath.Join(t.TempDir(), "flag")
+	ssh := filepath.Join(t.TempDir(), "ssh")
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", b.name(3), flag, b.SSH())
+	require.NoError(t, os.WriteFile(ssh, []byte(script), 0o755))
+	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", b.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "3s", "-np", "3", "sleep", "1000"}}.Start(t)
 	p.AwaitStderr(2, "the agent is process")
 	b.Hosts()[1].Cut()
+	b.gone(2)
+	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	r := p.Wait()
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Contains(t, r.Stderr, "gorun: "+b.name(2)+": ")
+	require.Contains(t, r.Stderr, "gorun: "+b.name(2)+": no sign of life for 500ms")
 	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, b.name(2)).State)
-	b.gone(2)
 
 	// It does not answer at all.
-	r = b.on("1:1,2:1", "-connect-timeout", "2s", "-np", "2", "true").Run(t)
+	r = b.on("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
 	told(t, r, b.name(2)+": .*")
 }

@@ -29,6 +29,9 @@ func hosts(t *testing.T) *bed {
 	return &bed{c, t}
 }
 
+// with is the hosts for a subtest.
+func (b *bed) with(t *testing.T) *bed { return &bed{b.Cluster, t} }
+
 // on is a gorun for the hosts of a list, as "1:2,2", where numbers stand for names.
 func (b *bed) on(list string, args ...string) run.Command {
 	return run.Command{Args: append([]string{"-ssh", b.SSH(), "-host", b.list(list)}, args...)}

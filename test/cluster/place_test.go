@@ -65,6 +65,8 @@ func TestPlacement(t *testing.T) {
 		{"1", []string{"-np", "2"}, "1 1", ""}, // alone, but another than this
 	} {
 		t.Run(test.hosts+" "+strings.Join(test.args, " "), func(t *testing.T) {
+			t.Parallel()
+			b := b.with(t)
 			args := append([]string{"-ssh", b.SSH()}, test.args...)
 			if test.hosts != "" {
 				args = append(args, "-host", b.list(test.hosts))
@@ -95,6 +97,8 @@ func TestNames(t *testing.T) {
 		prefix + "[2-3]:1," + b.name(4): "2 3 4",
 	} {
 		t.Run(list, func(t *testing.T) {
+			t.Parallel()
+			b := b.with(t)
 			r := run.Gorun(t, append([]string{"-ssh", b.SSH(), "-host", list, "-np", "3"}, whereami...)...)
 			require.Zero(t, r.Code, r.Stderr)
 			require.Equal(t, want, b.where(r.Stdout))

@@ -33,6 +33,8 @@ func TestTransports(t *testing.T) {
 		{[]string{"-radix", "1"}, []string{"2 hosts up after|3 hosts up after"}},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			t.Parallel()
+			b := b.with(t)
 			r := b.on("1:2,2:3,3:1", append(append([]string{"-v", "-np", "6"}, test.args...), run.Rank(), "work")...).Run(t)
 			require.Zero(t, r.Code, r.Stderr)
 			assert.Equal(t, 6, strings.Count(r.Stdout, "worked\n"), r.Stdout)

@@ -41,6 +41,8 @@ func TestSignals(t *testing.T) {
 		{"quit", syscall.SIGQUIT, trapping("QUIT", "echo heard; exit 0"), 0, 6, `^$`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := b.with(t)
 			p := b.on("1:2,2:2,3:2", append([]string{"-radix", "2", "-np", "6"}, test.rank...)...).Start(t)
 			p.AwaitStdout(6, "up\n")
 			p.Signal(test.signal)
@@ -113,12 +115,15 @@ func TestSuspend(t *testing.T) {
 	time.Sleep(4 * heartbeat) // it is this that the job must survive
 	require.True(t, p.Running())
 	for _, pid := range pids {
-		require.Equal(t, "T", state(pid), "process %d", pid)
+		if s := state(pid); s != "T" {
+			p.Signal(syscall.SIGCONT)
+			t.Fatalf("process %d of %v is %q and not stopped: %s", pid, pids, s, p.Wait().Stderr)
+		}
 	}
 	p.Signal(syscall.SIGCONT)
 	beats := strings.Count(p.Stdout(), "beat\n")
-	p.AwaitStdout(beats+100, "beat\n") // from all ranks, since each writes one in 20 ms
-	time.Sleep(2 * heartbeat)          // whoever counts silence from before would see it by now
+	p.AwaitStdout(beats+30, "beat\n") // from all ranks, since each writes one in 20 ms
+	time.Sleep(2 * heartbeat)         // whoever counts silence from before would see it by now
 	require.True(t, p.Running())
 	for _, pid := range pids {
 		require.NotEqual(t, "T", state(pid), "process %d", pid)
