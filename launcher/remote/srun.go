@@ -53,6 +53,7 @@ type Srun struct {
 // Step is an srun that runs.
 type Step struct {
 	child  *child
+	agents int
 	words  srunWords
 	read   chan struct{} // its stdout has been read
 	failed chan struct{} // nil: nobody wants to know; closed when an agent has ended badly
@@ -78,7 +79,7 @@ func (s *Srun) Start() (*Step, error) {
 	if len(s.Nodes) == 0 {
 		return nil, errors.New("srun: no nodes")
 	}
-	st := &Step{read: make(chan struct{})}
+	st := &Step{agents: len(s.Nodes), read: make(chan struct{})}
 	if !s.Patient {
 		st.failed = make(chan struct{})
 	}
@@ -182,11 +183,18 @@ func (st *Step) CauseOf(node string) error {
 	return fmt.Errorf("srun has ended (%s), and the agents with it", st.child.state)
 }
 
-// Cancelled is what Slurm says where it has ended the step, and not gorun: by scancel,
-// at the limit of time, or because of a node; else "".
+// Cancelled is what is said of it where Slurm has ended the step, and not gorun: by
+// scancel, at the limit of time, or because of a node; else "". What Slurm says of it
+// goes the way of the agents' output, and may be lost with them.
 func (st *Step) Cancelled() string {
-	if words := st.words.best(true, ""); isCancelled(words) {
+	words := st.words.best(true, "")
+	if isCancelled(words) || strings.HasPrefix(words, taskPrefix) && strings.HasSuffix(words, " has expired") {
 		return words
+	}
+	st.words.mu.Lock()
+	defer st.words.mu.Unlock()
+	if st.words.asked == st.agents {
+		return "every agent got SIGTERM"
 	}
 	return ""
 }
@@ -212,6 +220,7 @@ type srunWords struct {
 	mu    sync.Mutex
 	line  string
 	value int
+	asked int               // agents that got SIGTERM
 	over  bool              // no line counts any more
 	tasks map[string]string // what Slurm says of the agent on a node that has ended badly
 }
@@ -219,6 +228,7 @@ type srunWords struct {
 const (
 	agentValue = 6 // of a line that an agent has written
 	otherValue = 1 // of one of Slurm's that is about no error
+	termValue  = 2 // of one about an agent that got SIGTERM
 )
 
 func (w *srunWords) note(line string) {
@@ -234,13 +244,13 @@ func (w *srunWords) note(line string) {
 	case slurm && is(" CANCELLED AT "):
 		value = 8
 	case !slurm && is(": "+ErrTerminated.Error()):
-		value = 2
+		value = termValue
 	case !slurm:
 		value = agentValue
 	case !is("error: "):
 		value = otherValue
 	case is(": Terminated"):
-		value = 2
+		value = termValue
 	case is(": Exited with exit code "):
 		value = 3
 	case taskEnded(line): // Killed, and the like
@@ -252,6 +262,9 @@ func (w *srunWords) note(line string) {
 	defer w.mu.Unlock()
 	if w.over {
 		return
+	}
+	if !slurm && value == termValue {
+		w.asked++
 	}
 	if value > w.value {
 		w.line, w.value = line, value

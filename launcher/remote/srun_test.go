@@ -170,6 +170,19 @@ func TestSrunWords(t *testing.T) {
 	w.note("srun: error: n[2-3]: tasks 1-2: Killed")
 	require.Equal(t, "srun: error: n[2-3]: tasks 1-2: Killed", w.best(false, "n3"))
 	require.Equal(t, "srun: error: n1: task 0: Exited with exit code 3", w.best(false, "n1"))
+	for lines, says := range map[string]string{
+		"gorun: agent on n1: " + ErrTerminated.Error(): "",
+		"gorun: agent on n1: " + ErrTerminated.Error() + "|srun: error: n1: task 0: Exited with exit code 1|gorun: agent on n2: " + ErrTerminated.Error(): "every agent got SIGTERM",
+		"srun: error: n[1-2]: tasks 0-1: Killed":                                        "",
+		"srun: error: Slurm job 4 has expired|srun: x":                                  "srun: error: Slurm job 4 has expired",
+		"slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***": "slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***",
+	} {
+		st := &Step{agents: 2}
+		for line := range strings.SplitSeq(lines, "|") {
+			st.words.note(line)
+		}
+		require.Equal(t, says, st.Cancelled(), lines)
+	}
 	w = srunWords{}
 	w.note("a warning")
 	require.Empty(t, w.best(false, ""))
