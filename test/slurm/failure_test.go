@@ -178,8 +178,9 @@ func TestRestart(t *testing.T) {
 	require.Len(t, r.Report.Runs, 2)
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d up on \S+ epoch 1$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 
-	p := b.salloc("-N3 --ntasks-per-node=2", "-on-failure", "restart", "-np", "4", run.Rank(), "once", "99").Start(t)
-	p.AwaitStdout(4, "up on")
+	p := b.salloc("-N3 --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
+		"sh", "-c", `echo on $(hostname) epoch $WEFT_EPOCH; [ $WEFT_EPOCH != 0 ] || sleep 1000`).Start(t)
+	p.AwaitStdout(4, "epoch 0")
 	b.killAgent(2)
 	r = p.Wait()
 	require.Zero(t, r.Code, r.Stderr)

@@ -2,9 +2,11 @@
 package slurm
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,7 +35,20 @@ func slurm(t *testing.T) *bed {
 	c := testbed.Up(t, 4)
 	b := &bed{Cluster: c, t: t, env: c.Slurm(t)}
 	run.NothingLeft(t, c)
+	t.Cleanup(b.noCopies)
 	return b
+}
+
+// noCopies looks for those that srun makes of gorun, with which agents end.
+func (b *bed) noCopies() {
+	text, err := os.ReadFile(run.Program("gorun"))
+	require.NoError(b.t, err)
+	run.Eventually(b.t, func() error {
+		if left, _ := filepath.Glob(fmt.Sprintf("/tmp/weft-gorun-%x-*", sha256.Sum256(text))); len(left) > 0 {
+			return fmt.Errorf("left: %v", left)
+		}
+		return nil
+	})
 }
 
 // name is that of host k, from 1 on.

@@ -1,15 +1,12 @@
 package slurm
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/test/cluster/run"
@@ -61,33 +58,21 @@ func TestInputAndOutput(t *testing.T) {
 	}
 }
 
-// TestGorunIsCopied to nodes that do not have it, and programs with -stage. TMPDIR
-// says where to, on each node.
+// TestGorunIsCopied to nodes that do not have it, and programs with -stage.
 func TestGorunIsCopied(t *testing.T) {
 	b := slurm(t)
-	tmp := filepath.Join(b.Private(), "tmp")
-	for _, h := range b.Hosts() {
-		out, err := h.Command(t.Context(), "mkdir", tmp).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		t.Cleanup(func() {
-			out, err := h.Command(context.Background(), "rmdir", tmp).CombinedOutput() // nothing may be in it
-			assert.NoError(t, err, "%s", out)
-		})
-	}
-	require.NoError(t, os.Mkdir(tmp, 0o755))
-	t.Cleanup(func() { require.NoError(t, os.Remove(tmp)) })
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
 	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "prog"))
 	in := func(args ...string) run.Result {
 		t.Helper()
-		return run.Command{Exe: "salloc", Env: append(b.env, "TMPDIR="+tmp), Args: append([]string{"--quiet", "-N2", "-n3", gorun}, args...)}.Run(t)
+		return run.Command{Exe: "salloc", Env: b.env, Args: append([]string{"--quiet", "-N2", "-n3", gorun}, args...)}.Run(t)
 	}
 	r := in("-stage", prog, "work")
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 3, strings.Count(r.Stdout, " worked\n"))
 
 	r = in("sh", "-c", "readlink /proc/$PPID/exe")
-	require.Equal(t, 3, strings.Count(r.Stdout, tmp+"/weft-gorun-"), "%s%s", r.Stdout, r.Stderr)
+	require.Equal(t, 3, strings.Count(r.Stdout, "/tmp/weft-gorun-"), "%s%s", r.Stdout, r.Stderr)
 
 	r = in(prog, "work") // the nodes do not have it
 	require.Equal(t, 127, r.Code)
