@@ -116,7 +116,7 @@ func TestSSHDNoRoom(t *testing.T) {
 	} {
 		s := realSSH(t, c)
 		onHostsNot(t, s)
-		run(t, h, "mount -t tmpfs -o "+options+" none "+remoteCache) // over it; ends with the host at the latest
+		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // over it; ends with the host at the latest
 		text := refuse(t, s, hosts.Host{Name: h.Name()})
 		require.Contains(t, text, says)
 		require.Contains(t, text, "/.cache/weft")
