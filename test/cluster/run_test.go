@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weft-hpc/weft/internal/testbed"
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
@@ -131,25 +132,38 @@ func TestStaged(t *testing.T) {
 	text := strings.Repeat("0123456789abcdef\n", 100_000)
 	require.NoError(t, os.WriteFile(data, []byte(text), 0o640))
 	t.Cleanup(func() { _ = os.Remove(data) })
-	other := filepath.Join(b.Private(), "sub", "data") // another file of that name
-	require.NoError(t, os.Mkdir(filepath.Dir(other), 0o700))
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(other)) })
+	other := filepath.Join(b.Private(), "other")
 	require.NoError(t, os.WriteFile(other, []byte("other\n"), 0o600))
+	t.Cleanup(func() { _ = os.Remove(other) })
 
 	for _, radix := range []string{"64", "1"} {
 		r := b.on("1:2,2:1,3:1", "-radix", radix, "-np", "4", "-stage", "-stage-files", data, "-stage-files", other, prog, "work").Run(t)
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 	}
-	r := b.on("1:1,4:1", "-np", "2", "-stage-files", data+","+other, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -l . && wc -c data */data`).Run(t)
-	require.Zero(t, r.Code, r.Stderr)
-	assert.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
-	assert.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
+	// They stand in one place, also on the host that they come from.
+	for _, from := range []*testbed.Host{nil, b.Hosts()[0]} {
+		list := data + "," + other
+		if from != nil {
+			list = run.Rank() // which is the same on all hosts
+		}
+		c := b.on("1:1,4:1", "-np", "2", "-stage-files", list, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -lL . && wc -c *`)
+		c.Host = from
+		r := c.Run(t)
+		require.Zero(t, r.Code, r.Stderr)
+		if from != nil {
+			require.Equal(t, 2, strings.Count(r.Stdout, " rank\n")/2, r.Stdout)
+			continue
+		}
+		require.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
+		require.Equal(t, 2, strings.Count(r.Stdout, "6 other\n"), r.Stdout)
+		require.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
+	}
 
 	// Here on this host, too, where nothing need be copied.
 	c := b.on("1:1,2:1", "-np", "2", "-stage", run.Rank(), "hello")
 	c.Host = b.Hosts()[0]
-	r = c.Run(t)
+	r := c.Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 
 	r = b.on("1:1,2:1", "-np", "2", "-stage-files", data+"none", "true").Run(t)

@@ -14,12 +14,6 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// trapping is a rank that does something when it gets a signal, and says when it is
-// ready for it.
-func trapping(sig, then string) []string {
-	return []string{"sh", "-c", "exec 2>/dev/null; trap '" + then + "' " + sig + "; echo up; while :; do sleep 0.05; done"}
-}
-
 // TestSignals has gorun pass signals on to ranks of all hosts.
 func TestSignals(t *testing.T) {
 	b := hosts(t)
@@ -33,12 +27,12 @@ func TestSignals(t *testing.T) {
 	}{
 		{"int", syscall.SIGINT, []string{"sh", "-c", "echo up; exec sleep 1000"}, 130, 0, `^gorun: ended by signal 2 \(SIGINT\)\n$`},
 		{"term", syscall.SIGTERM, []string{"sh", "-c", "echo up; exec sleep 1000"}, 143, 0, `^gorun: ended by signal 15 \(SIGTERM\)\n$`},
-		{"hup", syscall.SIGHUP, trapping("HUP", "echo heard; exit 0"), 0, 6, `^$`},
-		{"int trapped", syscall.SIGINT, trapping("INT", "echo heard; exit 0"), 0, 6, `^$`},
-		{"term trapped", syscall.SIGTERM, trapping("TERM", "echo heard; exit 0"), 0, 6, `^$`},
-		{"usr1", syscall.SIGUSR1, trapping("USR1", "echo heard; exit 0"), 0, 6, `^$`},
-		{"usr2", syscall.SIGUSR2, trapping("USR2", "echo heard; exit 0"), 0, 6, `^$`},
-		{"quit", syscall.SIGQUIT, trapping("QUIT", "echo heard; exit 0"), 0, 6, `^$`},
+		{"hup", syscall.SIGHUP, []string{run.Rank(), "heed"}, 0, 6, `^$`},
+		{"int trapped", syscall.SIGINT, []string{run.Rank(), "heed"}, 0, 6, `^$`},
+		{"term trapped", syscall.SIGTERM, []string{run.Rank(), "heed"}, 0, 6, `^$`},
+		{"usr1", syscall.SIGUSR1, []string{run.Rank(), "heed"}, 0, 6, `^$`},
+		{"usr2", syscall.SIGUSR2, []string{run.Rank(), "heed"}, 0, 6, `^$`},
+		{"quit", syscall.SIGQUIT, []string{run.Rank(), "heed"}, 0, 6, `^$`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +42,7 @@ func TestSignals(t *testing.T) {
 			p.Signal(test.signal)
 			r := p.Wait()
 			require.Equal(t, test.code, r.Code, r.Stderr)
-			require.Equal(t, test.heard, strings.Count(r.Stdout, "heard\n"))
+			require.Equal(t, test.heard, strings.Count(r.Stdout, "heard "+test.signal.String()+"\n"))
 			require.Regexp(t, test.says, r.Stderr)
 			require.Equal(t, test.code, r.Report.ExitCode)
 			if test.code != 0 {
@@ -61,10 +55,10 @@ func TestSignals(t *testing.T) {
 // TestSecondInterrupt kills ranks that do not heed the first.
 func TestSecondInterrupt(t *testing.T) {
 	b := hosts(t)
-	p := b.on("1:1,2:1,3:2", append([]string{"-np", "4", "-grace", "1m"}, trapping("INT TERM", "echo heard")...)...).Start(t)
+	p := b.on("1:1,2:1,3:2", "-np", "4", "-grace", "1m", run.Rank(), "heedless").Start(t)
 	p.AwaitStdout(4, "up\n")
 	p.Signal(syscall.SIGINT)
-	p.AwaitStdout(4, "heard\n")
+	p.AwaitStdout(4, "heard interrupt\n")
 	p.Signal(syscall.SIGINT)
 	r := p.Wait()
 	require.Equal(t, 130, r.Code, r.Stderr)
@@ -137,10 +131,10 @@ func TestSuspend(t *testing.T) {
 // TestTimeout ends a job that takes too long, and one whose hosts do not answer.
 func TestTimeout(t *testing.T) {
 	b := hosts(t)
-	r := b.on("1:2,2:2", append([]string{"-timeout", "2s", "-grace", "100ms", "-np", "4"}, trapping("TERM", "echo heard")...)...).Run(t)
+	r := b.on("1:2,2:2", "-timeout", "2s", "-grace", "100ms", "-np", "4", run.Rank(), "heedless").Run(t)
 	require.Equal(t, 124, r.Code, r.Stderr)
 	require.Equal(t, "gorun: the job ran longer than its timeout of 2s\n", r.Stderr)
-	require.Equal(t, 4, strings.Count(r.Stdout, "heard\n"))
+	require.Equal(t, 4, strings.Count(r.Stdout, "heard terminated\n"))
 	require.Equal(t, 124, r.Report.ExitCode)
 	require.Nil(t, r.Report.Failure.Rank)
 	for _, rank := range r.Report.Runs[0].Ranks {

@@ -247,11 +247,13 @@ func Eventually(t testing.TB, f func() error) {
 // Within waits until f has no error to tell, and returns the last one where that
 // takes longer than d.
 func Within(d time.Duration, f func() error) error {
-	for end := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
+	pause := time.Millisecond // who looks through all processes shall not be what they wait for
+	for end := time.Now().Add(d); ; time.Sleep(pause) {
 		err := f()
 		if err == nil || time.Now().After(end) {
 			return err
 		}
+		pause = min(2*pause, 50*time.Millisecond)
 	}
 }
 

@@ -11,6 +11,8 @@
 //	abort R CODE    rank R aborts, the others wait
 //	notify N        goes on until N ranks have failed
 //	lines N         N lines to stdout and N/10 to stderr, without Init
+//	heed            says "up", and then which signal has come, and leaves with 0; without Init
+//	heedless        says so of each that comes, and stays; without Init
 //	once R          rank R gets SIGKILL in the first run; in the next all is well
 package main
 
@@ -20,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,9 +33,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "lines" {
-		lines(number(2))
-		return
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "lines":
+			lines(number(2))
+			return
+		case "heed", "heedless":
+			heed(os.Args[1] == "heed")
+			return
+		}
 	}
 	c, err := comm.Init(context.Background())
 	if err != nil {
@@ -206,6 +215,19 @@ func survive(c *comm.Comm, n int) error {
 	}
 	fmt.Printf("rank %d goes on as %d of %d\n", world.Rank(), c.Rank(), c.Size())
 	return nil
+}
+
+// heed says which signals come.
+func heed(leave bool) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	fmt.Println("up")
+	for s := range signals {
+		fmt.Println("heard", s)
+		if leave {
+			return
+		}
+	}
 }
 
 // lines writes lines that say which they are.
