@@ -85,18 +85,21 @@ type Crew struct {
 	closed bool
 
 	// What control alone uses.
-	phase   phase
-	allUp   int // ranks that were started, once forkAll has said so; -1: not yet
-	ended   int // ranks that have exited
-	told    bool
-	noted   bool      // facts about the others have been noted, at the first failure
-	killAt  time.Time // when SIGTERM has had its time
-	reapAt  time.Time
-	stateAt time.Time // when to tell State unasked
-	watched bool      // State is told as it changes
-	state   proto.State
-	loops   bool // output.loop has been started
-	bye     bool
+	patience time.Duration                // stuckLimit
+	exitOf   func(pid int) (status, bool) // exitStatus
+	phase    phase
+	allUp    int // ranks that were started, once forkAll has said so; -1: not yet
+	ended    int // ranks that have exited
+	told     bool
+	noted    bool      // facts about the others have been noted, at the first failure
+	killAt   time.Time // when SIGTERM has had its time
+	stuckAt  time.Time // when SIGKILL has had its time
+	reapAt   time.Time
+	stateAt  time.Time // when to tell State unasked
+	watched  bool      // State is told as it changes
+	state    proto.State
+	loops    bool // output.loop has been started
+	bye      bool
 }
 
 type phase int
@@ -130,12 +133,15 @@ const (
 	// stateDelay is for how long ranks may go on after one of them has ended well
 	// before somebody is told that they might wait for it.
 	stateDelay = 100 * time.Millisecond
+	// stuckLimit is how long a process may take to end by SIGKILL. One that the kernel
+	// holds, as it waits for a disk or a file server, say, may never do so.
+	stuckLimit = 10 * time.Second
 )
 
 // New makes a crew that waits for messages. Close ends it.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
-		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1,
+		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1, exitOf: exitStatus, patience: stuckLimit,
 		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err error
@@ -216,7 +222,7 @@ func (c *Crew) control() {
 // timeout is the time until the next deadline, in milliseconds.
 func (c *Crew) timeout() int {
 	next := c.reapAt
-	for _, t := range []time.Time{c.killAt, c.stateAt} {
+	for _, t := range []time.Time{c.killAt, c.stuckAt, c.stateAt} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -228,6 +234,9 @@ func (c *Crew) timers() {
 	now := time.Now()
 	if !c.killAt.IsZero() && !now.Before(c.killAt) {
 		c.kill()
+	}
+	if !c.stuckAt.IsZero() && !now.Before(c.stuckAt) {
+		c.giveUp()
 	}
 	if !c.stateAt.IsZero() && !now.Before(c.stateAt) {
 		c.watched, c.stateAt = true, time.Time{}

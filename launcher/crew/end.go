@@ -20,10 +20,32 @@ func (c *Crew) rankEnded(i int) {
 	c.mu.Lock()
 	pid, fd := rk.pid, rk.pidfd
 	c.mu.Unlock()
-	st, ended := exitStatus(pid)
-	if !ended || rk.exited {
-		return
+	st, ended := c.exitOf(pid)
+	if ended && !rk.exited {
+		c.noteExit(i, pid, fd, st)
 	}
+}
+
+// giveUp counts ranks that do not end by SIGKILL as if they had.
+func (c *Crew) giveUp() {
+	c.stuckAt = time.Time{}
+	if c.allUp < 0 { // some may come yet
+		c.stuckAt = time.Now().Add(c.patience)
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		c.mu.Lock()
+		pid, fd := rk.pid, rk.pidfd
+		c.mu.Unlock()
+		if pid > 0 && !rk.exited {
+			rk.stuck = true
+			c.noteExit(i, pid, fd, status{signal: syscall.SIGKILL})
+		}
+	}
+}
+
+func (c *Crew) noteExit(i, pid, fd int, st status) {
+	rk := &c.ranks[i]
 	_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, fd, nil)
 	_ = unix.Close(fd)
 	c.mu.Lock()
@@ -38,7 +60,7 @@ func (c *Crew) rankEnded(i int) {
 	rk.exit = proto.Exit{
 		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: time.Now().UnixNano(),
 		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
-		Told: c.told, Doomed: rk.doomed, Dying: rk.dying,
+		Told: c.told, Doomed: rk.doomed, Dying: rk.dying, Stuck: rk.stuck,
 	}
 	if st == (status{}) && !early {
 		if c.stateAt.IsZero() && !c.watched {
@@ -154,6 +176,9 @@ func (c *Crew) end(m proto.End) {
 // kill ends every process group at once.
 func (c *Crew) kill() {
 	c.killAt = time.Time{}
+	if c.phase == phaseRunning && c.stuckAt.IsZero() {
+		c.stuckAt = time.Now().Add(c.patience)
+	}
 	c.told = true
 	c.mu.Lock()
 	c.stop = true
@@ -188,7 +213,8 @@ func (c *Crew) signal(s syscall.Signal) {
 // their last output passed on.
 func (c *Crew) finish() {
 	c.phase = phaseEnded
-	c.killAt = time.Time{}
+	c.killAt, c.stuckAt = time.Time{}, time.Time{}
+	limit := time.Now().Add(sweepLimit)
 	pids := c.pids()
 	for _, pid := range pids {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
@@ -196,11 +222,17 @@ func (c *Crew) finish() {
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
-	for _, pid := range pids {
-		reap(pid, sweepLimit)
-	}
 	left := newBelongs(c.job.Card.JobID, pids)
-	left.sweepChildren(sweepLimit)
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.stuck {
+			reapNow(rk.pid) // just in case
+			left.stuck[rk.pid] = true
+		} else if rk.exited {
+			reap(rk.pid, time.Until(limit))
+		}
+	}
+	left.sweepChildren(time.Until(limit))
 	left.reapOrphans()
 	close(c.over)
 	<-c.forked

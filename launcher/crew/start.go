@@ -36,6 +36,7 @@ type rank struct {
 	in     []byte // from ctl, not yet a whole line
 	unsent []byte // for news, which was full; not empty: epoll tells when it is not
 	exited bool
+	stuck  bool // it has not really: it does not end by SIGKILL
 	wanted bool // it has called Abort
 	status status
 	dying  bool // it was on its way out when another, which still ran, failed the job

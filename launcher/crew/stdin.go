@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +19,8 @@ import (
 type input struct {
 	null   int
 	fds    []int // by rank: what it inherits; the null device where it is not here
-	writes []*os.File
+	pipes  []*os.File
+	writes []*os.File    // the same, but for those that have ended; pump's alone while it runs
 	from   *Source       // what pump reads; nil: there is no pump
 	own    *os.File      // the file behind from, where it is to be closed
 	done   chan struct{} // closed when pump has ended; nil: there is none
@@ -96,8 +99,10 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
 		i.fds = append(i.fds, p[0])
-		i.writes = append(i.writes, os.NewFile(uintptr(p[1]), "stdin"))
+		_ = unix.SetNonblock(p[1], true) // so that close can end a Write
+		i.pipes = append(i.pipes, os.NewFile(uintptr(p[1]), "stdin"))
 	}
+	i.writes = slices.Clone(i.pipes)
 	if i.from, err = NewSource(in); err != nil {
 		return nil, err
 	}
@@ -153,19 +158,19 @@ func (i *input) release() {
 	}
 }
 
-// close is called when no rank lives any more, so that no write can block.
+// close is called when no rank lives any more. One that is stuck may still hold its
+// end of a pipe that is full.
 func (i *input) close() {
 	i.release()
 	if i.pumps {
 		i.pumps = false
 		i.from.Stop()
+		for _, w := range i.pipes {
+			_ = w.SetWriteDeadline(time.Unix(1, 0)) // ends a Write
+		}
 		<-i.done
 	}
-	for _, w := range i.writes {
-		if w != nil {
-			_ = w.Close()
-		}
-	}
+	closeFiles(i.pipes...)
 	if i.from != nil {
 		i.from.Close()
 	}

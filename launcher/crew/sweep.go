@@ -18,10 +18,11 @@ import (
 type belongs struct {
 	mark   []byte // WEFT_JOB_ID=…
 	groups map[int]bool
+	stuck  map[int]bool // that SIGKILL does not end
 }
 
 func newBelongs(id string, groups []int) belongs {
-	b := belongs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups))}
+	b := belongs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups)), stuck: make(map[int]bool)}
 	for _, g := range groups {
 		b.groups[g] = true
 	}
@@ -97,7 +98,7 @@ func (b belongs) sweepChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
 		for _, pid := range children() {
-			if b.kill(pid) {
+			if !b.stuck[pid] && b.kill(pid) {
 				reap(pid, time.Until(end))
 				again = true
 			}

@@ -361,6 +361,7 @@ type Exit struct {
 	Early  bool  `json:"early,omitempty"`  // after Init and without Finalize
 	Final  bool  `json:"final,omitempty"`  // no rank of its host is left
 	Joined bool  `json:"joined,omitempty"` // it called Init at some time
+	Stuck  bool  `json:"stuck,omitempty"`  // it has not ended: the kernel holds it, and SIGKILL has no effect
 
 	// What tells a cause from its consequences. Told is set where the host had
 	// been told before that the job is to end. At that time the rank was Doomed if
