@@ -48,11 +48,15 @@ type output struct {
 	sinks []*sink // by stream, or of stdout and stderr, which may be one
 	buf   []byte
 	done  chan struct{} // closed when everything is passed on
+
+	heeded   [2]bool // what loop knows of gone
+	draining bool    // loop is at its end
 }
 
 // stream is a rank's stdout or stderr.
 type stream struct {
 	fd    int    // read end; -1: ended, or never a pipe
+	left  int    // bytes to be read yet, while draining
 	carry []byte // the beginning of a line
 	tail  []byte // the last of stderr
 }
@@ -172,25 +176,20 @@ func (o *output) signal() {
 	}
 }
 
-// loop ends after finish, when the pipes are empty; done tells.
+// loop ends after finish, when it has passed on what stands in the pipes then; done
+// tells.
 func (o *output) loop() {
 	defer close(o.done)
 	var events [64]unix.EpollEvent
-	timeout := -1
-	for {
-		n, err := unix.EpollWait(o.ep, events[:], timeout)
+	for last := false; !last; {
+		n, err := unix.EpollWait(o.ep, events[:], -1)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil || n == 0 {
+		if err != nil {
 			break
 		}
-		o.mu.Lock() // from here on loop sees what add did before these events
-		gone := o.gone
-		if o.last {
-			timeout = 0
-		}
-		o.mu.Unlock()
+		last = o.heed() // from here on loop sees what add did before these events
 		for _, e := range events[:n] {
 			if e.Pad >= 0 {
 				o.read(int(e.Pad))
@@ -198,19 +197,10 @@ func (o *output) loop() {
 			}
 			var count [8]byte
 			_, _ = unix.Read(o.wake, count[:])
-			for _, k := range o.sinks {
-				if k.err == nil && (k.to.Stderr && gone[1] || !k.to.Stderr && gone[0]) {
-					k.err = unix.EPIPE
-				}
-			}
-			for s := range o.streams {
-				if o.sink(s).gone() {
-					o.end(s)
-				}
-			}
 		}
 		o.flush()
 	}
+	o.drain()
 	for s := range o.streams {
 		o.end(s)
 	}
@@ -218,6 +208,64 @@ func (o *output) loop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closeFDs()
+}
+
+// heed looks whether somebody does not read any more, and whether loop is to end.
+func (o *output) heed() (last bool) {
+	o.mu.Lock()
+	gone, last := o.gone, o.last
+	o.mu.Unlock()
+	if gone == o.heeded {
+		return last
+	}
+	o.heeded = gone
+	for _, k := range o.sinks {
+		if k.err == nil && (k.to.Stderr && gone[1] || !k.to.Stderr && gone[0]) {
+			k.err = unix.EPIPE
+		}
+	}
+	for s := range o.streams {
+		if o.sink(s).gone() {
+			o.end(s)
+		}
+	}
+	return last
+}
+
+// drain passes on what stands in the pipes, which is all that the ranks have written.
+// Whatever has left the job unseen may go on writing for ever.
+func (o *output) drain() {
+	for s := range o.streams {
+		st := &o.streams[s]
+		if st.fd >= 0 {
+			st.left, _ = unix.IoctlGetInt(st.fd, unix.TIOCINQ) // it is a pipe
+		}
+	}
+	o.draining = true
+	for again := true; again; o.flush() {
+		again = false
+		o.heed()
+		for s := range o.streams {
+			if st := &o.streams[s]; st.fd >= 0 && st.left > 0 {
+				o.read(s)
+				again = true
+			}
+		}
+	}
+}
+
+// take reads from a stream.
+func (o *output) take(st *stream) ([]byte, error) {
+	buf := o.buf
+	if o.draining {
+		buf = buf[:min(len(buf), st.left)]
+	}
+	n, err := unix.Read(st.fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	st.left -= n
+	return buf[:n], nil
 }
 
 // abandon ends an output whose loop has not been started.
@@ -248,15 +296,14 @@ func (o *output) read(s int) {
 		o.end(s) // the rank's next write fails, as if there were no launcher between
 		return
 	}
-	n, err := unix.Read(st.fd, o.buf)
+	data, err := o.take(st)
 	switch {
 	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 		return
-	case err != nil || n == 0:
+	case err != nil || len(data) == 0:
 		o.end(s)
 		return
 	}
-	data := o.buf[:n]
 	if s%2 == 1 {
 		st.tail = keepTail(st.tail, data)
 	}
@@ -315,7 +362,7 @@ func (o *output) piece(k *sink, s int) {
 func (o *output) hold(k *sink, s int) {
 	st := &o.streams[s]
 	deadline := time.Now().Add(holdLimit)
-	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) {
+	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) && (!o.draining || st.left > 0) {
 		p := []unix.PollFd{{Fd: int32(st.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, int(stallLimit.Milliseconds()))
 		if errors.Is(err, unix.EINTR) {
@@ -324,11 +371,10 @@ func (o *output) hold(k *sink, s int) {
 		if err != nil || n == 0 {
 			return
 		}
-		n, err = unix.Read(st.fd, o.buf)
-		if err != nil || n == 0 {
+		data, err := o.take(st)
+		if err != nil || len(data) == 0 {
 			return // the next event sees it again
 		}
-		data := o.buf[:n]
 		if s%2 == 1 {
 			st.tail = keepTail(st.tail, data)
 		}

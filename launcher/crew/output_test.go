@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,6 +55,46 @@ func TestOutputUnfinishedLines(t *testing.T) {
 	}
 	require.Equal(t, "[0] a\n[2] d\n[0] b\n[1] c\n[2]<stderr> e", out.String())
 	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
+}
+
+// TestOutputEndless: one that writes for ever, with lines and without, does not keep
+// the output from ending, which passes on all that stood in the pipes.
+func TestOutputEndless(t *testing.T) {
+	for name, text := range map[string]string{"lines": strings.Repeat("a line\n", 100), "none": strings.Repeat("x", 1000)} {
+		t.Run(name, func(t *testing.T) {
+			var o *output
+			var w [][2]int
+			var out *bytes.Buffer
+			write := func(r int) {
+				_, _ = unix.Write(w[r][0], []byte(text)) // as far as there is room, and a reader
+			}
+			o, out, w = testOutput(t, 2, false)
+			pass := o.pass
+			passed := 0
+			o.pass = func(m proto.Output) error { // whenever there is room there is more
+				passed++
+				require.Less(t, passed, 1000)
+				for range 100 {
+					write(0)
+				}
+				return pass(m)
+			}
+			require.NoError(t, unix.SetNonblock(w[0][0], true))
+			for range 100 {
+				write(0)
+			}
+			write(1)
+			o.finish()
+			o.loop()
+			for _, p := range w {
+				require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
+			}
+			got := strings.ReplaceAll(out.String(), "\n", "")
+			part := strings.ReplaceAll(text, "\n", "")
+			require.GreaterOrEqual(t, strings.Count(got, part), 2)
+			require.Less(t, out.Len(), 200_000)
+		})
+	}
 }
 
 func TestTail(t *testing.T) {
