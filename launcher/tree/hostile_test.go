@@ -23,7 +23,7 @@ func childSays() []proto.Message {
 		proto.Staged{},
 		proto.Started{Ranks: []proto.StartedRank{{Rank: 1}, {Rank: 2}, {Rank: 4}, {Rank: 5}}},
 		proto.Fence{N: 1, Puts: map[string]string{"a": "b"}},
-		proto.Output{Index: 2, Stream: 5, Data: []byte("line\n")},
+		proto.Output{Index: 2, Stream: proto.Merged, Data: []byte("line\n")},
 		proto.State{Index: 1, Left: 1, Absent: -1},
 		proto.Request{Rank: 1, Line: []byte("cmd=x\n")},
 		proto.Aborted{Rank: 2},
@@ -134,7 +134,7 @@ func TestNonsense(t *testing.T) {
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},
 		proto.Up{Failed: []proto.HostError{{Index: 1, Cause: "x", Code: 9}}}, proto.Up{Failed: []proto.HostError{{Index: 9}}},
 		proto.Lost{First: 1, Count: 1}, proto.Lost{First: 2, Count: 1 << 62}, proto.Lost{First: -1, Count: 5}, proto.Lost{First: 1 << 62, Count: 1 << 62},
-		proto.Output{Index: 0, Data: []byte("x")}, proto.Output{Index: 1, Stream: 3}, proto.Output{Index: 1, Stream: -2},
+		proto.Output{Index: 0, Data: []byte("x")}, proto.Output{Index: 1, Stream: 1}, proto.Output{Index: 1, Stream: 3}, proto.Output{Index: 1, Stream: -2},
 		proto.Output{Index: 1, Stream: -1, Data: make([]byte, maxOutput+1)}, proto.State{Index: 7}, proto.Exited{Exit: proto.Exit{Rank: 1 << 62}},
 		proto.Aborted{Rank: -1 << 63}, proto.Request{Rank: 0}, proto.StdinCredit{Bytes: -1}, proto.StdinCredit{Bytes: 1 << 62}, proto.Fence{N: -1},
 		proto.Prepared{Ports: []proto.HostPorts{{Index: 3}}}, proto.Prepared{Failed: []proto.HostError{{Index: 0}}},
@@ -212,7 +212,7 @@ func TestWindow(t *testing.T) {
 					_, _ = s.Write(frames(t, m))
 					time.Sleep(time.Second)
 				}
-				one := proto.Output{Index: 1, Stream: 1, Data: make([]byte, size)}
+				one := proto.Output{Index: 1, Stream: proto.Merged, Data: make([]byte, size)}
 				for ; ; sent += cost(one) {
 					if _, err := s.Write(frames(t, one)); err != nil {
 						return true

@@ -121,7 +121,7 @@ func (n *Node) settle(p phase) {
 		n.up(a)
 	case phaseFence:
 		a := n.fence
-		n.fence.Puts = nil
+		n.fence.Puts, n.fence.Waiting = nil, false
 		n.up(a)
 	case phaseEnd:
 		n.endHeld = true // forward says it
@@ -156,7 +156,7 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 	if err := n.check(m, msg); err != nil {
 		return err
 	}
-	switch msg := msg.(type) {
+	switch msg := clean(msg).(type) {
 	case proto.Up:
 		return n.childUp(m, msg)
 	case proto.Prepared:
@@ -193,6 +193,7 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		if err := n.answer(m, phaseFence); err != nil {
 			return err
 		}
+		n.fence.Waiting = n.fence.Waiting || msg.Waiting
 		if n.fence.Puts == nil {
 			n.fence.Puts = msg.Puts
 		} else {
@@ -335,7 +336,7 @@ func (n *Node) check(m *member, msg proto.Message) error {
 			ok = ok && n.rankOf(t.Rank) == m
 		}
 	case proto.Output:
-		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged || n.rankOf(msg.Stream) == m)
+		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged) != n.perRank && (!n.perRank || n.rankOf(msg.Stream) == m)
 		at = stageStarted
 	case proto.State:
 		ok, at = m.has(msg.Index, 1), stageStarted

@@ -116,7 +116,7 @@ func writeAll(w *world, stderr bool) (errs chan error) {
 		go func() { // ends with an error of Output
 			line := []byte(strings.Repeat("x", 999) + "\n")
 			for {
-				if err := n.Output(proto.Output{Index: i, Stderr: stderr, Stream: i, Data: line}); err != nil {
+				if err := n.Output(proto.Output{Index: i, Stderr: stderr, Stream: proto.Merged, Data: line}); err != nil {
 					errs <- err
 					return
 				}

@@ -11,9 +11,10 @@ import (
 
 // routes is where what goes down has to go.
 type routes struct {
-	ranks bool    // some host of the subtree has some
-	runs  []route // of ranks, ascending
-	stdin stdin
+	ranks   bool    // some host of the subtree has some
+	runs    []route // of ranks, ascending
+	perRank bool    // Output is of one rank each
+	stdin   stdin
 }
 
 // route is ranks that follow on each other and are all a member's.
@@ -102,7 +103,7 @@ func (n *Node) prepare(p proto.Prepare) error {
 	if err := n.setRoutes(p.Plans); err != nil {
 		return err
 	}
-	n.stage, n.grace = stagePrepared, min(max(p.Grace, 0), time.Hour)
+	n.stage, n.grace, n.perRank = stagePrepared, min(max(p.Grace, 0), time.Hour), p.PerRank
 	zero := n.rankOf(0)
 	n.begin(phasePrepare, func(*member) bool { return true })
 	rest := p.Plans

@@ -29,6 +29,7 @@ type world struct {
 	hosts int
 	ranks int // per host
 	stdin string
+	each  bool // PerRank
 	l     proto.Launch
 	root  *Node
 
@@ -188,7 +189,7 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 
 // prepare is the plan: rank r is on host r mod hosts.
 func (w *world) prepare() proto.Prepare {
-	p := proto.Prepare{Stdin: w.stdin, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
+	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
 	for i := range w.hosts {
 		plan := proto.Plan{Index: i}
 		for r := range w.ranks {
