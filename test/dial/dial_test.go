@@ -71,18 +71,17 @@ type agent struct {
 }
 
 // agent starts one on host k, as a pod's container does.
-func (b *bed) agent(t *testing.T, k int, env ...string) *agent {
+func (b *bed) agent(t *testing.T, k int) *agent {
 	t.Helper()
-	return b.agentWith(t, k, b.secret, env...)
+	return b.agentWith(t, k, b.secret)
 }
 
-func (b *bed) agentWith(t *testing.T, k int, secret string, env ...string) *agent {
+func (b *bed) agentWith(t *testing.T, k int, secret string) *agent {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	a := &agent{t: t, ended: make(chan struct{})}
 	a.cmd = b.Hosts()[k-1].Command(ctx, run.Program("gorun"), "-agent", "-connect", b.addr, "-secret-file", secret)
 	a.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WEFT_") }), "TMPDIR="+t.TempDir())
-	a.cmd.Env = append(a.cmd.Env, env...)
 	a.cmd.Stdout, a.cmd.Stderr = &a.text, &a.text
 	a.cmd.WaitDelay = 5 * time.Second
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -124,15 +123,6 @@ func (a *agent) badly(pattern string) {
 	code, text := a.wait()
 	require.Equal(a.t, 1, code, text)
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
-}
-
-func (a *agent) running() bool {
-	select {
-	case <-a.ended:
-		return false
-	default:
-		return true
-	}
 }
 
 // told checks that gorun has said one line.

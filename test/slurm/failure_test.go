@@ -179,7 +179,7 @@ func TestRestart(t *testing.T) {
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d up on \S+ epoch 1$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 
 	p := b.salloc("-N3 --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
-		"sh", "-c", `echo on $(hostname) epoch $WEFT_EPOCH; [ $WEFT_EPOCH != 0 ] || sleep 1000`).Start(t)
+		"sh", "-c", `echo is on $(hostname) epoch $WEFT_EPOCH; [ $WEFT_EPOCH != 0 ] || exec sleep 1000`).Start(t)
 	p.AwaitStdout(4, "epoch 0")
 	b.killAgent(2)
 	r = p.Wait()
