@@ -333,8 +333,10 @@ func (r *run) handle(m any) {
 	case proto.Started:
 		r.ranksStarted(m)
 	case proto.Fence:
-		r.released = m.N
-		r.node.Do(proto.Release(m))
+		if m.Waiting { // else all ranks have ended, and would be in one fence after the other
+			r.released = m.N
+			r.node.Do(proto.Release(m))
+		}
 	case proto.State:
 		r.judgeState(m)
 	case proto.Request:

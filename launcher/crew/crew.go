@@ -277,7 +277,7 @@ func (c *Crew) act(m any) {
 		c.allStarted(m)
 	case proto.Release:
 		if c.pmi != nil {
-			c.pmi.release(m.N, m.Puts)
+			c.pmi.release(m)
 		}
 	case proto.Watch:
 		c.watched = true

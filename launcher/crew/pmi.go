@@ -37,7 +37,7 @@ type pmiServer struct {
 	lenient bool // a rank that has ended counts as being in every fence
 
 	reply   func(local int, line []byte)
-	fence   func(n int, puts map[string]string)
+	fence   func(f proto.Fence)
 	request func(local int, line []byte) // what only the root of the job can answer
 	buf     []byte                       // of the reply being made
 }
@@ -189,12 +189,11 @@ func (s *pmiServer) barrier(rank int) error {
 
 // complete says that all ranks here are in the fence, once.
 func (s *pmiServer) complete() {
-	in := s.waiting
-	if s.lenient {
-		for _, st := range s.ranks {
-			if st.exited && !st.waiting {
-				in++
-			}
+	in, lives := s.waiting, false
+	for _, st := range s.ranks {
+		lives = lives || st.waiting && !st.exited
+		if s.lenient && st.exited && !st.waiting {
+			in++
 		}
 	}
 	if in < len(s.ranks) || s.full {
@@ -203,13 +202,13 @@ func (s *pmiServer) complete() {
 	s.full = true
 	puts := s.puts
 	s.puts = make(map[string]string)
-	s.fence(s.fences+1, puts)
+	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
 }
 
 // release lets the ranks out of their fence.
-func (s *pmiServer) release(n int, puts map[string]string) {
-	maps.Copy(s.kvs, puts)
-	s.fences, s.full, s.waiting = n, false, 0
+func (s *pmiServer) release(m proto.Release) {
+	maps.Copy(s.kvs, m.Puts)
+	s.fences, s.full, s.waiting = m.N, false, 0
 	for r := range s.ranks {
 		was := s.ranks[r].waiting
 		s.ranks[r].waiting = false
@@ -217,8 +216,8 @@ func (s *pmiServer) release(n int, puts map[string]string) {
 			s.answer(r, wire.NewPMI("barrier_out"))
 		}
 	}
-	if s.lenient && s.exited == len(s.ranks) {
-		s.complete() // others may still have fences
+	if s.lenient && s.exited == len(s.ranks) && m.Waiting {
+		s.complete() // others that live may still have fences
 	}
 }
 

@@ -156,34 +156,37 @@ func TestPMIFences(t *testing.T) {
 			out = append(out, r)
 		}
 	}
-	s.fence = func(n int, puts map[string]string) { fences = append(fences, proto.Fence{N: n, Puts: puts}) }
+	s.fence = func(f proto.Fence) { fences = append(fences, f) }
 	require.NoError(t, s.line(0, []byte("cmd=put kvsname=K key=a value=1")))
 	require.NoError(t, s.line(0, []byte("cmd=barrier_in")))
 	require.Empty(t, fences)
 	require.NoError(t, s.line(1, []byte("cmd=barrier_in")))
-	require.Equal(t, []proto.Fence{{N: 1, Puts: map[string]string{"a": "1"}}}, fences)
+	require.Equal(t, []proto.Fence{{N: 1, Puts: map[string]string{"a": "1"}, Waiting: true}}, fences)
 	require.Empty(t, out)
-	s.release(1, map[string]string{"a": "1", "b": "2"})
+	s.release(proto.Release{N: 1, Puts: map[string]string{"a": "1", "b": "2"}, Waiting: true})
 	require.Equal(t, []int{0, 1}, out)
 	require.Equal(t, "2", s.kvs["b"])
 
 	fences, out, s.lenient = nil, nil, true
 	require.NoError(t, s.line(0, []byte("cmd=barrier_in")))
 	s.exit(1)
-	require.Equal(t, []proto.Fence{{N: 2, Puts: map[string]string{}}}, fences)
-	s.release(2, nil)
+	require.Equal(t, []proto.Fence{{N: 2, Puts: map[string]string{}, Waiting: true}}, fences)
+	s.release(proto.Release{N: 2, Waiting: true})
 	require.Equal(t, []int{0}, out)
 	s.exit(0)
 	require.Len(t, fences, 2, "other hosts may still have fences")
-	s.release(3, nil)
+	require.False(t, fences[1].Waiting)
+	s.release(proto.Release{N: 3, Waiting: true})
 	require.Len(t, fences, 3)
+	s.release(proto.Release{N: 4})
+	require.Len(t, fences, 3, "nobody has")
 }
 
 // testPMI is the server of a job on one host.
 func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	s := newPMIServer("K", np, processMapping([]bootstrap.Run{{Count: np}}), make([]int, np))
 	s.reply = reply
-	s.fence = func(n int, puts map[string]string) { s.release(n, puts) }
+	s.fence = func(f proto.Fence) { s.release(proto.Release(f)) }
 	s.request = func(rank int, _ []byte) { reply(rank, []byte("cmd=asked\n")) }
 	return s
 }

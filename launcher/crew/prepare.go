@@ -195,7 +195,7 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.Nodes), appnum)
 	c.pmi.lenient = c.job.Notify
 	c.pmi.reply = c.reply
-	c.pmi.fence = func(n int, puts map[string]string) { c.cfg.Emit(proto.Fence{N: n, Puts: puts}) }
+	c.pmi.fence = func(f proto.Fence) { c.cfg.Emit(f) }
 	c.pmi.request = func(i int, line []byte) {
 		c.cfg.Emit(proto.Request{Rank: plan.Ranks[i].Rank, Line: append([]byte(nil), line...)})
 	}

@@ -260,14 +260,16 @@ type StartFailure struct {
 // Fence says that every rank of the subtree is in its N-th fence, from 1 on, and
 // what they have put since the one before.
 type Fence struct {
-	N    int               `json:"n"`
-	Puts map[string]string `json:"puts,omitempty"`
+	N       int               `json:"n"`
+	Puts    map[string]string `json:"puts,omitempty"`
+	Waiting bool              `json:"waiting,omitempty"` // a rank that lives is in it, and is not to wait in vain
 }
 
 // Release lets the ranks out of their N-th fence.
 type Release struct {
-	N    int               `json:"n"`
-	Puts map[string]string `json:"puts,omitempty"`
+	N       int               `json:"n"`
+	Puts    map[string]string `json:"puts,omitempty"`
+	Waiting bool              `json:"waiting,omitempty"` // as in Fence; else there will be no fence after it
 }
 
 // Watch has every host tell its State, now and when it changes.
