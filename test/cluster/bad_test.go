@@ -146,7 +146,7 @@ func TestFullDisk(t *testing.T) {
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(b.Private(), "gorun"))
 	const cache = "/root/.cache/weft"
 	b.in(2, "find", cache, "-mindepth", "1", "-delete")
-	b.in(2, "mount", "-t", "tmpfs", "-o", "size=1m", "none", cache)
+	b.in(2, "mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "none", cache)
 	c := b.on("2:1", "-np", "1", "hostname")
 	c.Exe = gorun
 	r = c.Run(t)

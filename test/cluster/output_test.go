@@ -38,10 +38,10 @@ func (l *lines) check(text string) {
 	l.next[key]++
 }
 
-// TestOutput has 16 ranks write 32 MB on two streams.
+// TestOutput has 16 ranks write 10 MB on two streams.
 func TestOutput(t *testing.T) {
 	b := hosts(t)
-	const ranks, each = 16, 10_000
+	const ranks, each = 16, 5_000
 	tag := regexp.MustCompile(`^\[(\d+)@(\S+)\](<stderr>)? `)
 	for _, tagged := range []bool{false, true} {
 		r := b.on("1:4,2:4,3:4,4:4", "-radix", "2", "-np", strconv.Itoa(ranks), fmt.Sprintf("-tag-output=%t", tagged), run.Rank(), "lines", strconv.Itoa(each)).Run(t)
@@ -198,16 +198,25 @@ func TestStdin(t *testing.T) {
 		{"2:2,1:2", "rank0", b.Hosts()[0], [4]int{len(text)}},     // and others there
 		{"2:2,1:2", "all", b.Hosts()[0], [4]int{len(text), len(text), len(text), len(text)}},
 	} {
-		c := b.on(test.hosts, append([]string{"-radix", "1", "-np", "4", "-stdin", test.stdin}, count...)...)
-		c.Stdin, c.Host = strings.NewReader(text), test.host
-		r := c.Run(t)
-		require.Zero(t, r.Code, r.Stderr)
-		for rank, n := range test.want {
-			require.Contains(t, "\n"+r.Stdout, fmt.Sprintf("\n%d %d\n", rank, n), "%s %s", test.hosts, test.stdin)
-		}
+		t.Run(fmt.Sprintf("%s %s %t", test.hosts, test.stdin, test.host != nil), func(t *testing.T) {
+			t.Parallel()
+			b := b.with(t)
+			c := b.on(test.hosts, append([]string{"-radix", "1", "-np", "4", "-stdin", test.stdin}, count...)...)
+			c.Stdin, c.Host = strings.NewReader(text), test.host
+			r := c.Run(t)
+			require.Zero(t, r.Code, r.Stderr)
+			for rank, n := range test.want {
+				require.Contains(t, "\n"+r.Stdout, fmt.Sprintf("\n%d %d\n", rank, n))
+			}
+		})
 	}
+}
 
-	// A rank that does not read, and input that does not end, hold up nobody.
+// TestStdinLeft: a rank that does not read, and input that does not end, hold up
+// nobody.
+func TestStdinLeft(t *testing.T) {
+	b := hosts(t)
+	text := strings.Repeat("a line of input\n", 100_000)
 	for _, stdin := range []string{"rank0", "all"} {
 		read, write, err := os.Pipe()
 		require.NoError(t, err)
