@@ -28,8 +28,9 @@ type Node struct {
 	calls chan func()   // from links' readers, which wait
 	done  chan struct{} // closed when loop has ended
 
-	mu    sync.Mutex // guards inbox
+	mu    sync.Mutex // guards what follows
 	inbox []func()   // from those who must not wait
+	over  bool       // loop looks at it no more
 
 	// What loop alone uses.
 	members    []*member // by their hosts; the own one first, where there is a crew
@@ -203,8 +204,11 @@ const flushPause = time.Millisecond
 // post has loop run f. It does not block; after the end it does nothing.
 func (n *Node) post(f func()) {
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.over {
+		return
+	}
 	n.inbox = append(n.inbox, f)
-	n.mu.Unlock()
 	select {
 	case n.wake <- struct{}{}:
 	default:
@@ -239,6 +243,9 @@ func (n *Node) loop() {
 	for _, t := range n.timers {
 		t.Stop()
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.over, n.inbox = true, nil
 }
 
 // after has loop run f later.
@@ -313,7 +320,8 @@ func (n *Node) headFailed(m *member, cause error) {
 	if errors.As(cause, &own) {
 		he = own.HostError
 	}
-	if code := interface{ ExitCode() int }(nil); errors.As(cause, &code) {
+	var code exitCoder
+	if errors.As(cause, &code) {
 		he.Code = code.ExitCode()
 	}
 	m.failed = append(m.failed, he)
@@ -327,6 +335,9 @@ func (n *Node) headFailed(m *member, cause error) {
 	n.waiting = append(n.waiting, m)
 	n.connect()
 }
+
+// exitCoder is an error of Open that gorun is to end with a code of its own for.
+type exitCoder interface{ ExitCode() int }
 
 // hostError is what a head says of itself.
 type hostError struct{ proto.HostError }
@@ -444,7 +455,7 @@ func (n *Node) end(cause error, grace time.Duration) {
 		n.cancel()
 	}
 	n.tellAll(proto.End{Grace: grace, Except: -1})
-	if n.stage < stageStarted || n.merge[phaseEnd].over() {
+	if n.stage < stageStarted || n.merge[phaseEnd].over() && !n.endHeld {
 		n.bye()
 		return
 	}

@@ -28,12 +28,16 @@ type route struct {
 type stdin struct {
 	sent  int64 // to all who take it
 	given int64 // back upward, when all had taken them
+	slow  int   // takers whose taken == given; not 0 while there are takers
 }
 
 // down takes a message from above. An error means that it makes no sense.
 func (n *Node) down(m proto.Message) error {
-	if _, credit := m.(proto.Credit); n.closing || n.orphaned && !credit {
+	if n.closing {
 		return nil
+	}
+	if n.orphaned {
+		return n.downLast(m)
 	}
 	switch m := m.(type) {
 	case proto.Prepare:
@@ -49,10 +53,7 @@ func (n *Node) down(m proto.Message) error {
 			to.send(m)
 		}
 	case proto.Credit:
-		if n.parent == nil || m.Bytes <= 0 || m.Bytes > proto.Window-n.credit {
-			return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, m.Bytes)
-		}
-		n.credit += m.Bytes
+		return n.credits(m)
 	case proto.Gone:
 		n.gone(m)
 		n.tellAll(m)
@@ -65,6 +66,35 @@ func (n *Node) down(m proto.Message) error {
 	default:
 		return fmt.Errorf("%w: %T from above", proto.ErrFrame, m)
 	}
+	return nil
+}
+
+// downLast takes a message from above while everything ends, since the agent has to,
+// and the parent lives.
+func (n *Node) downLast(m proto.Message) error {
+	switch m := m.(type) {
+	case proto.Credit:
+		return n.credits(m)
+	case proto.Gone:
+		n.gone(m)
+		n.tellAll(m)
+	case proto.Signal:
+		n.tellAll(m)
+	case proto.End: // with less grace, perhaps
+		n.tellAll(m)
+		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.bye)
+	case proto.Bye:
+		n.bye()
+	}
+	return nil
+}
+
+// credits takes the parent's credit for output.
+func (n *Node) credits(c proto.Credit) error {
+	if n.parent == nil || c.Bytes <= 0 || c.Bytes > proto.Window-n.credit {
+		return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, c.Bytes)
+	}
+	n.credit += c.Bytes
 	return nil
 }
 
@@ -115,7 +145,9 @@ func (n *Node) prepare(p proto.Prepare) error {
 		mine := slices.DeleteFunc(slices.Clone(rest[:i]), func(plan proto.Plan) bool { return plan.Index < m.head })
 		rest = rest[i:]
 		m.ranks = slices.ContainsFunc(mine, func(plan proto.Plan) bool { return len(plan.Ranks) > 0 })
-		m.taker = m.live() && m.ranks && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero)
+		if m.taker = m.live() && m.ranks && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.taker {
+			n.stdin.slow++
+		}
 		if !m.live() {
 			continue
 		}
@@ -235,32 +267,44 @@ func (n *Node) took(m *member, bytes int64) error {
 	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
 		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
 	}
-	slowest := m.taken == n.stdin.given
-	m.taken += bytes
-	if slowest && m.taker {
-		n.giveStdin()
+	if m.taker && m.taken == n.stdin.given {
+		n.stdin.slow--
 	}
+	m.taken += bytes
+	n.giveStdin()
 	return nil
 }
 
 // leave strikes a member that has ended, or is lost, from those who take input.
 func (n *Node) leave(m *member) {
 	if m.taker {
-		m.taker = false
+		if m.taker = false; m.taken == n.stdin.given {
+			n.stdin.slow--
+		}
 		n.giveStdin()
 	}
 }
 
-// giveStdin gives back what all have taken.
+// giveStdin gives back what all have taken. It looks at the members only when each
+// of them has taken something since it last did.
 func (n *Node) giveStdin() {
+	if n.stdin.slow > 0 {
+		return
+	}
 	least := n.stdin.sent
 	for _, m := range n.members {
 		if m.taker {
 			least = min(least, m.taken)
 		}
 	}
-	if more := least - n.stdin.given; more > 0 {
-		n.stdin.given = least
+	more := least - n.stdin.given
+	n.stdin.given = least
+	for _, m := range n.members {
+		if m.taker && m.taken == least {
+			n.stdin.slow++
+		}
+	}
+	if more > 0 {
 		n.up(proto.StdinCredit{Bytes: int(more)})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -116,6 +117,64 @@ func TestServeContext(t *testing.T) {
 	}
 }
 
+// TestServeSignals: an agent that has to end, and gives its ranks a while, still
+// passes on what gorun has to say to them, and what they write.
+func TestServeSignals(t *testing.T) {
+	for _, heeds := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, 3, 1)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			w.agent = func(index int, s *treetest.Stream) bool {
+				if index != 1 {
+					return false
+				}
+				_ = Serve(ctx, s, func(proto.Launch) (Config, error) {
+					return Config{Crew: w.mkCrew(1), Open: w.connect}, nil
+				})
+				return true
+			}
+			w.grace = time.Hour
+			w.launch()
+			defer w.close()
+			for _, i := range []int{1, 2} {
+				c, n := w.crews[i], w.nodes[i]
+				c.Silent = true
+				c.See = func(m proto.Message) {
+					switch m := m.(type) {
+					case proto.Signal:
+						go func() { // ends at once: there is room
+							_ = n.Output(proto.Output{Index: i, Stream: proto.Merged, Data: []byte("last words\n")})
+						}()
+					case proto.End:
+						if heeds && m.Grace == 0 {
+							c.End()
+						}
+					}
+				}
+			}
+			cancel(errors.New("the agent got SIGTERM"))
+			time.Sleep(time.Second)
+			for _, i := range []int{1, 2} {
+				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Grace: time.Hour, Except: -1}))
+			}
+			w.root.Do(proto.Signal{Signal: 2})
+			time.Sleep(time.Second)
+			require.Len(t, got[proto.Output](w), 2)
+			begun := time.Now()
+			w.root.Do(proto.End{Except: -1})
+			lost := one[proto.Lost](w)
+			require.Equal(t, 1, lost.First)
+			want := 1
+			if heeds {
+				want = 3
+				require.Less(t, time.Since(begun), 2*time.Second)
+			}
+			require.Less(t, time.Since(begun), endLimit+3*byeLimit)
+			require.Len(t, one[proto.Ended](w).Exits, want*w.ranks)
+		})
+	}
+}
+
 // TestNoBye: a child that does not end is left behind.
 func TestNoBye(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -142,6 +201,8 @@ func TestConfig(t *testing.T) {
 	n.Consumed(proto.Output{})
 	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errOver)
 	require.NoError(t, n.AwaitRoom(t.Context()))
+	n.Flush(time.Hour)
+	require.Empty(t, n.inbox, "what is posted after the end is not kept")
 	for name, spoil := range map[string]func(*Config){
 		"hosts":   func(c *Config) { c.Launch.Hosts = nil },
 		"index":   func(c *Config) { c.Launch.Index = -2 },
@@ -150,6 +211,7 @@ func TestConfig(t *testing.T) {
 		"no crew": func(c *Config) { c.Crew = nil },
 		"crew":    func(c *Config) { c.Launch.Index = -1 },
 		"many":    func(c *Config) { c.Launch.Index = hosts.Limit },
+		"most":    func(c *Config) { c.Launch.Index = math.MaxInt },
 	} {
 		bad := good
 		spoil(&bad)

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,5 +114,47 @@ func TestStdinTakers(t *testing.T) {
 			time.Sleep(time.Second)
 			require.Len(t, got[proto.Log](w), 1)
 		})
+	}
+}
+
+// TestStdinCount: what is given back is what the slowest has taken, whoever takes
+// how much, and leaves when.
+func TestStdinCount(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		given := int64(0)
+		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
+		for range r.IntN(8) {
+			m := &member{taker: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
+			n.members = append(n.members, m)
+			if m.taker {
+				n.stdin.slow++
+			}
+		}
+		for range 300 {
+			if r.IntN(3) == 0 || len(n.members) == 0 {
+				if size := r.IntN(1000); n.stdin.sent+int64(size)-n.stdin.given <= proto.Window {
+					require.NoError(t, n.input(proto.Stdin{Data: make([]byte, size)}))
+				}
+			} else if m := n.members[r.IntN(len(n.members))]; r.IntN(100) == 0 {
+				n.leave(m)
+			} else if m.taker && m.taken < n.stdin.sent {
+				require.NoError(t, n.took(m, 1+r.Int64N(n.stdin.sent-m.taken)))
+			}
+			least, slow := n.stdin.sent, 0
+			for _, m := range n.members {
+				if m.taker {
+					least = min(least, m.taken)
+				}
+			}
+			for _, m := range n.members {
+				if m.taker && m.taken == least {
+					slow++
+				}
+			}
+			require.Equal(t, least, n.stdin.given)
+			require.Equal(t, least, given)
+			require.Equal(t, slow, n.stdin.slow)
+		}
 	}
 }

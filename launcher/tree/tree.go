@@ -112,7 +112,7 @@ func cost(o proto.Output) int { return len(o.Data) + outputCost }
 
 // sane puts what was left out, and refuses what no node can work with.
 func sane(l proto.Launch) (proto.Launch, error) {
-	if len(l.Hosts) == 0 || l.Index < -1 || l.Index+len(l.Hosts) > hosts.Limit || len(l.Hosts) > hosts.Limit {
+	if len(l.Hosts) == 0 || len(l.Hosts) > hosts.Limit || l.Index < -1 || l.Index > hosts.Limit-len(l.Hosts) {
 		return l, fmt.Errorf("%w: Launch of %d hosts from %d on", proto.ErrFrame, len(l.Hosts), l.Index)
 	}
 	if l.Heartbeat <= 0 {

@@ -30,6 +30,7 @@ type world struct {
 	ranks int // per host
 	stdin string
 	each  bool // PerRank
+	grace time.Duration
 	l     proto.Launch
 	root  *Node
 
@@ -189,7 +190,7 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 
 // prepare is the plan: rank r is on host r mod hosts.
 func (w *world) prepare() proto.Prepare {
-	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
+	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
 	for i := range w.hosts {
 		plan := proto.Plan{Index: i}
 		for r := range w.ranks {
