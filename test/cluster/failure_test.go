@@ -260,7 +260,7 @@ func TestCutEarly(t *testing.T) {
 	ssh := filepath.Join(t.TempDir(), "ssh")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", b.name(3), flag, b.SSH())
 	require.NoError(t, os.WriteFile(ssh, []byte(script), 0o755))
-	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", b.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "3s", "-np", "3", "sleep", "1000"}}.Start(t)
+	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", b.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "2s", "-np", "3", "sleep", "1000"}}.Start(t)
 	p.AwaitStderr(2, "the agent is process")
 	b.Hosts()[1].Cut()
 	b.gone(2)
