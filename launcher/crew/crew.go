@@ -100,6 +100,7 @@ type Crew struct {
 	state    proto.State
 	loops    bool // output.loop has been started
 	bye      bool
+	orphans  map[int]bool // children of ranks that have become ours
 }
 
 type phase int
@@ -141,7 +142,7 @@ const (
 // New makes a crew that waits for messages. Close ends it.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
-		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1, exitOf: exitStatus, patience: stuckLimit,
+		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1, exitOf: exitStatus, orphans: make(map[int]bool), patience: stuckLimit,
 		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err error
@@ -244,7 +245,7 @@ func (c *Crew) timers() {
 	if !now.Before(c.reapAt) {
 		c.reapAt = now.Add(reapEvery)
 		if c.phase == phaseRunning {
-			newBelongs(c.job.Card.JobID, c.pids()).reapOrphans()
+			newBelongs(c.job.Card.JobID, c.pids()).reapOrphans(c.orphans)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (c *Crew) finish() {
 		}
 	}
 	left.sweepChildren(time.Until(limit))
-	left.reapOrphans()
+	left.reapOrphans(c.orphans)
 	close(c.over)
 	<-c.forked
 	if c.in != nil {

@@ -31,20 +31,14 @@ func newBelongs(id string, groups []int) belongs {
 
 // alive says whether a pid is a process of the job that is not a zombie.
 func (b belongs) alive(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid)
-	stat, err := os.ReadFile(dir + "/stat")
-	if err != nil {
-		return false
-	}
-	// pid (comm) state ppid pgrp …, where comm may hold anything
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	f := statOf(pid)
 	if len(f) < 3 || f[0] == "Z" || f[0] == "X" {
 		return false
 	}
 	if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
 		return true
 	}
-	env, err := os.ReadFile(dir + "/environ")
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return false
 	}
@@ -135,25 +129,40 @@ func reapNow(pid int) {
 	}
 }
 
-// reapOrphans reaps those of our children that have ended in a rank's process
-// group: children of ranks that have become ours.
-func (b belongs) reapOrphans() {
+// reapOrphans reaps children of ranks that have become ours and have ended: those in a
+// rank's process group, and those that are known, as they bore the job's mark when they
+// lived, which a zombie does not show. Others may be waited for by somebody else.
+func (b belongs) reapOrphans(known map[int]bool) {
 	for _, pid := range children() {
 		if b.groups[pid] {
 			continue // a rank
 		}
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil {
+		f := statOf(pid)
+		if len(f) < 3 {
 			continue
 		}
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(f) < 3 || f[0] != "Z" {
-			continue
-		}
-		if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
-			reapNow(pid)
+		group, err := strconv.Atoi(f[2])
+		switch {
+		case f[0] == "Z":
+			if known[pid] || err == nil && b.groups[group] {
+				delete(known, pid)
+				reapNow(pid)
+			}
+		case f[0] == "D": // its environment may not be readable before it wakes
+		case !known[pid] && b.alive(pid):
+			known[pid] = true
 		}
 	}
+}
+
+// statOf is what stands behind the name in /proc/pid/stat: state, parent, process
+// group and so on; nil where there is no such process.
+func statOf(pid int) []string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may hold anything
 }
 
 // children lists the children of this process. A kernel that does not list
@@ -192,12 +201,7 @@ func childrenByParent() []int {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) {
+		if f := statOf(pid); len(f) > 1 && f[1] == strconv.Itoa(os.Getpid()) {
 			pids = append(pids, pid)
 		}
 	}
