@@ -68,11 +68,12 @@ func TestRankFails(t *testing.T) {
 }
 
 // TestOthersFail has the others leave as soon as they hear of rank 2's end, which may
-// be before gorun does.
+// be before gorun does. Of ranks that leave by themselves the first that is heard of is
+// named where clocks cannot tell; one that is killed is a cause all the same.
 func TestOthersFail(t *testing.T) {
 	b := hosts(t)
 	r := b.on("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
-	require.Equal(t, 3, r.Code, r.Stderr)
+	require.Contains(t, []int{3, 91}, r.Code, r.Stderr)
 	r = b.on("1:2,2:2,3:2", "-np", "6", run.Rank(), "once", "2").Run(t)
 	require.Equal(t, 137, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
