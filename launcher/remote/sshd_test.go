@@ -56,6 +56,8 @@ func TestSSHD(t *testing.T) {
 		conn := open(t, s, hosts.Host{Name: h.Name(), User: "root", Port: 22})
 		require.Equal(t, h.Name(), conn.Peer().Hostname)
 		require.Equal(t, "hello", echo(t, conn, "hello"))
+		copies := strings.Fields(run(t, h, "ls -A "+remoteCache+" 2>/dev/null || :"))
+		require.Len(t, copies, i, "a copy is made where the path is not there, and only then")
 		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })
 		require.Len(t, agents, 1)
 		require.Equal(t, []string{"-agent"}, agents[0].Args[1:])
