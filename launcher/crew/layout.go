@@ -85,15 +85,15 @@ func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, 
 	l := &layout{}
 	for port := may.low; port <= may.high && len(l.fds) < np; port++ {
 		one := &layout{}
-		switch err := one.listen(ip, 1, datagrams, func(int) int { return port }); {
-		case err == nil:
+		err := one.listen(ip, 1, datagrams, func(int) int { return port })
+		if err == nil {
 			l.fds, l.ports = append(l.fds, one.fds[0]), append(l.ports, port)
-		default:
-			one.close()
-			if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EACCES) {
-				l.close()
-				return nil, err
-			}
+			continue
+		}
+		one.close()
+		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EACCES) {
+			l.close()
+			return nil, err
 		}
 	}
 	if len(l.fds) < np {
