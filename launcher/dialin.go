@@ -315,13 +315,16 @@ func (r *run) judgeSlurm() {
 	if v == nil || r.reach == nil || r.reach.dialIn == nil || r.reach.dialIn.step == nil {
 		return
 	}
-	words := r.reach.dialIn.step.Cancelled()
-	if words == "" || v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0 { // which is a rank's own word
+	words, all := r.reach.dialIn.step.Cancelled()
+	switch {
+	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // which is a rank's own word
+		return
+	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // somebody else has ended an agent, later
 		return
 	}
 	r.verdict = &verdict{
 		Failure: Failure{Rank: -1, Host: r.host, ExitCode: exitCancelled, Reason: "ended by Slurm: " + words},
-		code:    exitCancelled, end: !strings.Contains(words, "NODE FAILURE"),
+		code:    exitCancelled, end: all && !strings.Contains(words, "NODE FAILURE"),
 	}
 }
 

@@ -184,19 +184,17 @@ func (st *Step) CauseOf(node string) error {
 }
 
 // Cancelled is what is said of it where Slurm has ended the step, and not gorun: by
-// scancel, at the limit of time, or because of a node; else "". What Slurm says of it
-// goes the way of the agents' output, and may be lost with them.
-func (st *Step) Cancelled() string {
-	words := st.words.best(true, "")
+// scancel, at the limit of time, or because of a node; else "". all says that it meant
+// all agents: where it ended some of them the others may have ended by themselves
+// before it came to them, and to its words.
+func (st *Step) Cancelled() (words string, all bool) {
+	words = st.words.best(true, "")
 	if isCancelled(words) || strings.HasPrefix(words, taskPrefix) && strings.HasSuffix(words, " has expired") {
-		return words
+		return words, true
 	}
 	st.words.mu.Lock()
 	defer st.words.mu.Unlock()
-	if st.words.asked == st.agents {
-		return "every agent got SIGTERM"
-	}
-	return ""
+	return strings.TrimPrefix(st.words.first, "gorun: "), st.words.asked == st.agents
 }
 
 // Done is closed when srun has ended.
@@ -221,6 +219,7 @@ type srunWords struct {
 	line  string
 	value int
 	asked int               // agents that got SIGTERM
+	first string            // what the first of them says
 	over  bool              // no line counts any more
 	tasks map[string]string // what Slurm says of the agent on a node that has ended badly
 }
@@ -264,7 +263,9 @@ func (w *srunWords) note(line string) {
 		return
 	}
 	if !slurm && value == termValue {
-		w.asked++
+		if w.asked++; w.asked == 1 {
+			w.first = line
+		}
 	}
 	if value > w.value {
 		w.line, w.value = line, value

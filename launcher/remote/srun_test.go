@@ -170,18 +170,23 @@ func TestSrunWords(t *testing.T) {
 	w.note("srun: error: n[2-3]: tasks 1-2: Killed")
 	require.Equal(t, "srun: error: n[2-3]: tasks 1-2: Killed", w.best(false, "n3"))
 	require.Equal(t, "srun: error: n1: task 0: Exited with exit code 3", w.best(false, "n1"))
-	for lines, says := range map[string]string{
-		"gorun: agent on n1: " + ErrTerminated.Error(): "",
-		"gorun: agent on n1: " + ErrTerminated.Error() + "|srun: error: n1: task 0: Exited with exit code 1|gorun: agent on n2: " + ErrTerminated.Error(): "every agent got SIGTERM",
-		"srun: error: n[1-2]: tasks 0-1: Killed":                                        "",
-		"srun: error: Slurm job 4 has expired|srun: x":                                  "srun: error: Slurm job 4 has expired",
-		"slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***": "slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 ***",
+	for _, test := range []struct {
+		lines, says string
+		all         bool
+	}{
+		{"gorun: agent on n1: no|srun: error: n[1-2]: tasks 0-1: Killed", "", false},
+		{"gorun: agent on n2: " + ErrTerminated.Error() + "|srun: error: n2: task 1: Exited with exit code 1", "agent on n2: " + ErrTerminated.Error(), false},
+		{"gorun: agent on n2: " + ErrTerminated.Error() + "|gorun: agent on n1: " + ErrTerminated.Error(), "agent on n2: " + ErrTerminated.Error(), true},
+		{"srun: error: Slurm job 4 has expired|srun: x", "srun: error: Slurm job 4 has expired", true},
+		{"slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22 ***", "slurmstepd-n1: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22 ***", true},
 	} {
 		st := &Step{agents: 2}
-		for line := range strings.SplitSeq(lines, "|") {
+		for line := range strings.SplitSeq(test.lines, "|") {
 			st.words.note(line)
 		}
-		require.Equal(t, says, st.Cancelled(), lines)
+		words, all := st.Cancelled()
+		require.Equal(t, test.says, words, test.lines)
+		require.Equal(t, test.all, all, test.lines)
 	}
 	w = srunWords{}
 	w.note("a warning")
