@@ -51,6 +51,9 @@ func (b *bed) noCopies() {
 	})
 }
 
+// as is the bed of a subtest.
+func (b *bed) as(t testing.TB) *bed { return &bed{b.Cluster, t, b.env} }
+
 // name is that of host k, from 1 on.
 func (b *bed) name(k int) string { return b.Names()[k-1] }
 
@@ -66,15 +69,20 @@ func (b *bed) gorun(args ...string) run.Command { return run.Command{Args: args,
 // waiting is a job that runs for ever, two ranks on each of the first n hosts.
 func (b *bed) waiting(n int, args ...string) *run.Process {
 	b.t.Helper()
-	p := b.salloc(fmt.Sprintf("-N%d --ntasks-per-node=2 --no-kill", n), append(args, run.Rank(), "wait")...).Start(b.t)
+	p := b.salloc("-w "+strings.Join(b.Names()[:n], ",")+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(b.t)
 	p.AwaitStdout(2*n, "up on")
 	return p
 }
 
-// job is the number of the job that runs, the only one.
+// job is the number of the job that runs on the first host, the only one.
 func (b *bed) job() string {
 	b.t.Helper()
-	id := strings.TrimSpace(b.tool("squeue", "--noheader", "--states=RUNNING", "--format=%A"))
+	return b.jobOn(1)
+}
+
+func (b *bed) jobOn(k int) string {
+	b.t.Helper()
+	id := strings.TrimSpace(b.tool("squeue", "--noheader", "--states=RUNNING", "--nodelist="+b.name(k), "--format=%A"))
 	require.Regexp(b.t, `^\d+$`, id)
 	return id
 }
