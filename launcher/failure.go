@@ -153,6 +153,9 @@ func (r *run) exited(e proto.Exit) {
 	if code == 0 {
 		f.Reason, code = withoutFinalize, proto.ExitFailed
 	}
+	if e.Stuck {
+		r.tell(fmt.Sprintf("rank %d, pid %d on %s, does not die by SIGKILL: it is left behind", e.Rank, e.PID, r.nameOf(rk.host)))
+	}
 	switch {
 	case r.verdict != nil:
 		if r.mourned(e) {

@@ -59,7 +59,7 @@ type reportRank struct {
 	PID      int        `json:"pid,omitempty"`
 	Started  *time.Time `json:"started,omitempty"` // by its host's clock
 	Ended    *time.Time `json:"ended,omitempty"`   // by its host's clock
-	State    string     `json:"state"`             // not started, running, exited, killed, lost
+	State    string     `json:"state"`             // not started, running, exited, killed, stuck, lost
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Signal   string     `json:"signal,omitempty"`
 	Failed   bool       `json:"failed,omitempty"` // the others went on without it
@@ -114,9 +114,12 @@ func (p *report) add(r *run, v *verdict) {
 		case rk.exit != nil:
 			at := time.Unix(0, rk.exit.At)
 			rr.State, rr.Ended = "exited", &at
-			if rk.exit.Signal != 0 {
+			switch {
+			case rk.exit.Stuck:
+				rr.State, rr.Ended = "stuck", nil
+			case rk.exit.Signal != 0:
 				rr.State, rr.Signal = "killed", signalOf(rk.exit)
-			} else {
+			default:
 				rr.ExitCode = &rk.exit.Code
 			}
 		case r.hosts[rk.host].state == hostLost:

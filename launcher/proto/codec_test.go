@@ -15,7 +15,7 @@ import (
 )
 
 // kinds is one more than the last of them.
-const kinds = KindBye + 1
+const kinds = int(KindBye) + 1
 
 // empty has one message of each kind, at its index.
 var empty = [kinds]Message{
