@@ -72,7 +72,7 @@ func cancel(t *testing.T, b *bed) {
 	})
 	t.Run("batch", func(t *testing.T) {
 		b := b.as(t)
-		id, file := b.submit("-w "+b.name(1)+","+b.name(2)+" --ntasks-per-node=2", "exec "+run.Program("gorun")+" "+run.Rank()+" wait")
+		id, file := b.submit(b.first(2)+" --ntasks-per-node=2", "exec "+run.Program("gorun")+" "+run.Rank()+" wait")
 		text := func() string { out, _ := os.ReadFile(file); return string(out) }
 		run.Eventually(t, func() error {
 			if n := strings.Count(text(), " up on "); n < 4 {
@@ -89,7 +89,7 @@ func cancel(t *testing.T, b *bed) {
 
 // grace has ranks that clean up when Slurm ends them.
 func grace(t *testing.T, b *bed) {
-	p := b.salloc("-w "+b.name(1)+","+b.name(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
+	p := b.salloc(b.first(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
 	p.AwaitStdout(2, "up\n")
 	b.tool("scancel", b.job())
 	r := p.Wait()
@@ -111,7 +111,7 @@ func kill(t *testing.T, b *bed) {
 	})
 	t.Run("srun", func(t *testing.T) { // it has done what it was for
 		b := b.as(t)
-		p := b.salloc("-w "+b.name(1)+","+b.name(2), "sh", "-c", "echo up; sleep 1; echo on").Start(t)
+		p := b.salloc(b.first(2), "sh", "-c", "echo up; sleep 1; echo on").Start(t)
 		p.AwaitStdout(2, "up\n")
 		var srun int
 		for _, pid := range run.Children(t, b.gorunOf(p)) {
@@ -143,7 +143,7 @@ func kill(t *testing.T, b *bed) {
 	})
 	t.Run("rank", func(t *testing.T) {
 		b := b.as(t)
-		r := b.salloc("-w "+b.name(1)+","+b.name(2)+" --ntasks-per-node=2", run.Rank(), "kill", "3").Run(t)
+		r := b.salloc(b.first(2)+" --ntasks-per-node=2", run.Rank(), "kill", "3").Run(t)
 		require.Equal(t, 137, r.Code)
 		require.Regexp(t, `(?m)^gorun: rank 3 was killed by signal 9 \(SIGKILL\): \S+, pid \d+ on `+b.name(2)+"; the other 3 ranks were ended$", r.Stderr)
 	})
@@ -176,7 +176,7 @@ func TestNodeFails(t *testing.T) {
 // TestNotify goes on without ranks, and without an agent.
 func TestNotify(t *testing.T) {
 	b := slurm(t)
-	p := b.salloc("-N3 --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
+	p := b.salloc(b.first(3)+" --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
 	p.AwaitStdout(6, `(?m)^rank \d up$`)
 	b.killAgent(2)
 	r := p.Wait()
@@ -188,12 +188,12 @@ func TestNotify(t *testing.T) {
 // been killed.
 func TestRestart(t *testing.T) {
 	b := slurm(t)
-	r := b.salloc("-N2 --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
+	r := b.salloc(b.first(2)+" --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d up on \S+ epoch 1$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 
-	p := b.salloc("-N3 --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
+	p := b.salloc(b.first(3)+" --ntasks-per-node=2", "-on-failure", "restart", "-np", "4",
 		"sh", "-c", `echo is on $(hostname) epoch $WEFT_EPOCH; [ $WEFT_EPOCH != 0 ] || exec sleep 1000`).Start(t)
 	p.AwaitStdout(4, "epoch 0")
 	b.killAgent(2)

@@ -57,6 +57,10 @@ func (b *bed) as(t testing.TB) *bed { return &bed{b.Cluster, t, b.env} }
 // name is that of host k, from 1 on.
 func (b *bed) name(k int) string { return b.Names()[k-1] }
 
+// first asks Slurm for the first n hosts: by itself it takes others as long as a job ends
+// there.
+func (b *bed) first(n int) string { return "-w " + strings.Join(b.Names()[:n], ",") }
+
 // salloc is a gorun in an allocation. Arguments of salloc stand in one string.
 func (b *bed) salloc(args string, gorun ...string) run.Command {
 	line := append([]string{"--quiet"}, strings.Fields(args)...)
@@ -69,7 +73,7 @@ func (b *bed) gorun(args ...string) run.Command { return run.Command{Args: args,
 // waiting is a job that runs for ever, two ranks on each of the first n hosts.
 func (b *bed) waiting(n int, args ...string) *run.Process {
 	b.t.Helper()
-	p := b.salloc("-w "+strings.Join(b.Names()[:n], ",")+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(b.t)
+	p := b.salloc(b.first(n)+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(b.t)
 	p.AwaitStdout(2*n, "up on")
 	return p
 }

@@ -38,7 +38,15 @@ func TestAllocation(t *testing.T) {
 			names := func(s string) []string {
 				return strings.Fields(strings.NewReplacer("HOST1", b.name(1), "HOST2", b.name(2), "HOST3", b.name(3), "HOST4", b.name(4)).Replace(s))
 			}
-			r := b.salloc(strings.Join(names(test.salloc), " "), append(names(test.gorun), "hostname")...).Run(t)
+			args := strings.Join(names(test.salloc), " ")
+			if n, rest, ok := strings.Cut(strings.TrimPrefix(args, "-N"), " "); strings.HasPrefix(args, "-N") {
+				k, err := strconv.Atoi(n)
+				require.NoError(t, err)
+				if args = b.first(k); ok {
+					args += " " + rest
+				}
+			}
+			r := b.salloc(args, append(names(test.gorun), "hostname")...).Run(t)
 			require.Zero(t, r.Code, r.Stderr)
 			require.Equal(t, test.where, b.where(r.Stdout), r.Stdout)
 			require.Equal(t, test.says, r.Stderr)
@@ -49,7 +57,7 @@ func TestAllocation(t *testing.T) {
 // TestNotOfTheAllocation refuses hosts, and more ranks than slots, before anything runs.
 func TestNotOfTheAllocation(t *testing.T) {
 	b := slurm(t)
-	r := b.salloc("-N2", "-host", b.name(3), "hostname").Run(t)
+	r := b.salloc(b.first(2), "-host", b.name(3), "hostname").Run(t)
 	told(t, r, 2, `expected a host of Slurm job \d+, found "`+b.name(3)+`"`)
 	require.Empty(t, r.Stdout)
 	r = b.salloc("-N2", "-np", "3", "-strict", "hostname").Run(t)
@@ -62,7 +70,7 @@ func TestNotOfTheAllocation(t *testing.T) {
 func TestBatch(t *testing.T) {
 	b := slurm(t)
 	g := run.Program("gorun")
-	code, out := b.batch("-N3 --ntasks-per-node=2", g+" -v "+run.Rank()+" work", "echo code $?",
+	code, out := b.batch(b.first(3)+" --ntasks-per-node=2", g+" -v "+run.Rank()+" work", "echo code $?",
 		g+" sh -c 'readlink /proc/$PPID/exe'", g+" "+run.Rank()+" exit 1 5")
 	require.Equal(t, 5, code, out)
 	count := func(pattern string) int { return len(regexp.MustCompile("(?m)^"+pattern+"$").FindAllString(out, -1)) }

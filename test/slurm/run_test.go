@@ -65,7 +65,7 @@ func TestGorunIsCopied(t *testing.T) {
 	prog := run.Copy(t, run.Rank(), filepath.Join(b.Private(), "prog"))
 	in := func(args ...string) run.Result {
 		t.Helper()
-		return run.Command{Exe: "salloc", Env: b.env, Args: append([]string{"--quiet", "-N2", "-n3", gorun}, args...)}.Run(t)
+		return run.Command{Exe: "salloc", Env: b.env, Args: append([]string{"--quiet", "-w", b.name(1) + "," + b.name(2), "-n3", gorun}, args...)}.Run(t)
 	}
 	r := in("-stage", prog, "work")
 	require.Zero(t, r.Code, r.Stderr)
