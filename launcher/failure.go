@@ -153,6 +153,10 @@ func (r *run) exited(e proto.Exit) {
 	if code == 0 {
 		f.Reason, code = withoutFinalize, proto.ExitFailed
 	}
+	const exitQuit = 2 // of a Go program that SIGQUIT ends, when it has written its stacks
+	if r.signaled == syscall.SIGQUIT && e.Code == exitQuit {
+		f.Signal, f.ExitCode, code = r.signaled, 0, proto.ExitSignalFloor+int(r.signaled)
+	}
 	if e.Stuck {
 		r.tell(fmt.Sprintf("rank %d, pid %d on %s, does not die by SIGKILL: it is left behind", e.Rank, e.PID, r.nameOf(rk.host)))
 	}

@@ -105,6 +105,9 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		v = r.execute()
 		s.report.add(r, v)
 		if !s.again(r, v) {
+			if v != nil && !v.end && s.epoch > 0 {
+				v.lines = append(v.lines, "given up after "+plural(s.epoch, "restart"))
+			}
 			break
 		}
 		if v = s.pause(); v != nil {

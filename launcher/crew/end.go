@@ -298,8 +298,8 @@ func (c *Crew) lastWords(i int) []string {
 	if err != nil {
 		return nil
 	}
-	at := max(st.Size()-tailBytes, 0)
-	tail := make([]byte, st.Size()-at)
+	at := max(st.Size()-tailBytes, c.ranks[i].errAt)
+	tail := make([]byte, max(st.Size()-at, 0))
 	n, err := f.ReadAt(tail, at)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil

@@ -13,6 +13,7 @@ import (
 // ranks who they are. Ours must not see those of a launcher around gorun.
 var foreignEnv = []string{
 	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
+	envSize + "=", envLocalRank + "=", envLocalSize + "=",
 	"PMI_", "PMI2_", "PMIX_", "MPI_LOCALRANKID=", "MPI_LOCALNRANKS=", "HYDI_CONTROL_FD=",
 	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_",
 }
@@ -22,6 +23,14 @@ var foreignEnv = []string{
 func ForeignEnv(kv string) bool {
 	return slices.ContainsFunc(foreignEnv, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
 }
+
+// The variables that tell a script where it is among the ranks, beside
+// bootstrap.EnvRank; programs of weft have it from the job card.
+const (
+	envSize      = "WEFT_SIZE"
+	envLocalRank = "WEFT_LOCAL_RANK" // among those of its host
+	envLocalSize = "WEFT_LOCAL_SIZE"
+)
 
 // envStage names the directory of files that gorun has copied to the hosts.
 const envStage = "WEFT_STAGE_DIR"
@@ -66,11 +75,11 @@ func hostEnv(base, app []string, wdir, staged string) []string {
 // rankEnv is an app's environment with a rank's place in the job.
 func (c *Crew) rankEnv(i int, listens bool) []string {
 	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
-	env := make([]string, len(a.env), len(a.env)+12)
+	env := make([]string, len(a.env), len(a.env)+16)
 	copy(env, a.env)
 	r, n := strconv.Itoa(c.plan.Ranks[i].Rank), strconv.Itoa(c.job.Card.Size)
 	env = append(env,
-		bootstrap.EnvRank+"="+r,
+		bootstrap.EnvRank+"="+r, envSize+"="+n, envLocalRank+"="+strconv.Itoa(i), envLocalSize+"="+strconv.Itoa(len(c.ranks)),
 		bootstrap.EnvJobFD+"="+strconv.Itoa(childCard),
 		bootstrap.EnvJobID+"="+c.job.Card.JobID,
 		bootstrap.EnvEpoch+"="+strconv.Itoa(c.job.Card.Epoch),

@@ -36,8 +36,9 @@ type rank struct {
 	in     []byte // from ctl, not yet a whole line
 	unsent []byte // for news, which was full; not empty: epoll tells when it is not
 	exited bool
-	stuck  bool // it has not really: it does not end by SIGKILL
-	wanted bool // it has called Abort
+	stuck  bool  // it has not really: it does not end by SIGKILL
+	errAt  int64 // where what it writes begins in its file of stderr
+	wanted bool  // it has called Abort
 	status status
 	dying  bool // it was on its way out when another, which still ran, failed the job
 	doomed bool // it had been sent SIGKILL, not by us, when the job failed of what another did
@@ -202,6 +203,8 @@ func (c *Crew) outputs(i int) (reads, writes [2]int, err error) {
 			writes[k], err = unix.Open(name, flags, 0o666)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
+			} else if k == 1 {
+				c.ranks[i].errAt, _ = unix.Seek(writes[k], 0, unix.SEEK_END) // 0 where it cannot be sought
 			}
 		}
 		if err != nil {
