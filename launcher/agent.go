@@ -85,6 +85,7 @@ func Agent(ctx context.Context, up tree.Stream) error {
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
 			Emit:   func(m proto.Message) { emit(m) }, // nothing before the first message to the crew
 			Output: func(o proto.Output) error { return node.Output(o) },
+			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
 		if err != nil {
 			return tree.Config{}, err

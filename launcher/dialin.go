@@ -39,6 +39,14 @@ type dialIn struct {
 // unless the user says it: pods may have to wait for room, and for images.
 const dialPatience = 10 * time.Minute
 
+// patience is for how long agents are waited for: usual, unless the user says it.
+func (r *run) patience(usual time.Duration) time.Duration {
+	if _, said := r.job.Source["launcher.connect_timeout"]; said {
+		return r.job.ConnectTimeout
+	}
+	return usual
+}
+
 // listen takes agents that know the secret.
 func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	l, err := remote.Listen(addr, secret)
@@ -173,10 +181,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	r.reach = &reach{dialIn: d, patience: r.job.ConnectTimeout}
 	d.begin(r.stopped)
 	r.tellWaiting(d, want)
-	patience := dialPatience
-	if _, said := j.Source["launcher.connect_timeout"]; said {
-		patience = j.ConnectTimeout
-	}
+	patience := r.patience(dialPatience)
 	if !r.deadline.IsZero() {
 		patience = min(patience, time.Until(r.deadline))
 	}
@@ -287,10 +292,7 @@ func (r *run) gatherSlurm() error {
 		return err
 	}
 	d.listener.Cause = d.step.CauseOf
-	r.reach = &reach{dialIn: d, patience: slurmPatience}
-	if _, said := r.job.Source["launcher.connect_timeout"]; said {
-		r.reach.patience = r.job.ConnectTimeout
-	}
+	r.reach = &reach{dialIn: d, patience: r.patience(slurmPatience)}
 	d.begin(ctx)
 	sctx, cancel := d.step.Context(ctx)
 	context.AfterFunc(sctx, func() { // with srun, or with the run

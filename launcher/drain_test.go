@@ -67,7 +67,7 @@ func TestPortsThatCannotBe(t *testing.T) {
 
 // testRun is a run of a rank on each of n hosts that is being prepared.
 func testRun(n int) *run {
-	s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: n}}}, programs: make([]program, 1), host: "h0", out: newWriter(nil, nil, "")}
+	s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: n}}}, programs: make([]program, 1), host: "h0", out: newWriter(nil, nil)}
 	s.out.finish()
 	r := newRun(s, "id")
 	r.phase, r.ranks, r.plans, r.used = phasePreparing, make([]rank, n), make([]proto.Plan, n), n

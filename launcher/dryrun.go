@@ -37,7 +37,7 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 	if r.hasOwn() {
 		r.hosts[0].agent.Topology = place.Here()
 	}
-	machines, _ := r.machines()
+	machines := r.machines()
 	var unknown []string
 	for i := range machines {
 		if len(machines[i].Topology.CPUs) == 0 && machines[i].Slots == 0 {

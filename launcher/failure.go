@@ -23,7 +23,7 @@ const (
 type cause struct {
 	rank  int  // -1: none
 	host  int  // of the rank
-	final bool // nothing that is learned later takes its place: a signal ended a rank, a host is lost, time is up
+	final bool // nothing that is learned later takes its place: a signal ended a rank, a host is lost
 	dying bool // the rank was on its way out when it failed the job
 	abort bool // it called Abort and is about to end by itself
 	end   bool // the user's wish: the job is not started anew
@@ -123,21 +123,14 @@ func (r *run) ranksStarted(m proto.Started) {
 		r.phase = phaseRunning
 	}
 	r.startDone = time.Now()
-	if f := r.verdictOf(); f != nil && f.Rank >= 0 {
-		f.PID = r.ranks[f.Rank].pid
+	if v := r.verdict; v != nil && v.Rank >= 0 {
+		v.PID = r.ranks[v.Rank].pid
 	}
 	r.quiet()
 	r.verbose("%d ranks started after %v", n, r.since())
 	if f := m.Failed; f != nil && f.Rank >= 0 && f.Rank < len(r.ranks) {
 		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, final: true, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)
 	}
-}
-
-func (r *run) verdictOf() *Failure {
-	if r.verdict == nil {
-		return nil
-	}
-	return &r.verdict.Failure
 }
 
 // exited judges a rank that has not ended well.

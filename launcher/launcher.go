@@ -84,7 +84,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	var stopSignals func()
 	s.signals, stopSignals = catchSignals()
 	defer stopSignals()
-	s.out = newWriter(stdio.Out, stdio.Err, j.OutputDir)
+	s.out = newWriter(stdio.Out, stdio.Err)
 	s.inputAt = inputAt(stdio.In)
 	id := bootstrap.NewJobID()
 	s.watchdog = crew.StartWatchdog(id)
@@ -156,7 +156,7 @@ func (s *session) refuse(err error) *verdict {
 	return &verdict{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
 }
 
-// prepare finds the hosts, and finds or builds the programs; nil: all is well.
+// prepare finds or builds the programs, and makes the directory of output; nil: all is well.
 func (s *session) prepare(id string) *verdict {
 	j := s.job
 	for _, app := range j.Apps {

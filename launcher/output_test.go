@@ -110,7 +110,7 @@ func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
 // to end, unless it stalls.
 func TestLinesOfGorunStandAlone(t *testing.T) {
 	var out bytes.Buffer
-	w := newWriter(&out, &out, "")
+	w := newWriter(&out, &out)
 	line := func(host int, text string, mid bool) {
 		w.put(proto.Output{Index: host, Stream: proto.Merged, Mid: mid, Data: []byte(text)}, nil)
 	}
@@ -129,7 +129,7 @@ func TestLinesOfGorunStandAlone(t *testing.T) {
 func TestLastWordsAreNotRepeated(t *testing.T) {
 	for between, want := range map[string]string{"": "a\nb\nfailed\n", "c\n": "a\nb\nc\nfailed\nwrote b\n"} {
 		var out bytes.Buffer
-		w := newWriter(nil, &out, "")
+		w := newWriter(nil, &out)
 		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\nb\n" + between)}))
 		w.sayAgain("failed\n", "wrote b\n", "b\n")
 		w.finish()

@@ -62,15 +62,14 @@ func (r *run) noteHosts(up proto.Up) {
 
 // plan places the ranks and describes the job to the hosts.
 func (r *run) plan() (*proto.Prepare, error) {
-	machines, order := r.machines()
-	placed, err := r.place(machines)
+	placed, err := r.place(r.machines())
 	if err != nil {
 		return nil, err
 	}
 	if placed.Warning != "" && r.epoch == 0 {
 		r.tell("warning: " + placed.Warning)
 	}
-	return r.describe(placed, order)
+	return r.describe(placed)
 }
 
 // place lays the ranks over machines.
@@ -90,9 +89,10 @@ func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	return placed, nil
 }
 
-// machines are the hosts in the order in which the user names them; order has the
-// index in the tree of each.
-func (r *run) machines() (machines []place.Machine, order []int) {
+// machines are the hosts in the order in which the user names them, which is that of
+// r.wants.
+func (r *run) machines() []place.Machine {
+	var machines []place.Machine
 	for _, i := range r.wants {
 		h := &r.hosts[i]
 		machines = append(machines, place.Machine{Name: h.Name, Slots: h.Slots, MaxSlots: h.MaxSlots, Topology: h.agent.Topology})
@@ -100,7 +100,7 @@ func (r *run) machines() (machines []place.Machine, order []int) {
 			machines[0].Name = "this machine"
 		}
 	}
-	return machines, r.wants
+	return machines
 }
 
 // policyOf is what a job says of where ranks go.
@@ -150,7 +150,7 @@ func (r *run) appNP(machines []place.Machine, f *place.Rankfile) ([]int, error) 
 }
 
 // describe says to the hosts what runs where.
-func (r *run) describe(placed *place.Result, order []int) (*proto.Prepare, error) {
+func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	j := r.job
 	np := len(placed.Ranks)
 	r.ranks = make([]rank, np)
@@ -160,7 +160,7 @@ func (r *run) describe(placed *place.Result, order []int) (*proto.Prepare, error
 		r.plans[i].Index = i
 	}
 	for i, p := range placed.Ranks {
-		at := order[p.Host]
+		at := r.wants[p.Host]
 		r.ranks[i] = rank{app: p.App, host: at}
 		appNums[i] = p.App
 		r.plans[at].Ranks = append(r.plans[at].Ranks, proto.Rank{Rank: i, App: p.App, CPUs: p.CPUs})

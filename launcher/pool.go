@@ -138,12 +138,12 @@ func allocationName(a *hosts.Allocation) string {
 }
 
 // setHosts takes the hosts that the user wants, in this order, but for those that
-// have failed. In the tree this one comes first; its names are one host.
+// have failed. In the tree this one comes first, under whichever name.
 func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
 	var list []hosts.Host
 	own := -1
-	for _, h := range named {
+	for _, h := range hosts.Unify(named) {
 		if _, failed := r.failed[h.Name]; failed {
 			continue
 		}
@@ -151,12 +151,6 @@ func (r *run) setHosts(named []hosts.Host) {
 			h.Slots = j.Slots
 		}
 		if hosts.IsLocal(h.Name) {
-			if own >= 0 {
-				o := &list[own]
-				o.Slots = addSlots(o.Slots, h.Slots)
-				o.MaxSlots = addSlots(o.MaxSlots, h.MaxSlots)
-				continue
-			}
 			own = len(list)
 		}
 		list = append(list, h)
@@ -175,12 +169,4 @@ func (r *run) setHosts(named []hosts.Host) {
 		r.wants[i] = len(r.hosts)
 		r.hosts = append(r.hosts, host{Host: h})
 	}
-}
-
-// addSlots adds numbers of which 0 leaves the number open.
-func addSlots(a, b int) int {
-	if a == 0 || b == 0 {
-		return 0
-	}
-	return a + b
 }

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // A start that takes longer than progressAfter is told of on a terminal, by one
@@ -78,20 +76,15 @@ func (r *run) show() {
 		return
 	}
 	r.progress.shown = true
-	r.say(eraseLine + "gorun: " + line)
+	r.out.say(eraseLine + "gorun: " + line)
 }
 
 // quiet takes the line away, for good.
 func (r *run) quiet() {
 	if r.progress.shown {
 		r.progress.shown = false
-		r.say(eraseLine)
+		r.out.say(eraseLine)
 	}
-}
-
-// say writes to the terminal what is no line.
-func (r *run) say(text string) {
-	r.out.put(proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(text)}, nil)
 }
 
 func isTerminal(f *os.File) bool {

@@ -174,6 +174,7 @@ func (r *run) alone() bool { return r.hasOwn() && len(r.hosts) == 1 }
 func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
 	c := crew.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
+		Stored:    func(p proto.FilePart) { r.node.Stored(p) },
 		OutputDir: r.out.dir, Watchdog: r.watchdog,
 	}
 	if r.alone() {

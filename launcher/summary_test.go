@@ -19,7 +19,7 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		0:    "gorun: rank 1 did not start: called Abort: the disk is full\n",
 	} {
 		var stderr strings.Builder
-		s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: 2}}}, programs: make([]program, 1), host: "host", out: newWriter(nil, &stderr, "")}
+		s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: 2}}}, programs: make([]program, 1), host: "host", out: newWriter(nil, &stderr)}
 		r := newRun(s, "id")
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
 		r.blame(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "called Abort: the disk is full"}, 7)

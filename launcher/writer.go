@@ -27,7 +27,7 @@ import (
 // bytes on the way, and this host's crew waits for each of its pieces.
 type writer struct {
 	sinks [2]*sink // of stdout and stderr, which may be one
-	dir   string   // of files of each rank's output
+	dir   string   // of files of each rank's output; set before the first of them comes
 	file  error    // of the first of them that could not be written; loop's
 
 	mu     sync.Mutex // guards what follows
@@ -71,8 +71,8 @@ type sink struct {
 	broken atomic.Bool // err says that the reader has gone
 }
 
-func newWriter(out, err io.Writer, dir string) *writer {
-	w := &writer{dir: dir, quit: make(chan struct{}), done: make(chan struct{})}
+func newWriter(out, err io.Writer) *writer {
+	w := &writer{quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
 	w.sinks[0] = &sink{w: out}
 	w.sinks[1] = w.sinks[0]
@@ -148,10 +148,14 @@ func (w *writer) abandon() {
 	}
 }
 
-// say queues whole lines of gorun's own, and never blocks.
-func (w *writer) say(lines string) {
-	w.put(proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}, nil)
+// own is lines of gorun itself.
+func own(lines string) proto.Output {
+	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
+
+// say queues whole lines of gorun's own, or what takes a line of a terminal away, and
+// never blocks.
+func (w *writer) say(lines string) { w.put(own(lines), nil) }
 
 // sayAgain is say of lines and then others, which are left out where they would
 // only repeat what somebody who reads stderr sees right above.
@@ -162,7 +166,7 @@ func (w *writer) sayAgain(lines, others, repeats string) {
 		return
 	}
 	w.queue = append(w.queue, &piece{
-		Output: proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines + others)},
+		Output: own(lines + others),
 		repeat: len(lines), repeats: []byte(repeats),
 	})
 	w.more.Signal()

@@ -182,7 +182,10 @@ func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	j.wg.Go(func() { // ends with Bye
 		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts who is there
 			return tree.Config{Self: agent(l.Index), Open: j.connect, Crew: func(n *tree.Node, emit func(proto.Message)) tree.Crew {
-				c := &treetest.Crew{Index: l.Index, Emit: emit, Fences: 2, Puts: func(fence int) map[string]string { return j.putsOf(l.Index, fence) }}
+				c := &treetest.Crew{
+					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,
+					Puts: func(fence int) map[string]string { return j.putsOf(l.Index, fence) },
+				}
 				j.mu.Lock()
 				defer j.mu.Unlock()
 				j.crews[len(j.nodes)] = c

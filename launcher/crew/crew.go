@@ -34,6 +34,10 @@ type Config struct {
 	// ranks find their pipes broken, after another what they write is dropped.
 	Output func(proto.Output) error
 
+	// Stored takes back each FilePart, whose data is on disk or of no use. It does not
+	// block.
+	Stored func(proto.FilePart)
+
 	// In is what the ranks here read, as Prepare.Stdin says; nil: what comes in
 	// messages.
 	In *os.File
@@ -270,6 +274,7 @@ func (c *Crew) act(m any) {
 		}
 	case proto.FilePart:
 		c.store(m)
+		c.cfg.Stored(m)
 	case proto.Start:
 		if c.phase == phasePrepared {
 			c.start(m)

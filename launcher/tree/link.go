@@ -102,10 +102,10 @@ type link struct {
 	mu     sync.Mutex // guards what follows
 	urgent []*frame
 	bulk   []*frame
-	files  int  // bytes of FilePart in bulk
-	beat   bool // a Beat is due
-	busy   bool // something is being written
-	mute   bool // a write has failed; what has come before the stream's end can be read still
+	files  ahead // FilePart in bulk
+	beat   bool  // a Beat is due
+	busy   bool  // something is being written
+	mute   bool  // a write has failed; what has come before the stream's end can be read still
 	err    error
 	timer  *time.Timer
 }
@@ -140,7 +140,7 @@ func (l *link) sendFrame(f *frame) {
 		l.bulk = append(l.bulk, f)
 		l.count.queue(size(f.m))
 		if _, ok := f.m.(proto.FilePart); ok {
-			l.addFiles(size(f.m))
+			l.files.add(l.gate, size(f.m))
 		}
 	} else {
 		l.urgent = append(l.urgent, f)
@@ -153,13 +153,6 @@ func (l *link) signal() {
 	case l.wake <- struct{}{}:
 	default:
 	}
-}
-
-// addFiles is called with mu held.
-func (l *link) addFiles(n int) {
-	was := l.files > filesAhead
-	l.files += n
-	l.gate.change(was, l.files > filesAhead)
 }
 
 // fail ends the link, once it has been started; the first error counts.
@@ -189,7 +182,7 @@ func (l *link) drop() {
 		l.count.queue(-size(f.m))
 	}
 	l.urgent, l.bulk = nil, nil
-	l.addFiles(-l.files)
+	l.files.add(l.gate, -l.files.bytes)
 }
 
 // over says that the link has ended, or is about to.
@@ -375,7 +368,7 @@ func (l *link) written(batch []*frame, err error) {
 		}
 		l.count.queue(-size(f.m))
 		if _, ok := f.m.(proto.FilePart); ok && l.err == nil {
-			l.addFiles(-size(f.m))
+			l.files.add(l.gate, -size(f.m))
 		}
 	}
 	if err != nil && l.err == nil {
@@ -391,25 +384,32 @@ func (l *link) out() {
 	}
 }
 
-// filesAhead is how many bytes of files may wait on a link before no more are taken.
+// filesAhead is how many bytes of files may wait on a link, or for the own crew, before
+// no more are taken.
 const filesAhead = 1 << 20
 
-// gate tells when every link has room for more of a file. A link's mu may be held
-// when its mu is taken, not the other way.
-type gate struct {
-	mu   sync.Mutex // guards what follows
-	room sync.Cond
-	full int // links with more than filesAhead, and parts that have not been routed yet
-	over bool
-}
+// ahead is bytes of files that wait. Whoever has it guards it.
+type ahead struct{ bytes int }
 
-func (g *gate) change(was, is bool) {
-	switch {
+// add holds the gate from the byte on that is too many.
+func (a *ahead) add(g *gate, n int) {
+	was := a.bytes > filesAhead
+	a.bytes += n
+	switch is := a.bytes > filesAhead; {
 	case is && !was:
 		g.add(1)
 	case was && !is:
 		g.add(-1)
 	}
+}
+
+// gate tells when every link, and the own crew, has room for more of a file. A link's
+// mu may be held when its mu is taken, not the other way.
+type gate struct {
+	mu   sync.Mutex // guards what follows
+	room sync.Cond
+	full int // those with more than filesAhead, and parts that have not been routed yet
+	over bool
 }
 
 func (g *gate) add(n int) {

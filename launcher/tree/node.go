@@ -38,6 +38,7 @@ type Node struct {
 	connecting int       // never more than Launch.AtOnce
 	links      int       // that have not ended
 	stage      stage
+	stored     ahead // FilePart that the own crew has not stored yet
 	closing    bool
 	orphaned   bool          // the parent is lost, or the agent has to end
 	alone      bool          // the parent is lost
@@ -143,8 +144,13 @@ func (n *Node) Close() {
 	<-n.done
 }
 
-// AwaitRoom blocks while some child still has much to take of the files that it
-// needs. Who sends a FilePart when it has returned needs no memory for whole files.
+// Stored says of a FilePart that the own crew has no more use for its data.
+func (n *Node) Stored(p proto.FilePart) {
+	n.post(func() { n.stored.add(n.gate, -len(p.Data)) })
+}
+
+// AwaitRoom blocks while some child, or the own crew, still has much to take of the
+// files that it needs. Who sends a FilePart when it has returned needs no memory for whole files.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		n.gate.mu.Lock()

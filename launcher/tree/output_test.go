@@ -328,3 +328,60 @@ func TestAwaitRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowDisk: a large file takes little memory anywhere, though a host stores it
+// slowly.
+func TestSlowDisk(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 4, 1)
+		w.l.Heartbeat = time.Minute
+		disk := make(chan struct{})
+		w.crew = func(c *treetest.Crew) {
+			if c.Index != 2 {
+				return
+			}
+			c.Need = []string{testHash}
+			stored := c.Stored
+			c.Stored = func(p proto.FilePart) {
+				go func() { // ends when the disk works
+					<-disk
+					stored(p)
+				}()
+			}
+		}
+		w.start()
+		defer w.close()
+		one[proto.Up](w)
+		w.root.Do(w.prepare())
+		require.Equal(t, []string{testHash}, one[proto.Prepared](w).Need)
+		const parts, size = 512, 64 << 10
+		done := make(chan struct{})
+		go func() { // ends when all is sent
+			defer close(done)
+			for n := range parts {
+				if w.root.AwaitRoom(t.Context()) != nil {
+					return
+				}
+				w.root.Do(proto.FilePart{Hash: testHash, Data: make([]byte, size), Last: n == parts-1})
+			}
+		}()
+		received := func() int {
+			n := 0
+			for _, m := range w.crews[2].Got() {
+				if f, ok := m.(proto.FilePart); ok {
+					n += len(f.Data)
+				}
+			}
+			return n
+		}
+		time.Sleep(30 * time.Second)
+		require.LessOrEqual(t, received(), filesAhead+size)
+		for _, n := range []*Node{w.root, w.nodes[0], w.nodes[1], w.nodes[2]} {
+			require.LessOrEqual(t, n.count.peak.Load(), int64(filesAhead+4*size))
+		}
+		close(disk)
+		<-done
+		require.Empty(t, one[proto.Staged](w).Failed)
+		require.Equal(t, parts*size, received())
+	})
+}

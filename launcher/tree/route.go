@@ -109,6 +109,9 @@ func (n *Node) tell(m proto.Message, who func(*member) bool) {
 		switch {
 		case !to.live() || !who(to):
 		case to.crew != nil:
+			if p, ok := m.(proto.FilePart); ok {
+				n.stored.add(n.gate, len(p.Data))
+			}
 			to.crew.Do(m)
 		default:
 			to.link.sendFrame(f)

@@ -53,7 +53,7 @@ type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 // Crew runs the ranks of the node's own host. It answers by the emit function that
 // it was given, which does not block: Prepared, Staged, Started, Fence, State,
 // Request, Aborted, Exited, StdinCredit, Log and Ended, each about itself alone. What
-// its ranks write goes to Node.Output.
+// its ranks write goes to Node.Output; each FilePart goes back by Node.Stored.
 type Crew interface {
 	// Do takes a message from gorun; it does not block. A Prepare has one plan, the
 	// host's own. Where several files are staged, the part with Last set may be of

@@ -82,7 +82,7 @@ func (w *world) withRanks() *world {
 
 func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
 	return func(n *Node, emit func(proto.Message)) Crew {
-		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, See: func(proto.Message) { w.event() }}
+		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
 		if w.crew != nil {
 			w.crew(c)
 		}

@@ -16,6 +16,8 @@ type Crew struct {
 	Puts   func(fence int) map[string]string // nil: nothing
 	Need   []string
 	Silent bool // it answers nothing
+	// Stored is told of each FilePart once; nil: nobody wants to know.
+	Stored func(proto.FilePart)
 	// See is told of each message; it may emit.
 	See func(m proto.Message)
 
@@ -46,6 +48,9 @@ func (c *Crew) Do(m proto.Message) {
 		c.mu.Unlock()
 		c.Emit(proto.Prepared{Need: slices.Clone(c.Need)})
 	case proto.FilePart:
+		if c.Stored != nil {
+			c.Stored(m)
+		}
 		if m.Last && len(c.Need) > 0 {
 			c.Emit(proto.Staged{})
 		}
