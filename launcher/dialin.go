@@ -187,7 +187,13 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var came []string
+	var came []string // d.mu guards it
+	defer r.showWhile(func() string {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		line := fmt.Sprintf("%d of %s connected to %s", len(came), plural(want, "agent"), d.listener.Addr())
+		return line + waitingFor(missing(named, came))
+	})()
 	err = d.wait(ctx, func() bool {
 		came = came[:0]
 		for name, conn := range d.conns {
@@ -205,7 +211,11 @@ func (r *run) gatherDialled(ctx context.Context) error {
 		return &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while it waited for %s, of which %d had come",
 			j.Timeout, plural(want, "agent"), len(came))}
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%d of %s came within %v%s", len(came), plural(want, "agent"), patience, missing(named, came)+d.surplus())
+		text := fmt.Sprintf("%d of %s came within %v", len(came), plural(want, "agent"), patience)
+		if names := missing(named, came); names != nil {
+			text += "; missing: " + strings.Join(firstFew(names), ", ")
+		}
+		return errors.New(text + d.surplus())
 	case err != nil:
 		return err
 	}
@@ -227,17 +237,15 @@ func (r *run) tellWaiting(d *dialIn, want int) {
 	r.verbose("waiting for %s to connect to %s", plural(want, "agent"), d.listener.Addr())
 }
 
-func missing(named []hosts.Host, came []string) string {
+// missing is who of the hosts that the user has named has not come.
+func missing(named []hosts.Host, came []string) []string {
 	var names []string
 	for _, h := range named {
 		if !slices.Contains(came, h.Name) {
 			names = append(names, h.Name)
 		}
 	}
-	if names == nil {
-		return ""
-	}
-	return "; missing: " + strings.Join(firstFew(names), ", ")
+	return names
 }
 
 // surplus tells of agents that have come by one name.

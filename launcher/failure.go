@@ -126,7 +126,7 @@ func (r *run) ranksStarted(m proto.Started) {
 	if v := r.verdict; v != nil && v.Rank >= 0 {
 		v.PID = r.ranks[v.Rank].pid
 	}
-	r.quiet()
+	r.show("")
 	r.verbose("%d ranks started after %v", n, r.since())
 	if f := m.Failed; f != nil && f.Rank >= 0 && f.Rank < len(r.ranks) {
 		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, final: true, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)

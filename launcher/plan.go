@@ -26,7 +26,7 @@ func (r *run) hostsUp(up proto.Up) {
 	if r.phase != phaseConnecting {
 		return
 	}
-	r.quiet()
+	r.show("")
 	r.noteHosts(up)
 	if len(up.Failed) > 0 {
 		r.failHosts(up.Failed)

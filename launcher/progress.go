@@ -2,8 +2,10 @@ package launcher
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,77 +19,103 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// progress is that line.
+// progress says when the line is due.
 type progress struct {
-	shown bool
-	tick  <-chan time.Time
-	stop  func()
+	tick <-chan time.Time // nil: never
+	stop func()
 }
 
-// begin has ticks come where somebody looks at a terminal.
-func (p *progress) begin(err any) {
-	f, ok := err.(*os.File)
-	if !ok {
-		return
+// newProgress has ticks come where somebody looks at a terminal, until end.
+func newProgress(err io.Writer) *progress {
+	p := &progress{stop: func() {}}
+	if _, ok := terminalWidth(err); ok && os.Getenv("TERM") != "dumb" {
+		t := time.NewTicker(progressEvery)
+		p.tick, p.stop = t.C, t.Stop
 	}
-	if !isTerminal(f) || os.Getenv("TERM") == "dumb" {
-		return
-	}
-	t := time.NewTicker(progressEvery)
-	p.tick, p.stop = t.C, t.Stop
+	return p
 }
 
 // end has no more of them come.
 func (p *progress) end() {
-	if p.stop != nil {
-		p.stop()
-		p.tick, p.stop = nil, nil
+	p.stop()
+	p.tick = nil
+}
+
+// show writes the line anew; empty: there is none any more.
+func (r *run) show(line string) {
+	switch {
+	case line == "":
+		r.out.status("")
+	case time.Since(r.began) >= progressAfter:
+		line = "gorun: " + line
+		if width, ok := terminalWidth(r.stdio.Err); ok && width > 1 { // a second row would not be written over
+			line = string([]rune(line)[:min(width-1, len([]rune(line)))])
+		}
+		r.out.status(line)
 	}
 }
 
-// eraseLine goes back to the beginning of a line and empties it (ECMA-48, EL).
-const eraseLine = "\r\x1b[K"
-
-// show writes the line anew.
-func (r *run) show() {
-	if time.Since(r.began) < progressAfter {
-		return
+// showWhile shows what line says until it is stopped.
+func (r *run) showWhile(line func() string) (stop func()) {
+	p := newProgress(r.stdio.Err)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { // stop waits for it
+		for {
+			select {
+			case <-p.tick:
+				r.show(line())
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+		p.end()
+		r.show("")
 	}
-	line := ""
+}
+
+// progressLine is how far the start has come; empty: the ranks run.
+func (r *run) progressLine() string {
 	switch r.phase {
 	case phaseConnecting:
-		up, down := 0, []string{}
+		var down []string
 		for i := range r.hosts {
-			if r.hosts[i].state != "" {
-				up++
-			} else {
+			if r.hosts[i].state == "" {
 				down = append(down, r.hosts[i].Name)
 			}
 		}
-		line = fmt.Sprintf("%d of %s up; waiting for %s", up, plural(len(r.hosts), "host"), strings.Join(firstFew(down), ", "))
+		return fmt.Sprintf("%d of %s up", len(r.hosts)-len(down), plural(len(r.hosts), "host")) + waitingFor(down)
 	case phasePreparing:
-		line = "preparing " + plural(len(r.hosts), "host")
+		return "preparing " + plural(len(r.hosts), "host")
 	case phaseStaging:
-		line = "copying files to the hosts that lack them"
+		return "copying files to the hosts that lack them"
 	case phaseStarting:
-		line = "starting " + plural(len(r.ranks), "rank")
+		return "starting " + plural(len(r.ranks), "rank")
 	default:
-		r.quiet()
-		return
-	}
-	r.progress.shown = true
-	r.out.say(eraseLine + "gorun: " + line)
-}
-
-// quiet takes the line away, for good.
-func (r *run) quiet() {
-	if r.progress.shown {
-		r.progress.shown = false
-		r.out.say(eraseLine)
+		return ""
 	}
 }
 
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+func waitingFor(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "; waiting for " + strings.Join(firstFew(names), ", ")
+}
+
+// terminalWidth is of the terminal that w is; 0: unknown.
+func terminalWidth(w io.Writer) (columns int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile {
+		return 0, false
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, false
+	}
+	return int(size.Col), true
 }

@@ -54,8 +54,6 @@ type run struct {
 	stopped   context.Context // its end ends what stages files and connects with hosts
 	stop      context.CancelFunc
 
-	progress progress
-
 	verdict  *verdict
 	first    cause          // what the verdict rests on
 	signaled syscall.Signal // the last one passed on that asks a program to end
@@ -259,8 +257,8 @@ func (r *run) control() {
 		timeout = t.C
 	}
 	cancelled := r.ctx.Done()
-	r.progress.begin(r.stdio.Err)
-	defer r.progress.end()
+	starting := newProgress(r.stdio.Err)
+	defer starting.end()
 	var drain <-chan time.Time
 	for r.phase != phaseOver {
 		if drain == nil && r.hurried && r.allGone() {
@@ -277,10 +275,10 @@ func (r *run) control() {
 			if sig, ok := s.(syscall.Signal); ok {
 				r.signal(sig)
 			}
-		case <-r.progress.tick:
-			r.show()
+		case <-starting.tick:
+			r.show(r.progressLine())
 			if r.phase >= phaseRunning {
-				r.progress.end()
+				starting.end()
 			}
 		case <-timeout:
 			r.hurried = true

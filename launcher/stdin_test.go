@@ -74,20 +74,26 @@ func TestStdinThatNeverEndsEndsWithTheJob(t *testing.T) {
 	}
 }
 
-// TestStdinFromATerminal reads from a pseudo terminal whose other end we hold.
-func TestStdinFromATerminal(t *testing.T) {
+// terminal is a pseudo terminal and its other end, which we hold.
+func terminal(t *testing.T) (master, tty *os.File) {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("no pseudo terminals:", err)
 	}
-	defer master.Close()
+	t.Cleanup(func() { _ = master.Close() })
 	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	require.NoError(t, err)
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	defer tty.Close()
-	_, err = master.WriteString("typed\n\x04") // ^D ends it
+	t.Cleanup(func() { _ = tty.Close() })
+	return master, tty
+}
+
+func TestStdinFromATerminal(t *testing.T) {
+	master, tty := terminal(t)
+	_, err := master.WriteString("typed\n\x04") // ^D ends it
 	require.NoError(t, err)
 	require.Equal(t, []string{"0 " + md5of([]byte("typed\n")) + " -"}, runWithInput(t, job.StdinRank0, 1, tty))
 }

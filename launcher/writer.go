@@ -57,11 +57,14 @@ type piece struct {
 	// What begins at repeat is left out where what it repeats has just been written.
 	repeat  int // 0: nothing
 	repeats []byte
+
+	status bool // the data is to be written over: a line of progress
 }
 
 // sink is a place where lines go.
 type sink struct {
 	w     io.Writer // nil: nowhere
+	over  []byte    // the status that stands in the line, to be written over
 	mid   bool      // the last thing written is a part of a line
 	owner int       // of that line: the index of a host
 	since time.Time // when that was
@@ -153,8 +156,31 @@ func own(lines string) proto.Output {
 	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
 
-// say queues whole lines of gorun's own, or what takes a line of a terminal away, and
-// never blocks.
+// status puts a line on the terminal that stderr is, which the next line of anybody
+// writes over; empty: takes it away. It never blocks.
+func (w *writer) status(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.given {
+		return
+	}
+	w.queue = append(w.queue, &piece{Output: own(line), status: true})
+	w.more.Signal()
+}
+
+// eraseLine goes back to the beginning of a line and empties it (ECMA-48, EL).
+const eraseLine = "\r\x1b[K"
+
+// passStatus writes a status, but not into the midst of somebody's line.
+func (k *sink) passStatus(line []byte) {
+	if k.mid || bytes.Equal(k.over, line) {
+		return
+	}
+	_, k.err = k.w.Write(append([]byte(eraseLine), line...))
+	k.over = line
+}
+
+// say queues whole lines of gorun's own, and never blocks.
 func (w *writer) say(lines string) { w.put(own(lines), nil) }
 
 // sayAgain is say of lines and then others, which are left out where they would
@@ -252,6 +278,13 @@ func (w *writer) pass(p *piece) error {
 	}
 	if k.w == nil || k.err != nil {
 		return k.err
+	}
+	if p.status {
+		k.passStatus(p.Data)
+		return k.err
+	}
+	if len(k.over) > 0 {
+		k.passStatus(nil)
 	}
 	data := p.Data
 	if p.repeat > 0 && bytes.HasSuffix(k.last, p.repeats) {

@@ -37,6 +37,7 @@ func bedDir(id int) string           { return fmt.Sprintf("%s/%s%d", base, prefi
 func bedName(id int) string          { return fmt.Sprintf("%s%d", prefix, id) }
 func markFile(id int) string         { return bedDir(id) + "/mark" }
 func bedLink(id int) string          { return fmt.Sprintf("weft%d", id) }
+func bedNet(id int) string           { return bedAddr(id, 0) + "/24" }
 func bedAddr(id, last int) string    { return fmt.Sprintf("10.91.%d.%d", id, last) }
 func hostName(id, number int) string { return fmt.Sprintf("w%dn%d", id, number) }
 func controlName(id int) string      { return fmt.Sprintf("w%dc", id) }

@@ -37,10 +37,28 @@ func (h *Host) Cut() {
 	h.cut.Store(true)
 }
 
-// Join puts the cable back.
+// Join puts the cable back. What is connected from then on goes through: no kernel
+// remembers that this host, or another, did not answer.
 func (h *Host) Join() {
 	h.link("up")
 	h.cut.Store(false)
+	h.cluster.forgetNeighbors()
+}
+
+// forgetNeighbors empties the hosts' ARP tables, and of this machine's what is about
+// them. An address that is being asked for there since before a cable was put back
+// would still fail those who connect with it now.
+func (c *Cluster) forgetNeighbors() {
+	flush := []string{program("ip"), "neigh", "flush", "to", bedNet(c.info.ID)}
+	forget := []*exec.Cmd{exec.Command(flush[0], flush[1:]...)}
+	for _, h := range c.info.Hosts {
+		forget = append(forget, exec.Command("nsenter", append([]string{"--net=" + h.Namespaces + "/net", "--"}, flush...)...))
+	}
+	for _, cmd := range forget {
+		if out, err := cmd.CombinedOutput(); err != nil {
+			c.fail("%v: %v: %s", cmd, err, oneLine(out))
+		}
+	}
 }
 
 func (h *Host) link(state string) {

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"io"
@@ -157,15 +158,18 @@ func flagError(err error) error {
 		if name == "agent" {
 			return usage("-agent", "expected as the first argument")
 		}
-		var names []string
-		for _, o := range options {
-			names = append(names, o.names...)
+		hint := cmp.Or(foreignHint(name), gluedHint(name))
+		if hint == "" {
+			var names []string
+			for _, o := range options {
+				names = append(names, o.names...)
+			}
+			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // too long a list for a line
+				hint = ""
+			}
+			hint = strings.Replace(hint, `"`, `"-`, 1)
 		}
-		hint := suggest(name, names)
-		if strings.HasPrefix(hint, "; expected") { // too long a list for a line
-			hint = ""
-		}
-		return usage("-"+name, "unknown flag%s", strings.Replace(hint, `"`, `"-`, 1))
+		return usage("-"+name, "unknown flag%s", hint)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		return usage("-h", "expected no value")

@@ -141,7 +141,9 @@ func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gorun.md")
 	require.NoError(t, err)
 	rows := make(map[string]bool)
-	for l := range strings.Lines(string(page)) {
+	flags, _, ok := strings.Cut(string(page), "### Coming from")
+	require.True(t, ok)
+	for l := range strings.Lines(flags) {
 		if cells := strings.Split(l, " | "); strings.HasPrefix(l, "| `-") {
 			rows[cells[0]] = true
 		}
@@ -170,4 +172,10 @@ func TestPage(t *testing.T) {
 		require.Contains(t, doc, key+" ", s.Key)
 	}
 	require.Len(t, f.apps, 1)
+	for _, f := range foreign {
+		for name := range strings.FieldsSeq(f.names) {
+			require.Contains(t, string(page), "`-"+name+"`")
+			require.False(t, slices.ContainsFunc(options, func(o option) bool { return slices.Contains(o.names, name) }), name)
+		}
+	}
 }

@@ -128,13 +128,18 @@ func (n *Node) settle(p phase) {
 	}
 }
 
+// self is what the node says of its own host.
+func (n *Node) self() proto.Agent {
+	a := n.cfg.Self
+	a.Index = n.l.Index
+	return a
+}
+
 // gathered makes one Up of the members'. What they said is not needed any more.
 func (n *Node) gathered() proto.Up {
 	var all proto.Up
 	if n.cfg.Crew != nil {
-		self := n.cfg.Self
-		self.Index = n.l.Index
-		all.Agents = append(all.Agents, self)
+		all.Agents = append(all.Agents, n.self())
 	}
 	for _, m := range n.members {
 		all.Agents = append(all.Agents, m.up.Agents...)

@@ -265,6 +265,9 @@ func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 // launch sets out to connect with the children.
 func (n *Node) launch() {
 	n.begin(phaseUp, func(m *member) bool { return m.crew == nil })
+	if n.cfg.Crew != nil {
+		n.came(proto.Up{Agents: []proto.Agent{n.self()}})
+	}
 	n.connect()
 }
 

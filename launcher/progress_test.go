@@ -1,0 +1,49 @@
+package launcher
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/proto"
+)
+
+// TestProgressOnATerminal: a slow start is told of there, in a line that fits and that
+// the next one writes over.
+func TestProgressOnATerminal(t *testing.T) {
+	master, tty := terminal(t)
+	t.Setenv("TERM", "xterm")
+	require.NoError(t, unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 40}))
+	j := testJob(2, "exit", "0")
+	j.Hosts = []hosts.Host{{Name: "localhost"}, {Name: "a-host-of-a-very-long-name"}}
+	j.SSH, j.ConnectTimeout = "sh -c 'exec sleep 60' x", 1500*time.Millisecond
+	require.Equal(t, proto.ExitFailed, Run(t.Context(), j, Stdio{Err: tty}).ExitCode)
+	seen := make([]byte, 4096)
+	n, err := master.Read(seen)
+	require.NoError(t, err)
+	require.Equal(t,
+		eraseLine+"gorun: 1 of 2 hosts up; waiting for a-h"+
+			eraseLine+"gorun: a-host-of-a-very-long-name: did not answer within 1.5s\r\n", string(seen[:n]))
+}
+
+// TestStatus: nobody's line is mixed with it.
+func TestStatus(t *testing.T) {
+	var out bytes.Buffer
+	w := newWriter(&out, &out)
+	w.status("") // there is none
+	w.status("up")
+	w.status("up")
+	w.say("said\n")
+	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Mid: true, Data: []byte("half a ")}))
+	w.status("later")
+	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Data: []byte("line\n")}))
+	w.status("down")
+	w.status("")
+	w.finish()
+	<-w.done
+	require.Equal(t, eraseLine+"up"+eraseLine+"said\nhalf a line\n"+eraseLine+"later"+eraseLine+"down"+eraseLine, out.String())
+}
