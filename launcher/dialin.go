@@ -123,12 +123,13 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 		return conn != nil
 	})
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
+		late := errors.Is(err, context.DeadlineExceeded)
+		if late {
 			err = errors.New("its agent has not come")
-			if d.step != nil {
-				if cause := d.step.CauseOf(name); cause != nil {
-					err = cause
-				}
+		}
+		if d.step != nil && (late || ctx.Err() == nil) { // else nobody waits for it any more
+			if cause := d.step.CauseOf(name); cause != nil {
+				err = cause
 			}
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -188,12 +189,12 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var came []string // d.mu guards it
-	defer r.showWhile(func() string {
+	shown := r.showWhile(func() string {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		line := fmt.Sprintf("%d of %s connected to %s", len(came), plural(want, "agent"), d.listener.Addr())
 		return line + waitingFor(missing(named, came))
-	})()
+	})
 	err = d.wait(ctx, func() bool {
 		came = came[:0]
 		for name, conn := range d.conns {
@@ -206,6 +207,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 		}
 		return len(came) >= want
 	})
+	shown()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && !r.deadline.IsZero() && !time.Now().Before(r.deadline):
 		return &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while it waited for %s, of which %d had come",

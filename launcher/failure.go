@@ -58,7 +58,7 @@ func (r *run) blame(c cause, f Failure, code int) {
 		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
 	}
 	r.first = c
-	r.verdict = &verdict{Failure: f, code: code, end: c.end || r.signaled != 0 || code == proto.ExitUsage}
+	r.verdict = &verdict{Failure: f, code: code, end: c.end || r.signaled != 0}
 }
 
 // refuseWith ends a job that cannot be started.
@@ -219,15 +219,22 @@ func (r *run) mourned(e proto.Exit) bool {
 	case r.first.final:
 		return false
 	case e.Signal != 0:
-		if e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL {
+		struck := strikes(syscall.Signal(e.Signal))
+		if e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL || struck && r.leftFirst(e) {
 			return true
 		}
 		// What a rank on another host did may well be because of this.
-		return !e.Told && r.elsewhere(e.Rank) && (strikes(syscall.Signal(e.Signal)) || r.earlier(e))
+		return !e.Told && r.elsewhere(e.Rank) && (struck || r.earlier(e))
 	case e.Code == 0 && !e.Early: // it has finalized
 		return false
 	}
-	return e.Dying && r.first.rank >= 0 && !r.first.dying || !e.Told && r.elsewhere(e.Rank) && r.earlier(e)
+	return r.leftFirst(e) || !e.Told && r.elsewhere(e.Rank) && r.earlier(e)
+}
+
+// leftFirst says whether a rank was on its way out when the one that the job has failed
+// of was not, which did no more than say why it would end.
+func (r *run) leftFirst(e proto.Exit) bool {
+	return e.Dying && r.first.rank >= 0 && !r.first.dying
 }
 
 // elsewhere says whether a rank runs on another host than the one that the job has

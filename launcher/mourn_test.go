@@ -184,3 +184,24 @@ func TestEarlierElsewhere(t *testing.T) {
 		require.Equal(t, test.want, r.verdict.Rank, name)
 	}
 }
+
+// TestDyingFirst: a rank that was on its way out by a signal has failed before who
+// noticed it and says so, on one host.
+func TestDyingFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		second proto.Exit
+		want   int
+	}{
+		"struck, on its way out": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
+		"struck later":           {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
+		"told to end":            {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
+		r.ranks = []rank{{pid: 1}, {pid: 2}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.aborted(proto.Aborted{Rank: 0, Code: 1})
+		r.exited(test.second)
+		require.Equal(t, test.want, r.verdict.Rank, name)
+	}
+}

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -155,19 +156,26 @@ func (s *session) writeReport(res Result) error {
 	return replaceFile(s.job.Report, append(text, '\n'))
 }
 
-// replaceFile writes a file beside name and renames it; what is no regular file, as
-// /dev/stdout, is written to.
+// replaceFile writes a file beside name and renames it, with the rights that it had;
+// what is no regular file, as /dev/stdout, is written to.
 func replaceFile(name string, text []byte) error {
-	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
+	st, err := os.Stat(name)
+	if err == nil && !st.Mode().IsRegular() {
 		return os.WriteFile(name, text, 0o666)
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
+	if err == nil {
+		if name, err = filepath.EvalSymlinks(name); err != nil {
+			return err
+		}
+	}
+	part := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+"-"+rand.Text())
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(0o644)
+	if err == nil && st != nil {
+		err = f.Chmod(st.Mode().Perm())
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr

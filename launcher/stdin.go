@@ -51,10 +51,10 @@ func (s *stdin) pump() {
 		buf := make([]byte, n)
 		n, err := s.from.Read(buf)
 		if n > 0 {
-			s.to(proto.Stdin{Data: buf[:n]})
 			s.mu.Lock()
-			s.room -= n
+			s.room -= n // before the credit for it can come
 			s.mu.Unlock()
+			s.to(proto.Stdin{Data: buf[:n]})
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || n == 0 {

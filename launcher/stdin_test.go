@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,4 +97,31 @@ func TestStdinFromATerminal(t *testing.T) {
 	_, err := master.WriteString("typed\n\x04") // ^D ends it
 	require.NoError(t, err)
 	require.Equal(t, []string{"0 " + md5of([]byte("typed\n")) + " -"}, runWithInput(t, job.StdinRank0, 1, tty))
+}
+
+// TestStdinCredit: the credit for a piece may come before it has been handed on.
+func TestStdinCredit(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	const total = 3 * proto.Window
+	go func() { // ends when all is read
+		defer w.Close()
+		_, _ = w.Write(make([]byte, total))
+	}()
+	got := make(chan int, total)
+	var s *stdin
+	s, err = newStdin(r, func(m proto.Message) {
+		n := len(m.(proto.Stdin).Data)
+		s.credit(n)
+		got <- n
+	})
+	require.NoError(t, err)
+	s.begin()
+	defer s.close()
+	for left := total; left > 0; {
+		left -= <-got
+	}
+	require.Zero(t, <-got) // its end
+	require.Equal(t, proto.Window, s.room)
 }

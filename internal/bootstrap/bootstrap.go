@@ -56,8 +56,8 @@ type World struct {
 }
 
 // KVS is the launcher's key-value space: what every process put before a fence
-// is seen by every get after it. Keys have at most 63 bytes, values at most
-// 1023; neither holds spaces, '=' is allowed in values only.
+// is seen by every get after it. Keys have at most MaxKey bytes, values at most
+// MaxValue; neither holds spaces, '=' is allowed in values only.
 type KVS interface {
 	Put(key, value string) error
 	// Fence blocks until every rank is in, or ctx ends; after that error the

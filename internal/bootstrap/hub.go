@@ -17,8 +17,10 @@ import (
 const (
 	// handshakeTimeout is for what comes before the other side is believed.
 	handshakeTimeout = 10 * time.Second
-	// maxStrangers is how many connections may be in that state.
+	// maxStrangers is how many connections may be in that state. When there are more,
+	// one that has been in it for strangerTime makes room.
 	maxStrangers = 512
+	strangerTime = time.Second
 	// flushWait is for what is on its way to a rank when rank 0 ends.
 	flushWait = 5 * time.Second
 )
@@ -43,11 +45,11 @@ type hub struct {
 	failed chan struct{} // closed when err is set
 
 	mu        sync.Mutex
-	strangers map[net.Conn]bool
-	peers     []*peer // by rank; nil: not here
-	first     int     // ranks that have been in a fence, rank 0 aside
-	round     int     // counts fences
-	in        []bool  // by rank: it is in this one
+	strangers map[net.Conn]time.Time // since when
+	peers     []*peer                // by rank; nil: not here
+	first     int                    // ranks that have been in a fence, rank 0 aside
+	round     int                    // counts fences
+	in        []bool                 // by rank: it is in this one
 	inCount   int
 	pairs     []byte      // that have been put before it
 	timer     *time.Timer // of the fence
@@ -73,7 +75,7 @@ func newHub(l net.Listener, session wire.TCPSession, timeout time.Duration, exit
 	h := &hub{
 		session: session, timeout: timeout, exit: exit, l: l,
 		full: make(chan struct{}), mine: make(chan []byte, 1), failed: make(chan struct{}),
-		strangers: make(map[net.Conn]bool), peers: make([]*peer, size), in: make([]bool, size),
+		strangers: make(map[net.Conn]time.Time), peers: make([]*peer, size), in: make([]bool, size),
 	}
 	h.running.Add(1)
 	go h.accept() // ends with the listener; close waits for it
@@ -92,16 +94,31 @@ func (h *hub) accept() {
 			continue
 		}
 		h.mu.Lock()
-		if h.closed || len(h.strangers) >= maxStrangers {
+		if h.closed || !h.room() {
 			h.mu.Unlock()
 			_ = c.Close() // a rank comes again
 			continue
 		}
-		h.strangers[c] = true
+		h.strangers[c] = time.Now()
 		h.running.Add(1)
 		h.mu.Unlock()
 		go h.stranger(c) // ends by its deadline, or when close closes it
 	}
+}
+
+// room makes room for a stranger, if it can. It is called with mu held.
+func (h *hub) room() bool {
+	if len(h.strangers) < maxStrangers {
+		return true
+	}
+	for c, since := range h.strangers {
+		if time.Since(since) >= strangerTime {
+			delete(h.strangers, c)
+			_ = c.Close() // a rank comes again
+			return true
+		}
+	}
+	return false
 }
 
 // stranger lets a rank in, if it is one, and hears what it says.

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
@@ -146,6 +146,14 @@ func removeNotice(path string, text []byte) {
 // staleAfter is how much longer than it is good for a notice is left alone.
 const staleAfter = 10 * time.Minute
 
+// What notices are called, by fileName, and before they are whole.
+var (
+	noticeName = regexp.MustCompile(`^` + noticePattern + `$`)
+	noticePart = regexp.MustCompile(`^\.` + noticePattern + `\.[0-9]+$`)
+)
+
+const noticePattern = `(?:slurm|openmpi)-[A-Za-z0-9._-]{0,64}-[0-9a-f]{12}`
+
 // sweepNotices removes what jobs that were killed have left beside a notice that
 // has just been written. Both times are those of the file system.
 func sweepNotices(path string) {
@@ -156,8 +164,8 @@ func sweepNotices(path string) {
 	dir := filepath.Dir(path)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		name := strings.TrimPrefix(e.Name(), ".")
-		if !strings.HasPrefix(name, "slurm-") && !strings.HasPrefix(name, "openmpi-") {
+		part := noticePart.MatchString(e.Name())
+		if !part && !noticeName.MatchString(e.Name()) {
 			continue
 		}
 		fi, err := e.Info()
@@ -172,7 +180,7 @@ func sweepNotices(path string) {
 		n, _, err := readNotice(old)
 		switch {
 		case err == nil && age > staleAfter+time.Duration(n.Seconds)*time.Second:
-		case err != nil && name != e.Name(): // written in part
+		case err != nil && part:
 		default:
 			continue
 		}

@@ -62,25 +62,33 @@ func TestSweep(t *testing.T) {
 		when := time.Now().Add(-by)
 		require.NoError(t, os.Chtimes(filepath.Join(dir, name), when, when))
 	}
+	old, young, long, fresh := fileName("slurm", "1", "old"), fileName("slurm", "1", "young"), fileName("slurm", "1", "long"), fileName("slurm", "1", "new")
+	mpi, notes := fileName("openmpi", "1", "old"), fileName("slurm", "notes", "")
 	n := testNotice()
-	for _, name := range []string{"slurm-old", "slurm-young", "openmpi-old", "other-old", "slurm-long"} {
+	for _, name := range []string{old, young, mpi, "other-old", "slurm-old", long} {
 		n.Seconds = 61
-		if name == "slurm-long" {
+		if name == long {
 			n.Seconds = 7200
 		}
 		_, err := n.write(filepath.Join(dir, name))
 		require.NoError(t, err)
 		age(name, time.Hour)
 	}
-	age("slurm-young", time.Minute)
-	for name, by := range map[string]time.Duration{".slurm-x.123": time.Hour, ".slurm-y.456": time.Minute, "slurm-notes": time.Hour} {
+	age(young, time.Minute)
+	// What is no notice is left, but for a part of one.
+	for name, by := range map[string]time.Duration{
+		"." + old + ".123": time.Hour, "." + old + ".456": time.Minute, "." + old + ".sock": time.Hour,
+		notes: time.Hour, ".slurm-config": time.Hour, ".openmpi-1.2": time.Hour,
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
 		age(name, by)
 	}
-	_, err := n.write(filepath.Join(dir, "slurm-new"))
+	_, err := n.write(filepath.Join(dir, fresh))
 	require.NoError(t, err)
-	sweepNotices(filepath.Join(dir, "slurm-new"))
-	require.Equal(t, []string{".slurm-y.456", "other-old", "slurm-long", "slurm-new", "slurm-notes", "slurm-young"}, notices(t, dir))
+	sweepNotices(filepath.Join(dir, fresh))
+	require.ElementsMatch(t, []string{
+		"." + old + ".456", "." + old + ".sock", ".slurm-config", ".openmpi-1.2", "other-old", "slurm-old", long, fresh, notes, young,
+	}, notices(t, dir))
 }
 
 // TestNoticeIsWrittenAgain where somebody has removed it.

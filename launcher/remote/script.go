@@ -35,11 +35,12 @@ var script = strings.Join([]string{
 	// The group of the user alone, as distributions make it.
 	`if [ "$(id -un)" = "$(id -gn)" ]; then weft_g=$(id -g); fi`,
 	// weft_own PATH -: nobody but the user and root may change what stands there, or,
-	// of a directory, what it holds; PATH s: with a sticky bit others may add to it.
+	// of a directory, what it holds; PATH s: with a sticky bit others may add to it. An
+	// access control list (+) may name anybody as far as the group's bits go.
 	`weft_own() { set -- "$2" $(LC_ALL=C ls -ldn "$1" 2>/dev/null)`,
 	`case $4 in 0|$weft_u) ;; *) return 1;; esac`,
 	`case $1$2 in s?????????[tT]*) return 0;; esac`,
-	`case $2 in ????????w*) return 1;; ?????w*) case $5 in 0|$weft_g) ;; *) return 1;; esac;; esac; }`,
+	`case $2 in ????????w*|?????w????+*) return 1;; ?????w*) case $5 in 0|$weft_g) ;; *) return 1;; esac;; esac; }`,
 	// Nor may anybody put another file at PATH, which has no links, before it is run.
 	`weft_safe() { weft_q=${1%/*}; weft_own "$1" - && weft_own "${weft_q:-/}" - || return 1`,
 	`while [ -n "$weft_q" ]; do weft_q=${weft_q%/*}; weft_own "${weft_q:-/}" s || return 1; done; }`,

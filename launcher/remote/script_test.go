@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // candidate puts a file at the path that gorun has here: this program, or else a
@@ -57,6 +59,15 @@ func TestUntrusted(t *testing.T) {
 		"a folder further up": {itself: true, spoil: func(path string) error {
 			return os.Chmod(filepath.Dir(filepath.Dir(path)), 0o777)
 		}},
+		"in a directory that a list lets another write": {itself: true, spoil: func(path string) error {
+			// acl(5), as the kernel has it: the version; then tag, rights and id of each entry.
+			const nobody = "\xfe\xff\x00\x00"
+			acl := "\x02\x00\x00\x00"
+			for _, e := range []string{"\x01\x00\x07\x00", "\x02\x00\x07\x00" + nobody, "\x04\x00\x05\x00", "\x10\x00\x07\x00", "\x20\x00\x05\x00"} {
+				acl += (e + "\xff\xff\xff\xff")[:8]
+			}
+			return unix.Setxattr(filepath.Dir(path), "system.posix_acl_access", []byte(acl), 0)
+		}},
 		"a link to such": {itself: true, spoil: func(path string) error {
 			open := filepath.Join(filepath.Dir(filepath.Dir(path)), "open")
 			if err := os.Mkdir(open, 0o777); err != nil {
@@ -83,7 +94,11 @@ func TestUntrusted(t *testing.T) {
 			}
 			p := fakeSSH(t, "sh", "")
 			path, mark := p.candidate(t, c.itself)
-			require.NoError(t, c.spoil(path))
+			err := c.spoil(path)
+			if errors.Is(err, unix.ENOTSUP) {
+				t.Skip("no access control lists here")
+			}
+			require.NoError(t, err)
 			conn := open(t, &p.ssh, node)
 			require.Equal(t, "hello", echo(t, conn, "hello"))
 			require.NoFileExists(t, mark)

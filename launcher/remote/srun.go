@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -310,12 +312,15 @@ func isCancelled(line string) bool {
 // ErrTerminated is why an agent ends that has got SIGTERM.
 var ErrTerminated = errors.New("it was asked to end, by SIGTERM")
 
-// best is that line, or "". As long as srun lives, a line that is not Slurm's about an
+// best is that line, or "", about all agents or the one on a node. As long as srun lives, a line that is not Slurm's about an
 // error may be about anything, and one about some agents is not about others.
 func (w *srunWords) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]
+	if node == "" && !ended && len(w.tasks) > 0 { // of those that have ended any will do
+		task = w.tasks[slices.Min(slices.Collect(maps.Keys(w.tasks)))]
+	}
 	switch {
 	case w.value > agentValue+1: // it is about all
 	case task != "" && len(w.tasks) == 1: // so is what an agent has written
@@ -341,12 +346,7 @@ func Salloc(args []string, np int, self string, argv []string) []string {
 // sized says whether arguments of salloc give a number of tasks.
 func sized(args []string) bool {
 	for _, arg := range args {
-		name, _, _ := strings.Cut(arg, "=")
-		switch name {
-		case "--ntasks":
-			return true
-		}
-		if strings.HasPrefix(arg, "-n") {
+		if name, _, _ := strings.Cut(arg, "="); name == "--ntasks" || strings.HasPrefix(arg, "-n") {
 			return true
 		}
 	}

@@ -167,9 +167,11 @@ func TestSrunWords(t *testing.T) {
 	w.note("srun: error: n1: task 0: Exited with exit code 3")
 	require.Equal(t, "gorun: agent on n1: no more memory", w.best(false, "n1"))
 	require.Empty(t, w.best(false, "n2"))
+	require.Equal(t, "gorun: agent on n1: no more memory", w.best(false, ""))
 	w.note("srun: error: n[2-3]: tasks 1-2: Killed")
 	require.Equal(t, "srun: error: n[2-3]: tasks 1-2: Killed", w.best(false, "n3"))
 	require.Equal(t, "srun: error: n1: task 0: Exited with exit code 3", w.best(false, "n1"))
+	require.Equal(t, "srun: error: n1: task 0: Exited with exit code 3", w.best(false, ""))
 	for _, test := range []struct {
 		lines, says string
 		all         bool
