@@ -212,6 +212,38 @@ func TestRank0IsNotBelieved(t *testing.T) {
 	<-ended
 }
 
+// silence has as many strangers as rank 0 listens to say nothing, and come again when
+// they are turned away.
+func silence(t *testing.T, addr string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		all.Wait()
+	})
+	var here sync.WaitGroup
+	here.Add(maxStrangers)
+	for range maxStrangers {
+		all.Go(func() {
+			arrived := sync.OnceFunc(here.Done)
+			defer arrived()
+			for ctx.Err() == nil {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					return // rank 0 is not there any more
+				}
+				arrived()
+				end := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = io.Copy(io.Discard, c)
+				end()
+				_ = c.Close()
+			}
+		})
+	}
+	here.Wait()
+}
+
 // TestStrangersAtRank0: who does not know the secret gets nothing, and keeps
 // nobody out.
 func TestStrangersAtRank0(t *testing.T) {
@@ -247,11 +279,7 @@ func TestStrangersAtRank0(t *testing.T) {
 		require.Error(t, err)
 		require.NoError(t, c.Close())
 	}
-	for range maxStrangers { // as many as rank 0 listens to
-		silent, err := net.Dial("tcp", to)
-		require.NoError(t, err)
-		defer silent.Close()
-	}
+	silence(t, to)
 	worlds, errs := together(t.Context(), stepEnv(dir, 1, 2))
 	require.NoError(t, errors.Join(errs[0], <-done))
 	require.NoError(t, each(append(worlds, w), func(w *World) error { return w.KVS.Finalize() }))
