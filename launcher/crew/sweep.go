@@ -29,36 +29,56 @@ func newBelongs(id string, groups []int) belongs {
 	return b
 }
 
-// alive says whether a pid is a process of the job that is not a zombie.
-func (b belongs) alive(pid int) bool {
+// alive says whether a pid is a process of the job that is not a zombie. It cannot be
+// told (unsure) of one that is in execve(2), which shows no environment for a moment.
+func (b belongs) alive(pid int) (ours, unsure bool) {
 	f := statOf(pid)
 	if len(f) < 3 || f[0] == "Z" || f[0] == "X" {
-		return false
+		return false, false
 	}
 	if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
-		return true
+		return true, false
 	}
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return false
-	}
+	env, whole := environOf(pid, f)
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		if bytes.Equal(kv, b.mark) {
-			return true
+			return true, false
 		}
 	}
-	return false
+	return false, !whole
+}
+
+// environOf is the environment that the program of a process was started with, and
+// whether that is all of it: in execve there is one program's for a while, then none,
+// then the next one's. stat is the process's, of before. It is empty for who must not
+// see it.
+func environOf(pid int, stat []string) (env []byte, whole bool) {
+	const vsize, envStart, envEnd = 20, 47, 48 // see proc_pid_stat(5)
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil, true
+	}
+	defer func() { _ = f.Close() }()
+	if len(stat) <= envEnd || stat[vsize] == "0" { // a thread of the kernel
+		return nil, true
+	}
+	from, _ := strconv.ParseInt(stat[envStart], 10, 64)
+	to, _ := strconv.ParseInt(stat[envEnd], 10, 64)
+	env = make([]byte, min(max(to-from, 0), 8<<20))
+	n, _ := f.Read(env) // at once, or it may be of two programs
+	return env[:n], to > 0 && n == len(env)
 }
 
 // kill kills a process if it is one of the job's. A pidfd makes sure that the
 // process that is looked at is the one that gets the signal.
-func (b belongs) kill(pid int) bool {
+func (b belongs) kill(pid int) (killed, unsure bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return false
+		return false, false
 	}
 	defer func() { _ = unix.Close(fd) }()
-	return b.alive(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+	ours, unsure := b.alive(pid)
+	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
 }
 
 // sweepPause is given to processes that were killed, before they are looked
@@ -66,7 +86,8 @@ func (b belongs) kill(pid int) bool {
 const sweepPause = 2 * time.Millisecond
 
 // sweepAll kills every process of the job on this machine, again until there
-// is none or limit has passed. The caller is not itself one of them.
+// is none, and none of which it cannot be told, or limit has passed. The caller is not
+// itself one of them.
 func (b belongs) sweepAll(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(sweepPause) {
 		found := false
@@ -75,8 +96,9 @@ func (b belongs) sweepAll(limit time.Duration) {
 			return
 		}
 		for _, e := range entries {
-			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() && b.kill(pid) {
-				found = true
+			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
+				killed, unsure := b.kill(pid)
+				found = found || killed || unsure
 			}
 		}
 		if !found {
@@ -92,10 +114,17 @@ func (b belongs) sweepChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
 		for _, pid := range children() {
-			if !b.stuck[pid] && b.kill(pid) {
-				reap(pid, time.Until(end))
-				again = true
+			if b.stuck[pid] {
+				continue
 			}
+			killed, unsure := b.kill(pid)
+			switch {
+			case killed:
+				reap(pid, time.Until(end))
+			case unsure:
+				time.Sleep(sweepPause)
+			}
+			again = again || killed || unsure
 		}
 		if !again {
 			return
@@ -149,8 +178,10 @@ func (b belongs) reapOrphans(known map[int]bool) {
 				reapNow(pid)
 			}
 		case f[0] == "D": // its environment may not be readable before it wakes
-		case !known[pid] && b.alive(pid):
-			known[pid] = true
+		case !known[pid]:
+			if ours, _ := b.alive(pid); ours {
+				known[pid] = true
+			}
 		}
 	}
 }

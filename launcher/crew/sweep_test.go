@@ -3,9 +3,12 @@ package crew
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -46,4 +49,42 @@ func TestReapOrphans(t *testing.T) {
 	b.reapOrphans(known)
 	require.Contains(t, children(), other)
 	reapNow(other)
+}
+
+// TestSweepOfThoseThatExec: a process that is between two programs, which shows no
+// environment then, is looked at again.
+func TestSweepOfThoseThatExec(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "again")
+	require.NoError(t, os.WriteFile(script, []byte("exec sh $0\n"), 0o600))
+	for range 100 {
+		cmd := exec.Command("sh", script)
+		cmd.Env = append(os.Environ(), bootstrap.EnvJobID+"=exec")
+		require.NoError(t, cmd.Start())
+		newBelongs("exec", nil).sweepAll(sweepLimit)
+		late := time.AfterFunc(sweepLimit, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
+		require.EqualError(t, cmd.Wait(), "signal: killed")
+		late.Stop()
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	env, whole := environOf(os.Getpid(), statOf(os.Getpid()))
+	require.True(t, whole)
+	require.Equal(t, strings.Split(string(env[:len(env)-1]), "\x00")[0], syscall.Environ()[0])
+	stat := make([]string, 50)
+	for i := range stat {
+		stat[i] = "0"
+	}
+	_, whole = environOf(os.Getpid(), stat)
+	require.True(t, whole, "a thread of the kernel")
+	stat[20] = "4096"
+	_, whole = environOf(os.Getpid(), stat)
+	require.False(t, whole, "in execve")
+	stat[47], stat[48] = "1000000", "9000000"
+	_, whole = environOf(os.Getpid(), stat)
+	require.False(t, whole, "it has been another program")
+	stat[48] = "1000000"
+	env, whole = environOf(os.Getpid(), stat)
+	require.True(t, whole, "no environment")
+	require.Empty(t, env)
 }
