@@ -16,7 +16,8 @@ import (
 //	│ length  │ kind │ body             │   length counts kind and body;
 //	└─────────┴──────┴──────────────────┘   little-endian
 //
-// The body is JSON, but for those that carry bytes of a user:
+// The body is JSON, whose strings text.go tells of, but for those that carry many
+// bytes of a user:
 //
 //	Output    index u32 │ stream i32 │ flags u8 (1 stderr, 2 mid) │ data
 //	Stdin     data
@@ -93,7 +94,7 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		}
 		dst = append(append(append(dst, flags), m.Hash...), m.Data...)
 	default:
-		body, err := json.Marshal(m)
+		body, err := json.Marshal(escapeAll(m))
 		if err != nil {
 			return dst[:at], fmt.Errorf("message to or from an agent: %w", err)
 		}
@@ -207,7 +208,11 @@ func Parse(kind Kind, body []byte) (Message, error) {
 
 func decode[M Message](kind Kind, body []byte) (Message, error) {
 	var m M
-	if err := json.Unmarshal(body, &m); err != nil {
+	err := json.Unmarshal(body, &m)
+	if err == nil {
+		m, err = unescapeAll(m)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: kind %d: %w", ErrFrame, kind, err)
 	}
 	return m, nil

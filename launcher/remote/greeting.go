@@ -157,21 +157,5 @@ func (o *opening) line() (string, error) {
 	}
 }
 
-// oneLine makes foreign text fit for a line of an error, on a terminal too.
-func oneLine(s string) string {
-	const limit = 300
-	s = strings.ToValidUTF8(strings.TrimSpace(s), "?")
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t':
-			return ' '
-		case !strconv.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
-	if r := []rune(s); len(r) > limit {
-		s = string(r[:limit]) + "…"
-	}
-	return s
-}
+// oneLine makes foreign text fit for a line of an error.
+func oneLine(s string) string { return proto.OneLine(s, 300) }

@@ -2,7 +2,6 @@ package tree
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/weft-hpc/weft/launcher/proto"
@@ -95,22 +94,4 @@ func cutTail(lines []string) []string {
 	return lines
 }
 
-func oneLine(s string) string {
-	cut := false
-	if len(s) > 4*maxText { // more than any that is kept
-		s, cut = s[:4*maxText], true
-	}
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t':
-			return ' '
-		case !strconv.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(s), "?"))
-	if r := []rune(s); cut || len(r) > maxText {
-		return string(r[:min(len(r), maxText-1)]) + "…"
-	}
-	return s
-}
+func oneLine(s string) string { return proto.OneLine(s, maxText) }
