@@ -87,9 +87,11 @@ const sweepPause = 2 * time.Millisecond
 
 // sweepAll kills every process of the job on this machine, again until there
 // is none, and none of which it cannot be told, or limit has passed. The caller is not
-// itself one of them.
+// itself one of them. It looks twice: who was not in the list yet may be the child of
+// one that had ended when it was looked at.
 func (b belongs) sweepAll(limit time.Duration) {
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(sweepPause) {
+	none := 0
+	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(sweepPause) {
 		found := false
 		entries, err := os.ReadDir("/proc")
 		if err != nil {
@@ -101,8 +103,8 @@ func (b belongs) sweepAll(limit time.Duration) {
 				found = found || killed || unsure
 			}
 		}
-		if !found {
-			return
+		if none++; found {
+			none = 0
 		}
 	}
 }

@@ -88,3 +88,22 @@ func TestEnviron(t *testing.T) {
 	require.True(t, whole, "no environment")
 	require.Empty(t, env)
 }
+
+// TestSweepOfThoseThatFork: a process that leaves a child and ends, again and again,
+// does not get away.
+func TestSweepOfThoseThatFork(t *testing.T) {
+	defer BecomeReaper()()
+	script := filepath.Join(t.TempDir(), "away")
+	require.NoError(t, os.WriteFile(script, []byte("sh $0 & exit\n"), 0o600))
+	for range 20 {
+		cmd := exec.Command("sh", script)
+		cmd.Env = append(os.Environ(), bootstrap.EnvJobID+"=fork")
+		require.NoError(t, cmd.Run())
+		newBelongs("fork", nil).sweepAll(sweepLimit)
+		for _, pid := range children() {
+			var ws unix.WaitStatus
+			_, err := unix.Wait4(pid, &ws, 0, nil)
+			require.NoError(t, err)
+		}
+	}
+}
