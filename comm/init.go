@@ -174,7 +174,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	j.openCouncil(all)
 	j.first = j.newState(worldID, all, w.Rank)
 	j.final = j.newState(finalID, all, w.Rank)
-	j.startWatch()
+	j.startWatch(local)
 	if w.Rank == 0 && verbose() {
 		sayTransports(w, rails, ways.route)
 	}

@@ -32,16 +32,21 @@ import (
 // At the same time the engine sees to it that whoever waits for long, in these
 // and in all other calls, hears of the end of those that it waits for.
 type watch struct {
-	stop chan struct{} // nil: nothing to watch in a world of one
-	done chan struct{}
+	interval time.Duration
+	stop     chan struct{} // nil: nothing to watch in a world of one
+	done     chan struct{}
 
 	mu     sync.Mutex
 	states map[uint64]*state // guarded by mu; open communicators, by id
 }
 
 // watchInterval is how often a rank looks for questions, and how long a
-// collective waits at least before it asks one.
-const watchInterval = 500 * time.Millisecond
+// collective waits at least before it asks one. Where there are many ranks on a host it
+// is longer, so that all of them together do not take more of it.
+const (
+	watchInterval = 500 * time.Millisecond
+	watchRanks    = 64 // of a host, that it is for
+)
 
 // signedCalls is how many collectives of a communicator are remembered.
 const signedCalls = 64
@@ -68,10 +73,11 @@ func (w *watch) remove(s *state) {
 }
 
 // startWatch starts the watch of a job of several ranks.
-func (j *job) startWatch() {
+func (j *job) startWatch(local int) {
 	if j.world.Size == 1 {
 		return
 	}
+	j.watch.interval = watchInterval * time.Duration(1+local/watchRanks)
 	j.watch.stop, j.watch.done = make(chan struct{}), make(chan struct{})
 	go j.watchLoop() // ended and waited for by Finalize; ends by itself with the engine
 }
@@ -86,7 +92,7 @@ func (j *job) stopWatch() {
 
 func (j *job) watchLoop() {
 	defer close(j.watch.done)
-	tick := time.NewTicker(watchInterval)
+	tick := time.NewTicker(j.watch.interval)
 	defer tick.Stop()
 	for {
 		select {

@@ -21,6 +21,10 @@ var (
 	ErrClosed       = errors.New("transport is closed")                   // -FI_EBADF
 )
 
+// ErrAbsent is an ErrAgain whose cause is a peer that has not come yet. A Wait ends when
+// it has: nobody needs to try again before.
+var ErrAbsent = fmt.Errorf("peer has not come yet: %w", ErrAgain)
+
 // Error is a failure of an operation with a peer.
 type Error struct {
 	Provider string

@@ -264,7 +264,7 @@ type Endpoint interface {
 	// buffers are free again when it returns (done; no completion follows), or
 	// op, with all it points to, belongs to the endpoint until a completion
 	// names it. An error means that nothing was sent and no completion
-	// follows; ErrAgain asks to Read the queue and try again.
+	// follows; ErrAgain asks to Read the queue and try again, see also ErrAbsent.
 	Send(op *Op) (done bool, err error)
 	// Shutdown tells connected peers that this endpoint leaves, and returns
 	// when all that was sent is with them, or they have ended, or ctx is done.

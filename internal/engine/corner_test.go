@@ -84,6 +84,29 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	}
 }
 
+// Naps grow as long as an endpoint has no room, and are not needed for a peer that is
+// yet to come.
+func TestNapsGrowUntilThereIsRoom(t *testing.T) {
+	h := &hooks{}
+	c, _ := againstHooked(t, h, noAsync)
+	h.again = true
+	r := c.Isend([]byte("x"), Env{Peer: 1, Tag: 1})
+	require.Equal(t, firstNap, c.e.napTime())
+	require.Equal(t, firstNap*5/4, c.e.napTime())
+	for range 100 {
+		c.e.napTime()
+	}
+	require.Equal(t, lastNap, c.e.napTime())
+	c.e.peers[1].hold(transport.ErrAbsent)
+	require.Negative(t, c.e.napTime())
+	c.e.peers[1].hold(transport.ErrAgain)
+	require.Equal(t, lastNap, c.e.napTime())
+	h.again = false
+	_, err := r.Wait(background)
+	require.NoError(t, err)
+	require.Zero(t, c.e.backoff)
+}
+
 // A fabric may tell that a message has left after its answer has come.
 func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	h := &hooks{hold: true}

@@ -114,8 +114,9 @@ type Engine struct {
 
 	open         bool // counted in engines
 	peers        []peer
-	stalled      []int32 // peers with something queued
-	stalledSpare []int32 // what retry works through while stalled fills anew
+	stalled      []int32       // peers with something queued
+	stalledSpare []int32       // what retry works through while stalled fills anew
+	backoff      time.Duration // the last nap of those since retry has sent something
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool
@@ -179,10 +180,14 @@ type peer struct {
 	control  fifo   // messages of the engine's own and reads: sent before
 	data     fifo   // users' sends
 	again    bool   // the endpoint said ErrAgain
+	absent   bool   // and it was ErrAbsent
 	isQueued bool   // in Engine.stalled
 	left     bool   // it shut down in good order
 	givenUp  bool   // by giveUp
 }
+
+// hold notes that the endpoint said ErrAgain.
+func (p *peer) hold(err error) { p.again, p.absent = true, errors.Is(err, transport.ErrAbsent) }
 
 // fifo is a queue of requests through request.next.
 type fifo struct{ head, tail *request }

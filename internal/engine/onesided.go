@@ -357,7 +357,7 @@ func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, 
 		case !errors.Is(err, transport.ErrAgain):
 			return false, e.peerError(r.peer, err)
 		}
-		to.again = true
+		to.hold(err)
 	}
 	r.done, r.phase = false, phaseQueued
 	to.control.push(r)
@@ -407,7 +407,7 @@ func (e *Engine) relaunch(r *request) bool {
 	done, err := e.launch(r.transfer)
 	switch {
 	case errors.Is(err, transport.ErrAgain):
-		e.peers[r.peer].again = true
+		e.peers[r.peer].hold(err)
 		return false
 	case err != nil:
 		e.transferDone(r, e.peerError(r.peer, err))

@@ -65,12 +65,20 @@ func (e *Engine) napTime() time.Duration {
 		return blindNap
 	}
 	for _, i := range e.stalled {
-		if e.peers[i].again {
-			return 100 * time.Microsecond
+		if p := &e.peers[i]; p.again && !p.absent {
+			e.backoff = min(max(firstNap, e.backoff+e.backoff/4), lastNap)
+			return e.backoff
 		}
 	}
 	return -1
 }
+
+// How long a nap is while an endpoint has no room: the first, and the longest, to which
+// they grow by a quarter each. So nobody waits a quarter longer than he would have to.
+const (
+	firstNap = 100 * time.Microsecond
+	lastNap  = 10 * time.Millisecond
+)
 
 // fail ends everything: a transport is of no further use.
 func (e *Engine) fail(broken *rail, err error) {

@@ -207,7 +207,7 @@ func (e *Engine) read(r *request) bool {
 	err := p.rail.rma.Read(&r.op)
 	switch {
 	case errors.Is(err, transport.ErrAgain):
-		p.again = true
+		p.hold(err)
 		return false
 	case err != nil:
 		err = e.peerError(r.peer, err)

@@ -158,7 +158,7 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 		r.phase = phaseSent
 		e.posting(r)
 	case errors.Is(err, transport.ErrAgain):
-		p.again = true
+		p.hold(err)
 		e.queueData(p, r)
 	default:
 		e.complete(r, e.peerError(to, err))
@@ -214,7 +214,7 @@ func (e *Engine) transmit(r *request) bool {
 	done, err := p.rail.Endpoint.Send(&r.op)
 	switch {
 	case errors.Is(err, transport.ErrAgain):
-		p.again = true
+		p.hold(err)
 		return false
 	case err != nil:
 		e.finish(r, e.peerError(r.peer, err))
@@ -288,7 +288,7 @@ func (e *Engine) pump(r *request) {
 		done, err := p.rail.Endpoint.Send(&r.op)
 		switch {
 		case errors.Is(err, transport.ErrAgain):
-			p.again = true
+			p.hold(err)
 			p.control.push(r) // retry calls pump again
 			e.stall(r.peer)
 			return
@@ -356,6 +356,7 @@ func (e *Engine) retry() {
 				p.control.unpop(r)
 				break
 			}
+			e.backoff = 0
 		}
 		for p.data.head != nil && !p.again && p.control.head == nil {
 			r := p.data.pop()
@@ -363,6 +364,7 @@ func (e *Engine) retry() {
 				p.data.unpop(r)
 				break
 			}
+			e.backoff = 0
 		}
 		p.isQueued = false
 		if p.control.head != nil || p.data.head != nil {

@@ -58,6 +58,7 @@ type domain struct {
 	early    atomic.Uint32           // what is slept on before that
 	signaled atomic.Bool
 	down     atomic.Bool
+	surveyed atomic.Int64 // when all peers were last looked at, in ns since 1970
 	watch    watch
 }
 
@@ -163,7 +164,7 @@ func (d *domain) Close() error {
 func (d *domain) tellAll() {
 	for _, p := range d.locals {
 		if p.local != d.self && p.err == nil && (p.active || p.out.lines != nil) {
-			d.tell(p)
+			d.tell(p, newsState)
 		}
 	}
 }

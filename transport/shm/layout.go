@@ -120,19 +120,27 @@ type card struct {
 	sleep atomic.Uint32
 	_     [lineSize - 4]byte
 
-	// news counts what the rank should look at beside the rings that it polls:
-	// new sources in joined, the states of other cards, a ring given up.
+	// news counts what the rank should look at beside the rings that it polls: by
+	// newsJoined new sources in joined, or that one has come that it waits for; by
+	// newsState the states of all other cards, a ring given up.
 	news atomic.Uint32
 	_    [lineSize - 4]byte
 
 	joined  [joinedWords]atomic.Uint64 // a bit for each rank that has ever sent to this one
 	refused [joinedWords]atomic.Uint64 // a bit for each rank that this one has given up
+	awaited [joinedWords]atomic.Uint64 // a bit for each rank that is to be told when this one has come
 }
 
 var (
 	_ [2*lineSize - wire.ShmCardSize]byte // the identity has room for it
 	_ [wire.ShmEndedAt - pageSize]byte    // the notes are behind the header
 	_ [wire.ShmEndedMax - maxLocals]byte  // and there is one for each rank
+)
+
+// What news counts by. Should the lower half run over, more is looked at than need be.
+const (
+	newsJoined = 1
+	newsState  = 1 << 16
 )
 
 // The states of a card; they only grow.

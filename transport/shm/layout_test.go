@@ -49,7 +49,7 @@ func TestLayout(t *testing.T) {
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
-		"line": 64, "line.data": 8, "card": 384 + 2*64*8, "card.state": 128, "card.alive": 192, "card.sleep": 256, "card.news": 320,
+		"line": 64, "line.data": 8, "card": 384 + 3*64*8, "card.state": 128, "card.alive": 192, "card.sleep": 256, "card.news": 320,
 		"card.joined": 384, "card.refused": 384 + 64*8, "header.sleepers": 64, "header": 128, "claims": 4096,
 	}, sizes)
 }
@@ -169,7 +169,7 @@ func TestEndedBeforeItCame(t *testing.T) {
 	}
 }
 
-// TestAbsent has a rank that comes late.
+// TestAbsent has a rank that comes late, which who wants to send to it is woken for.
 func TestAbsent(t *testing.T) {
 	memory, err := newMemory()
 	require.NoError(t, err)
@@ -184,12 +184,15 @@ func TestAbsent(t *testing.T) {
 	}
 	a := open(0)
 	_, err = a.ep.Send(&transport.Op{Peer: 1})
+	require.ErrorIs(t, err, transport.ErrAbsent)
 	require.ErrorIs(t, err, transport.ErrAgain)
 	require.True(t, a.av.(transport.Reacher).Reaches(1))
 	require.False(t, a.av.(transport.Reacher).Reaches(2), "of another host")
 	_, err = a.ep.Send(&transport.Op{Peer: 2})
 	require.ErrorIs(t, err, transport.ErrAddress)
+	woken := asleepRank(t, a)
 	b := open(1)
+	wakes(t, woken)
 	a.send(t, 1, []byte("hello"))
 	require.Equal(t, "hello", string(b.await(t, transport.RecvDone).Msg))
 	require.NoError(t, a.Close())

@@ -20,16 +20,17 @@ type peer struct {
 	out   outRing        // not mapped before the first message to it
 	err   error          // why nothing can be done with it any more; reported
 
-	rank   transport.Addr // in the world
-	local  int            // among the ranks of the host
-	page   *card
-	gone   *atomic.Uint32 // not 0: the launcher has seen its process end
-	card   *card          // the same, once it is found authentic
-	pid    int            // its process, from then on
-	in     inRing
-	active bool  // it has sent something: in is polled
-	ending error // it has ended for this reason; what it sent is still being read
-	cut    bool  // given up by Disconnect: it may run, and is waited for no longer than one that is ending
+	rank    transport.Addr // in the world
+	local   int            // among the ranks of the host
+	page    *card
+	gone    *atomic.Uint32 // not 0: the launcher has seen its process end
+	card    *card          // the same, once it is found authentic
+	pid     int            // its process, from then on
+	in      inRing
+	active  bool  // it has sent something: in is polled
+	awaited bool  // it is to tell when it has come
+	ending  error // it has ended for this reason; what it sent is still being read
+	cut     bool  // given up by Disconnect: it may run, and is waited for no longer than one that is ending
 
 	noticed atomic.Bool // ending or err is set: no Wait need end for it
 }
@@ -38,7 +39,7 @@ type peer struct {
 // domain been closed.
 func (p *peer) ended() bool { return p.page.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
 
-// target gives the peer that an operation is for, if it is there.
+// target gives the peer that an operation is for, if it is there; else ErrAbsent.
 func (d *domain) target(a transport.Addr) (*peer, error) {
 	switch {
 	case d.closed || d.left:
@@ -50,7 +51,27 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	if p.card != nil && p.err == nil {
 		return p, nil
 	}
-	return p, d.endOn(p, "connect", d.meet(p))
+	err := d.meet(p)
+	if err == transport.ErrAgain && !p.awaited { //nolint:errorlint // the very value
+		p.awaited = true
+		p.page.awaited[d.self/64].Or(1 << (d.self % 64)) // and if it has come meanwhile, before it looked there:
+		err = d.meet(p)
+	}
+	if err == transport.ErrAgain { //nolint:errorlint // the very value
+		return nil, transport.ErrAbsent
+	}
+	return p, d.endOn(p, "connect", err)
+}
+
+// come tells all who have waited for this rank that it is there.
+func (d *domain) come() {
+	own := d.seg.card(d.self)
+	own.state.Store(cardPresent)
+	for i, p := range d.locals {
+		if own.awaited[i/64].Load()&(1<<(i%64)) != 0 {
+			d.tell(p, newsJoined)
+		}
+	}
 }
 
 // meet finds out whether a peer is there and proves itself. ErrAgain: it has
@@ -95,13 +116,13 @@ func (d *domain) connect(p *peer) error {
 	}
 	p.out.init(mem, d.start)
 	p.page.joined[d.self/64].Or(1 << (d.self % 64))
-	d.tell(p)
+	d.tell(p, newsJoined)
 	return nil
 }
 
 // tell has a peer look at what is new.
-func (d *domain) tell(p *peer) {
-	p.page.news.Add(1)
+func (d *domain) tell(p *peer, what uint32) {
+	p.page.news.Add(what)
 	if p.sleep.Load() == asleep {
 		d.wake(p)
 	}
@@ -118,6 +139,7 @@ func (d *domain) endOn(p *peer, op string, err error) error {
 
 // takeNews looks at all that news may stand for.
 func (d *domain) takeNews(news uint32) {
+	states := news/newsState != d.newsSeen/newsState
 	d.newsSeen = news
 	own := d.seg.card(d.self)
 	for w := range (len(d.locals) + 63) / 64 {
@@ -126,6 +148,9 @@ func (d *domain) takeNews(news uint32) {
 				d.admit(d.locals[i])
 			}
 		}
+	}
+	if !states {
+		return
 	}
 	for _, p := range d.locals {
 		d.lookAt(p)
@@ -221,7 +246,7 @@ func (d *domain) over(p *peer, err error) {
 	}
 	if p.ending == nil { // it may live
 		d.seg.card(d.self).refused[p.local/64].Or(1 << (p.local % 64))
-		d.tell(p)
+		d.tell(p, newsState)
 	}
 	d.dropTransfers(p, err)
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})

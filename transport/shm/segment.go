@@ -182,7 +182,7 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	if err := d.initHeap(); err != nil {
 		return err
 	}
-	own.state.Store(cardPresent)
+	d.come()
 	if err := d.meet(d.locals[self]); err != nil {
 		return err
 	}

@@ -21,13 +21,24 @@ import (
 // Each stores before it looks, so at least one sees the other. Whoever changes
 // sleep from asleep to awake counts the rank out of fileHeader.sleepers.
 //
-// A rank sleeps for at most a slice at a time: a peer's death wakes nobody.
+// A rank sleeps for at most a slice at a time, since a peer's death wakes nobody, and
+// then looks at all peers. What that costs grows with the square of their number, so
+// that slices are longer where there are many.
 const (
 	awake  = 0
 	asleep = 1
 
-	slice = 250 * time.Millisecond
+	shortestSlice = 250 * time.Millisecond
+	slicePeers    = 64 // that it is for
 )
+
+// slice is that of the ranks that this one has met; it may be alone as yet.
+func (d *domain) slice() time.Duration {
+	if s := d.attached.Load(); s != nil {
+		return shortestSlice * time.Duration(1+s.n/slicePeers)
+	}
+	return shortestSlice
+}
 
 // wake ends a peer's sleep.
 func (d *domain) wake(p *peer) { rouse(d.seg, p.sleep) }
@@ -129,9 +140,10 @@ func (d *domain) wait(timeout time.Duration) error {
 	if timeout > 0 {
 		end = time.Now().Add(timeout)
 	}
-	for nap := slice; !d.down.Load() && !d.signaled.Load() && timeout != 0; {
+	for !d.down.Load() && !d.signaled.Load() && timeout != 0 {
+		nap := d.slice()
 		if timeout > 0 {
-			nap = min(slice, time.Until(end))
+			nap = min(nap, time.Until(end))
 		}
 		if nap <= 0 || !d.nap(nap) {
 			break
@@ -161,9 +173,14 @@ func (d *domain) nap(t time.Duration) bool {
 	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
 		return false
 	}
+	now := time.Now().UnixNano()
+	if now-d.surveyed.Load() < int64(d.slice()) {
+		return true // it was a short one
+	}
+	d.surveyed.Store(now)
 	for _, p := range d.locals {
 		if !p.noticed.Load() && p.local != s.self && (p.ended() || p.page.state.Load() >= cardLeft) {
-			s.card(s.self).news.Add(1) // so that the next Read looks at all peers
+			s.card(s.self).news.Add(newsState) // so that the next Read looks at all peers
 			return false
 		}
 	}
@@ -257,7 +274,7 @@ func (w *watch) open(d *domain) (int, bool) {
 func (w *watch) run(d *domain, kick <-chan struct{}) {
 	defer close(w.done)
 	for range kick {
-		for !d.down.Load() && d.nap(slice) {
+		for !d.down.Load() && d.nap(d.slice()) {
 		}
 		w.ring()
 	}
