@@ -3,6 +3,8 @@ package comm
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/engine"
@@ -16,27 +18,46 @@ import (
 //	every rank ◄── verdict ───┘
 //
 // Where the one who presides fails, the ranks vote for the next, and that one
-// sends its vote to them: who has heard the verdict already answers any vote with
-// it. So, as nobody who lives is passed over, and as who is taken for dead by one
-// is refused by it from then on:
+// sends its vote to them: who has a verdict answers any vote with it. In whatever
+// order messages and news of failures come, of the ranks in the communicator's
+// order:
 //
-//   - if any rank that goes on has a verdict, each that comes after is the same;
-//   - a rank that the others have given up is in the verdict, and fails if it lives.
+//   - A rank votes while it has no verdict, and for k when it knows that all below
+//     k have ended.
+//   - Who has voted for k, or presides as k, takes no verdict from a rank below k
+//     any more. One may still lie there: so to vote and to file what has come
+//     exclude each other (mu).
+//   - k makes a verdict when it has a vote of each rank that it does not know to
+//     have ended. A verdict that it gets in place of a vote it takes for its own.
+//
+// So when k makes one no rank that lives has one, nor takes one but k's or that of
+// a higher rank, which asks, when k has ended, all that live: if any rank that goes
+// on has a verdict, each that comes after is the same. A rank that the others have
+// given up is in the verdict, and fails if it lives.
 //
 // A rank votes in one agreement of a communicator when it has the verdict of the
-// one before. So the last verdict is all that a rank has to keep. Who has it and
-// is asked while it computes answers at the next tick of the watch.
+// one before, or its program no longer waits for it. So the last verdict is all
+// that a rank has to keep. Who has it and is asked while it computes answers at the
+// next tick of the watch.
 //
 // Votes travel in a space of the whole world that nobody else uses and nobody
 // revokes.
 type council struct {
 	job  *job
 	talk *engine.Context
+	send func(b *ballot, world int) // tells a world rank; if that has ended it needs to know nothing
+	stir func()                     // has calls in Attend look at what has changed
 
 	mu      sync.Mutex
-	cases   map[caseID]map[int]*ballot // guarded by mu; votes that came here, by world rank
-	settled map[uint64]*ballot         // guarded by mu; the last verdict, by communicator
-	waiting int                        // guarded by mu; calls in Attend
+	cases   map[caseID]*hearing // guarded by mu; those that have no verdict here
+	settled map[uint64]*ballot  // guarded by mu; the last verdict, by communicator
+	waiting int                 // guarded by mu; calls in Attend
+}
+
+// hearing is an agreement before its verdict.
+type hearing struct {
+	votes map[int]*ballot // that came here, by world rank
+	party *party          // this rank's; nil: it has not voted yet
 }
 
 type caseID struct {
@@ -48,9 +69,13 @@ type caseID struct {
 const councilID = finalID - 1
 
 func (j *job) openCouncil(all Group) {
+	talk := j.eng.OpenContext(2*councilID, all.ranks)
 	j.council = council{
-		job: j, talk: j.eng.OpenContext(2*councilID, all.ranks),
-		cases: make(map[caseID]map[int]*ballot), settled: make(map[uint64]*ballot),
+		job: j, talk: talk,
+		send: func(b *ballot, world int) {
+			talk.Isend(b.append(nil), engine.Env{Peer: world}).Abandon()
+		},
+		stir: j.eng.Nudge, cases: make(map[caseID]*hearing), settled: make(map[uint64]*ballot),
 	}
 }
 
@@ -105,7 +130,7 @@ type party struct {
 	*council
 	s    *state
 	own  *ballot
-	told int // who presided when the vote was sent; -1: it was not
+	told int // whom it voted for, or itself when it presides; -1: it did not vote; guarded by council.mu
 
 	turn   uint32 // of the engine when absent was found
 	absent []bool // nil: it was not
@@ -115,13 +140,8 @@ type party struct {
 func (p *party) wait(ctx context.Context) (*ballot, error) {
 	for {
 		if turn := p.job.eng.Turn(); p.absent == nil || turn != p.turn {
-			p.turn, p.absent, p.gone = turn, p.job.eng.Absent(p.s.group.ranks), 0
-			for i, gone := range p.absent {
-				if gone {
-					p.own.failed.set(i)
-					p.gone++
-				}
-			}
+			p.turn = turn
+			p.miss(p.job.eng.Absent(p.s.group.ranks))
 		}
 		v, err := p.step()
 		if v != nil || err != nil {
@@ -138,6 +158,17 @@ func (p *party) wait(ctx context.Context) (*ballot, error) {
 	}
 }
 
+// miss notes which ranks have ended.
+func (p *party) miss(absent []bool) {
+	p.absent, p.gone = absent, 0
+	for i, gone := range absent {
+		if gone {
+			p.own.failed.set(i)
+			p.gone++
+		}
+	}
+}
+
 // step votes, or presides, and returns the verdict if there is one; else the
 // caller is counted as waiting.
 func (p *party) step() (*ballot, error) {
@@ -149,39 +180,37 @@ func (p *party) step() (*ballot, error) {
 		}
 		return v, nil
 	}
+	h := p.hearing(caseID{p.own.id, p.own.seq})
+	h.party = p
 	chair := 0
 	for p.absent[chair] { // this rank is not
 		chair++
 	}
-	if chair != p.s.rank {
-		if p.told != chair {
-			p.told = chair
-			p.send(p.own, p.s.group.ranks[chair])
-		}
-		p.waiting++
-		return nil, nil
-	}
-	votes := p.cases[caseID{p.own.id, p.own.seq}]
 	if p.told != chair {
 		p.told = chair
-		for i, w := range p.s.group.ranks {
-			if chair > 0 && i != chair && !p.absent[i] && votes[w] == nil {
-				p.send(p.own, w) // who presided before may have told it
+		ranks := p.s.group.ranks
+		switch {
+		case chair != p.s.rank:
+			p.send(p.own, ranks[chair])
+		case chair > 0: // who presided before may have told some
+			for i := chair + 1; i < len(ranks); i++ {
+				if !p.absent[i] && h.votes[ranks[i]] == nil {
+					p.send(p.own, ranks[i])
+				}
 			}
 		}
 	}
-	v := p.tally(votes)
-	if v == nil {
-		p.waiting++
-		return nil, nil
-	}
-	p.settleLocked(v)
-	for i, w := range p.s.group.ranks {
-		if i != p.s.rank && !p.absent[i] && votes[w] == nil { // the others were answered
-			p.send(v, w)
+	if chair == p.s.rank {
+		if v := p.tally(h.votes); v != nil {
+			p.settleLocked(v)
+			if p.waiting > 0 { // for one before
+				p.stir()
+			}
+			return v, nil
 		}
 	}
-	return v, nil
+	p.waiting++
+	return nil, nil
 }
 
 // tally makes the verdict of who presides; nil: votes are missing.
@@ -213,26 +242,56 @@ func (p *party) tally(votes map[int]*ballot) *ballot {
 	return &v
 }
 
+// hearing finds a case that is not settled, or opens it; the caller holds mu.
+func (k *council) hearing(c caseID) *hearing {
+	h := k.cases[c]
+	if h == nil {
+		h = &hearing{votes: make(map[int]*ballot)}
+		k.cases[c] = h
+	}
+	return h
+}
+
 // settleLocked notes a verdict and tells it to those who voted for this rank.
 func (k *council) settleLocked(v *ballot) {
-	if last := k.settled[v.id]; last != nil && last.seq >= v.seq {
-		return
-	}
 	k.settled[v.id] = v
-	c := caseID{v.id, v.seq}
-	for w := range k.cases[c] {
+	for w := range k.cases[caseID{v.id, v.seq}].votes {
 		k.send(v, w)
 	}
-	delete(k.cases, c)
+	maps.DeleteFunc(k.cases, func(c caseID, _ *hearing) bool { return c.id == v.id && c.seq <= v.seq })
 }
 
-// send tells a world rank; if that has ended it needs to know nothing.
-func (k *council) send(b *ballot, world int) {
-	k.talk.Isend(b.append(nil), engine.Env{Peer: world}).Abandon()
+// file takes what a world rank says.
+func (k *council) file(b *ballot, world int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := caseID{b.id, b.seq}
+	last := k.settled[b.id]
+	switch {
+	case last != nil && last.seq > b.seq: // nobody who goes on waits for it
+	case last != nil && last.seq == b.seq:
+		if b.kind == vote {
+			k.send(last, world)
+		}
+	case b.kind == vote:
+		k.hearing(c).votes[world] = b
+	case k.heeds(c, world):
+		delete(k.cases[c].votes, world) // it needs no answer
+		k.settleLocked(b)
+	}
+	if k.waiting > 0 {
+		k.stir()
+	}
 }
 
-// take files a message; the zero message is none. Calls that wait look at what has
-// come.
+// heeds says whether a verdict of a world rank counts: this rank has voted, and for
+// none above that one.
+func (k *council) heeds(c caseID, world int) bool {
+	h := k.cases[c]
+	return h != nil && h.party != nil && slices.Index(h.party.s.group.ranks, world) >= h.party.told
+}
+
+// take files a message; the zero message is none.
 func (k *council) take(m engine.Message, st engine.Status) {
 	if m.IsZero() {
 		return
@@ -242,23 +301,7 @@ func (k *council) take(m engine.Message, st engine.Status) {
 	if _, err := m.Recv(context.Background(), buf); err != nil || b.parse(buf) != nil {
 		return // its sender has failed, or is no correct rank
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch last := k.settled[b.id]; {
-	case b.kind == verdict:
-		k.settleLocked(&b)
-	case last == nil || last.seq < b.seq:
-		c := caseID{b.id, b.seq}
-		if k.cases[c] == nil {
-			k.cases[c] = make(map[int]*ballot)
-		}
-		k.cases[c][st.Source] = &b
-	case last.seq == b.seq:
-		k.send(last, st.Source)
-	}
-	if k.waiting > 0 {
-		k.job.eng.Nudge()
-	}
+	k.file(&b, st.Source)
 }
 
 // answer takes what has come while nobody waits. Before there is a verdict nobody
@@ -271,8 +314,8 @@ func (k *council) answer() {
 		return
 	}
 	for {
-		m, st, ok, err := k.talk.Improbe(engine.Env{Peer: AnySource, Tag: AnyTag, Aside: true})
-		if !ok || err != nil {
+		m, st, err := k.talk.Iattend()
+		if m.IsZero() || err != nil {
 			return
 		}
 		k.take(m, st)

@@ -39,9 +39,8 @@ func (c *Context) Attend(ctx context.Context, seen uint32) (m Message, st Status
 		e.freeWaiter(w)
 	}()
 	for {
-		if u := e.unexpected.find(w.key); u != nil {
-			e.unexpected.take(u)
-			return c.message(u), Status{Source: c.rank(u.source), Bytes: u.header.Length}, nil
+		if m, st = c.takeAny(); !m.IsZero() {
+			return m, st, nil
 		}
 		switch {
 		case e.closed:
@@ -59,4 +58,38 @@ func (c *Context) Attend(ctx context.Context, seen uint32) (m Message, st Status
 			return Message{}, Status{}, err
 		}
 	}
+}
+
+// Iattend is Attend for who does not wait: the message is zero where none has
+// come. It reads every transport, the slow ones too, unless another goroutine is at
+// it.
+func (c *Context) Iattend() (Message, Status, error) {
+	e := c.e
+	e.mu.lock()
+	defer e.mu.unlock()
+	m, st := c.takeAny()
+	if m.IsZero() && e.leader == nil && !e.closed {
+		e.drain()
+		e.rearm()
+		m, st = c.takeAny()
+	}
+	switch {
+	case !m.IsZero():
+		return m, st, nil
+	case e.closed:
+		return m, st, ErrClosed
+	}
+	return m, st, e.fatal
+}
+
+// takeAny takes the next message of the context, which is of the whole world, out
+// of matching. Where its data died with its sender, Recv says so.
+func (c *Context) takeAny() (Message, Status) {
+	e := c.e
+	u := e.unexpected.find(matchKey{c.id, wild, wild})
+	if u == nil {
+		return Message{}, Status{}
+	}
+	e.unexpected.take(u)
+	return c.message(u), Status{Source: c.rank(u.source), Bytes: u.header.Length}
 }

@@ -325,3 +325,53 @@ func TestAttend(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	wg.Wait()
 }
+
+// TestIattend: whoever has failed, what comes next is read, be it by a transport of
+// which most polls leave out the queue.
+func TestIattend(t *testing.T) {
+	engines := openRails(t, 4, nil, inproc.NewFabric(), inproc.NewFabric())
+	cs := world(engines)
+	none := func() {
+		m, _, err := cs[0].Iattend()
+		require.NoError(t, err)
+		require.True(t, m.IsZero())
+	}
+	next := func(source int) ([]byte, error) {
+		m, st, err := cs[0].Iattend()
+		require.NoError(t, err)
+		require.False(t, m.IsZero())
+		require.Equal(t, source, st.Source)
+		buf := make([]byte, st.Bytes)
+		_, err = m.Recv(background, buf)
+		return buf, err
+	}
+	none()
+	engines[0].Lose(silent, 3)
+	none()
+	engines[0].mu.lock()
+	engines[0].rails[1].skip = paceMax
+	engines[0].mu.unlock()
+	require.NoError(t, cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}))
+	got, err := next(1)
+	require.NoError(t, err)
+	require.Equal(t, []byte{7}, got)
+
+	// What its sender has not given away before it fails is an error once.
+	cs[1].Isend(make([]byte, 1<<20), Env{Peer: 0, Tag: 5}).Abandon()
+	for there := false; !there; _, there, err = cs[0].Iprobe(Env{Peer: 1, Tag: 5}) {
+		require.NoError(t, err)
+	}
+	require.NoError(t, cs[2].Send(background, []byte{8}, Env{Peer: 0, Tag: 5}))
+	engines[1].Kill()
+	side := engines[0].OpenContext(2, []int{0, 1, 2, 3})
+	require.ErrorIs(t, receive(side, 1), ErrProcFailed) // it is known
+	_, err = next(1)
+	require.ErrorIs(t, err, ErrProcFailed)
+	got, err = next(2)
+	require.NoError(t, err)
+	require.Equal(t, []byte{8}, got)
+	none()
+	engines[0].Kill()
+	_, _, err = cs[0].Iattend()
+	require.ErrorIs(t, err, ErrClosed)
+}
