@@ -12,11 +12,13 @@ import (
 	"slices"
 
 	"github.com/weft-hpc/weft/launcher/proto"
+	"golang.org/x/sys/unix"
 )
 
 // staging is the files that a job needs on this host. One that stands at the same
-// path as on gorun's host, and is the same, is used where it stands; others come in
-// parts and are written to a directory of the job's own, which goes with it.
+// path as on gorun's host, is the same, and is nobody else's to change is used where
+// it stands; others come in parts and are written to a directory of the job's own,
+// which goes with it.
 type staging struct {
 	id       string // of the job
 	watchdog *Watchdog
@@ -69,9 +71,9 @@ func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 		}
 	}
 	for _, f := range files {
-		at := ""
-		if own || f.Path != "" && same(f) {
-			at = f.Path
+		at := f.Path
+		if !own {
+			at = inPlace(f)
 		}
 		sf := s.files[f.Hash]
 		if sf == nil {
@@ -98,14 +100,40 @@ func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 	}
 }
 
-// same says whether a file is here as it is on gorun's host.
-func same(f proto.File) bool {
-	st, err := os.Stat(f.Path)
+// inPlace is where a file is here as it is on gorun's host, and stays so until it is
+// used; "": nowhere. What runs has the job's secret.
+func inPlace(f proto.File) string {
+	if !filepath.IsAbs(f.Path) {
+		return ""
+	}
+	path, err := filepath.EvalSymlinks(f.Path)
+	if err != nil || !guarded(path) {
+		return ""
+	}
+	st, err := os.Stat(path)
 	if err != nil || !st.Mode().IsRegular() || st.Size() != f.Size || st.Mode().Perm()&0o111 != os.FileMode(f.Mode)&0o111 {
+		return ""
+	}
+	if sum, _, err := HashFile(path); err != nil || sum != f.Hash {
+		return ""
+	}
+	return path
+}
+
+// guarded says whether only root and this user can change what stands at a path, or
+// put another thing there: it and each directory above it are theirs, and nobody else
+// may write there, be it as one of a group, but for adding to a directory with a sticky
+// bit. The path is absolute; one that leads through links is not guarded.
+func guarded(path string) bool {
+	if dir := filepath.Dir(path); dir != path && !guarded(dir) {
 		return false
 	}
-	sum, _, err := HashFile(f.Path)
-	return err == nil && sum == f.Hash
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return false
+	}
+	sticky := st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Mode&unix.S_ISVTX != 0
+	return st.Mode&0o022 == 0 || sticky
 }
 
 func (s *staging) missing() []string { return slices.Clone(s.need) }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/launcher/proto"
 )
@@ -70,4 +71,75 @@ func TestStagingNames(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestInPlace: a file of another host is used where it stands here only if it is the
+// same and nobody else can change that.
+func TestInPlace(t *testing.T) {
+	const other = 65534
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	if !guarded(base) {
+		t.Skip(base + " is others' to change")
+	}
+	chown := func(t *testing.T, path string) {
+		if os.Geteuid() != 0 {
+			t.Skip("only root can give files away")
+		}
+		require.NoError(t, os.Lchown(path, other, other))
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, dir, file string)
+		used   bool
+	}{
+		"ours":                {func(*testing.T, string, string) {}, true},
+		"group's":             {func(t *testing.T, _, file string) { require.NoError(t, os.Chmod(file, 0o720)) }, false},
+		"others'":             {func(t *testing.T, _, file string) { require.NoError(t, os.Chmod(file, 0o702)) }, false},
+		"sticky":              {func(t *testing.T, _, file string) { require.NoError(t, unix.Chmod(file, 0o1702)) }, false},
+		"group's directory":   {func(t *testing.T, dir, _ string) { require.NoError(t, os.Chmod(dir, 0o770)) }, false},
+		"others' directory":   {func(t *testing.T, dir, _ string) { require.NoError(t, os.Chmod(dir, 0o707)) }, false},
+		"parent":              {func(t *testing.T, dir, _ string) { require.NoError(t, os.Chmod(filepath.Dir(dir), 0o777)) }, false},
+		"sticky directory":    {func(t *testing.T, dir, _ string) { require.NoError(t, unix.Chmod(dir, 0o1777)) }, true},
+		"sticky parent":       {func(t *testing.T, dir, _ string) { require.NoError(t, unix.Chmod(filepath.Dir(dir), 0o1777)) }, true},
+		"another's":           {func(t *testing.T, _, file string) { chown(t, file) }, false},
+		"another's in sticky": {func(t *testing.T, dir, file string) { require.NoError(t, unix.Chmod(dir, 0o1777)); chown(t, file) }, false},
+		"another's directory": {func(t *testing.T, dir, _ string) { chown(t, dir) }, false},
+		"another's sticky":    {func(t *testing.T, dir, _ string) { require.NoError(t, unix.Chmod(dir, 0o1755)); chown(t, dir) }, false},
+		"not executable":      {func(t *testing.T, _, file string) { require.NoError(t, os.Chmod(file, 0o600)) }, false},
+		"other content":       {func(t *testing.T, _, file string) { require.NoError(t, os.WriteFile(file, []byte("PROGRAM"), 0o700)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "parent", "dir")
+			require.NoError(t, os.MkdirAll(dir, 0o755))
+			file := filepath.Join(dir, "prog")
+			require.NoError(t, os.WriteFile(file, []byte("program"), 0o700))
+			sum, size, err := HashFile(file)
+			require.NoError(t, err)
+			link := filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink(file, link))
+			c.change(t, dir, file)
+			for _, path := range []string{file, link} { // a link may be turned, and is not what is run
+				f := proto.File{Hash: sum, Size: size, Mode: 0o700, Name: "prog", Path: path}
+				s := &staging{id: "job", watchdog: &Watchdog{}}
+				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, false)
+				if c.used {
+					file, err := filepath.EvalSymlinks(file)
+					require.NoError(t, err)
+					require.Equal(t, file, s.path(sum))
+					require.Empty(t, s.missing())
+				} else {
+					require.Empty(t, s.path(sum))
+					require.Equal(t, []string{sum}, s.missing())
+				}
+				s = &staging{id: "job", watchdog: &Watchdog{}}
+				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, true)
+				require.Equal(t, path, s.path(sum), "it comes from here")
+			}
+		})
+	}
+	require.Empty(t, inPlace(proto.File{}))
+	require.Empty(t, inPlace(proto.File{Path: base + "/none"}))
+	require.Empty(t, inPlace(proto.File{Path: base}))
+	require.NoError(t, os.Symlink(base, base+"/link"))
+	require.False(t, guarded(base+"/link"))
 }
