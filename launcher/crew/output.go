@@ -39,7 +39,7 @@ type output struct {
 	tags    []string // by stream; nil: none
 	perRank bool
 
-	mu   sync.Mutex // guards the fd of streams while add and loop run together, and what follows up to the blank line
+	mu   sync.Mutex // guards what follows up to the blank line, and the fd of a stream until loop has its first event
 	gone [2]bool    // nobody reads stdout, stderr
 	last bool       // all writers are dead
 
@@ -131,17 +131,20 @@ func watch(ep, fd, index int) error {
 	return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(index)})
 }
 
-// add takes over the read ends of a rank's pipes. It may run beside loop.
+// add takes over the read ends of a rank's pipes, which loop closes in any case. It
+// may run beside loop, which sees neither of them before both are watched.
 func (o *output) add(rank, out, err int) error {
-	for i, fd := range [2]int{out, err} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ends := [2]int{out, err}
+	for i, fd := range ends {
+		o.streams[2*rank+i].fd = fd
+	}
+	for i, fd := range ends {
 		if fd < 0 {
 			continue
 		}
-		s := 2*rank + i
-		o.mu.Lock()
-		o.streams[s].fd = fd // before the event that makes loop read it
-		o.mu.Unlock()
-		if err := watch(o.ep, fd, s); err != nil {
+		if err := watch(o.ep, fd, 2*rank+i); err != nil {
 			return err
 		}
 	}
@@ -213,23 +216,23 @@ func (o *output) loop() {
 // heed looks whether somebody does not read any more, and whether loop is to end.
 func (o *output) heed() (last bool) {
 	o.mu.Lock()
-	gone, last := o.gone, o.last
-	o.mu.Unlock()
-	if gone == o.heeded {
-		return last
+	defer o.mu.Unlock()
+	if o.gone == o.heeded {
+		return o.last
 	}
-	o.heeded = gone
+	o.heeded = o.gone
 	for _, k := range o.sinks {
-		if k.err == nil && (k.to.Stderr && gone[1] || !k.to.Stderr && gone[0]) {
+		if k.err == nil && (k.to.Stderr && o.gone[1] || !k.to.Stderr && o.gone[0]) {
 			k.err = unix.EPIPE
 		}
 	}
 	for s := range o.streams {
 		if o.sink(s).gone() {
-			o.end(s)
+			o.closeStream(s)
+			o.streams[s].carry = nil
 		}
 	}
-	return last
+	return o.last
 }
 
 // drain passes on what stands in the pipes, which is all that the ranks have written.
@@ -391,6 +394,11 @@ func (o *output) hold(k *sink, s int) {
 
 // end closes a stream and passes on its last, unfinished line.
 func (o *output) end(s int) {
+	o.closeStream(s)
+	o.piece(o.sink(s), s)
+}
+
+func (o *output) closeStream(s int) {
 	st := &o.streams[s]
 	if st.fd >= 0 {
 		// Closing would not do: a rank that is being forked has a copy.
@@ -398,7 +406,6 @@ func (o *output) end(s int) {
 		_ = unix.Close(st.fd)
 		st.fd = -1
 	}
-	o.piece(o.sink(s), s)
 }
 
 func (o *output) flush() {
@@ -434,14 +441,13 @@ func (k *sink) enter(s int) (resumed bool) {
 // gone says whether the reader of a pipe has closed it.
 func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
 
-// keepTail appends data and keeps the last tailBytes or a little more.
+// keepTail appends data and keeps the last tailBytes, or up to twice as many.
 func keepTail(tail, data []byte) []byte {
-	tail = append(tail, data...)
-	if len(tail) > 2*tailBytes {
-		n := copy(tail, tail[len(tail)-tailBytes:])
-		tail = tail[:n]
+	data = data[max(len(data)-tailBytes, 0):]
+	if len(tail)+len(data) > 2*tailBytes {
+		tail = tail[:copy(tail, tail[len(tail)+len(data)-tailBytes:])]
 	}
-	return tail
+	return append(tail, data...)
 }
 
 // tailLines is how many lines of a tail are told where no panic stands in it, and

@@ -103,8 +103,73 @@ func TestTail(t *testing.T) {
 		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
 		require.LessOrEqual(t, len(tail), 2*tailBytes)
 	}
+	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // of memory, too
+		tail = keepTail(append(tail, "end"...), bytes.Repeat([]byte("x"), n))
+		require.GreaterOrEqual(t, len(tail), min(n, tailBytes))
+		require.LessOrEqual(t, cap(tail), 3*tailBytes)
+		require.Equal(t, byte('x'), tail[len(tail)-1])
+	}
+	for i := range 10_000 {
+		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
+	}
 	lines := lastLines(tail)
 	require.Len(t, lines, tailLines)
 	require.Equal(t, "line 9999", lines[9])
 	require.Nil(t, lastLines([]byte("\n")))
+}
+
+// TestOutputGone: readers may go while ranks are being started.
+func TestOutputGone(t *testing.T) {
+	const np = 200
+	for range 5 {
+		o, err := newTestOutput(np, false, func(proto.Output) error { return nil })
+		require.NoError(t, err)
+		go o.loop() // ends with finish
+		begun := make(chan struct{})
+		go func() { // ends with its loop; add waits for the first
+			close(begun)
+			for k := range 2 {
+				o.broken(k == 1)
+			}
+		}()
+		<-begun
+		var write []int
+		for r := range np {
+			var a, b [2]int
+			require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
+			require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
+			write = append(write, a[1], b[1])
+			require.NoError(t, o.add(r, a[0], b[0]))
+		}
+		o.finish()
+		<-o.done
+		for _, fd := range write {
+			require.NoError(t, unix.Close(fd))
+		}
+		for s := range o.streams {
+			require.Equal(t, -1, o.streams[s].fd)
+		}
+	}
+}
+
+// TestOutputUnwatched: what cannot be watched is closed all the same.
+func TestOutputUnwatched(t *testing.T) {
+	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
+	require.NoError(t, err)
+	var a, b [2]int
+	require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
+	require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	ep := o.ep
+	o.ep = a[1] // no epoll
+	require.Error(t, o.add(0, a[0], b[0]))
+	o.ep = ep
+	o.finish()
+	o.loop()
+	for _, fd := range []int{a[1], b[1]} {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		require.NoError(t, err)
+		require.Equal(t, int16(unix.POLLERR), p[0].Revents, "it has a reader")
+		require.NoError(t, unix.Close(fd))
+	}
 }
