@@ -48,13 +48,18 @@ type Config struct {
 	Watchdog  *Watchdog // for whatever outlives this process; not nil
 }
 
-// Crew is the ranks of this host. Three goroutines carry it, however many ranks:
+// Crew is the ranks of this host. These goroutines carry it, however many ranks:
 //
 //	forkAll       on one thread for the whole job: starts ranks, then waits
 //	output.loop   pipes → Config.Output
+//	feed.pump     messages → a pipe, where standard input comes in messages
+//	input.pump    standard input → ranks, where several read it, or it is a terminal
 //	control       the rest: messages, ends of ranks, PMI-1, deadlines
 //
-// control never blocks on what a rank or a reader of output does or does not do.
+// and at the end one that waits for output.loop.
+//
+// control never blocks on what a rank or a reader of output does or does not do, and
+// no rank has it for longer than one read of a control channel brings.
 //
 //	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
 type Crew struct {
@@ -64,6 +69,7 @@ type Crew struct {
 	plan   proto.Plan
 	local  map[int]int // local number of a rank
 	apps   []app
+	unfit  error // why Prepare has failed: there is nothing to start
 	files  *staging
 	ports  *layout
 	in     *input
@@ -83,10 +89,12 @@ type Crew struct {
 	over   chan struct{} // closed when no rank lives: forkAll may end
 	done   chan struct{} // closed when control has ended
 
+	free unix.CPUSetDynamic // forkAll's: where its thread ran before it was bound; nil: it never was
+
 	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
 	inbox  []any
 	stop   bool // start no more ranks
-	closed bool
+	closed bool // control has ended, and there is no wake
 
 	// What control alone uses.
 	patience time.Duration                // stuckLimit
@@ -201,7 +209,10 @@ func (c *Crew) control() {
 	for !c.bye || c.phase == phaseRunning {
 		n, err := unix.EpollWait(c.ep, events[:], c.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			break // cannot be; release kills
+			if c.phase == phaseRunning {
+				c.kill() // cannot be; nobody else would end them
+			}
+			break
 		}
 		c.timers()
 		for i := 0; i < n; i++ {
@@ -211,7 +222,7 @@ func (c *Crew) control() {
 			case index >= 0:
 				c.rankEnded(index)
 			case index%2 == 0:
-				c.readControl((ctlIndex(0) - index) / 2)
+				c.readControl((ctlIndex(0)-index)/2, controlBytes)
 			default:
 				c.sendNews((newsIndex(0) - index) / 2)
 			}
@@ -262,6 +273,9 @@ func (c *Crew) readInbox() {
 	c.inbox = nil
 	c.mu.Unlock()
 	for _, m := range messages {
+		if c.bye && c.phase != phaseRunning {
+			return // the end: nothing begins any more
+		}
 		c.act(m)
 	}
 }
@@ -290,7 +304,7 @@ func (c *Crew) act(m any) {
 		c.state = proto.State{Index: -1} // so that it is told
 	case proto.Reply:
 		if i, ok := c.local[m.Rank]; ok {
-			c.reply(i, m.Line)
+			c.pmi.answered(i, m.Line)
 		}
 	case proto.Gone:
 		if c.output != nil {
@@ -310,9 +324,6 @@ func (c *Crew) act(m any) {
 		c.emitEnded()
 	case proto.Bye:
 		c.bye = true
-		c.mu.Lock()
-		c.closed = true
-		c.mu.Unlock()
 		if c.phase == phaseRunning {
 			c.kill()
 		}
@@ -341,61 +352,77 @@ func (c *Crew) noteEnd(i int) {
 	}
 }
 
-// readControl takes what has come over a rank's control channel.
-func (c *Crew) readControl(i int) {
+// controlBytes is how much of a control channel is read at a time.
+const controlBytes = 4 * wire.PMIMaxLine
+
+// readControl takes up to most bytes of what has come over a rank's control channel,
+// once, and returns how many these were. More makes another event, so that a rank
+// which never stops keeps control from nothing.
+func (c *Crew) readControl(i, most int) (n int) {
 	rk := &c.ranks[i]
-	for rk.ctl >= 0 {
-		var buf [4 * wire.PMIMaxLine]byte
-		n, _, err := unix.Recvfrom(rk.ctl, buf[:], unix.MSG_DONTWAIT)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return
-		case err != nil || n == 0:
-			c.closeControl(i)
-			return
-		}
-		rk.in = append(rk.in, buf[:n]...)
-		for rk.ctl >= 0 {
-			line, rest, ok, err := wire.PMILine(rk.in)
-			if err == nil && !ok {
-				break
-			}
-			if err == nil {
-				err = c.pmi.line(i, line)
-			}
-			if err != nil {
-				c.controlError(i, err)
-			}
-			if rk.ctl >= 0 {
-				rk.in = append(rk.in[:0], rest...)
-			}
-		}
-		if n < len(buf) {
-			return // all there was; more makes another event
-		}
+	if rk.ctl < 0 || rk.wanted {
+		return 0
 	}
+	var buf [controlBytes]byte
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(rk.ctl, buf[:min(most, len(buf))], unix.MSG_DONTWAIT)
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0
+	case err != nil || n == 0:
+		c.closeControl(i)
+		return 0
+	}
+	rk.in = append(rk.in, buf[:n]...)
+	for rest := rk.in; rk.ctl >= 0 && !rk.wanted; {
+		line, behind, ok, err := wire.PMILine(rest)
+		if err == nil && !ok {
+			rk.in = append(rk.in[:0], rest...)
+			break
+		}
+		if err == nil {
+			err = c.pmi.line(i, line)
+		}
+		if err != nil {
+			c.controlError(i, err)
+		}
+		rest = behind
+	}
+	return n
 }
 
-// controlError tells of what a rank said, or did not say well.
+// endControl takes what a rank that has ended had said last: finalize, or abort. What
+// it has left behind may go on for ever.
+func (c *Crew) endControl(i int) {
+	left, _ := unix.IoctlGetInt(c.ranks[i].ctl, unix.SIOCINQ) // 0 where it is closed
+	for n := 1; left > 0 && n > 0; left -= n {
+		n = c.readControl(i, left)
+	}
+	c.closeControl(i)
+}
+
+// controlError tells of what a rank said, or did not say well. It is not heard any
+// more.
 func (c *Crew) controlError(i int, err error) {
+	rk := &c.ranks[i]
 	c.mu.Lock()
-	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, PID: c.ranks[i].pid, Code: proto.ExitFailed}
+	a := proto.Aborted{Rank: c.plan.Ranks[i].Rank, PID: rk.pid, Code: proto.ExitFailed}
 	c.mu.Unlock()
 	var abort *pmiAbort
 	if errors.As(err, &abort) {
 		a.Code, a.Reason = abort.code, abort.reason
+		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil) // the channel stays open: it is not to fail of that
+		rk.in = nil
 	} else {
 		a.Broken, a.Reason = true, err.Error()
 		c.closeControl(i)
 	}
 	c.note(i)
-	c.ranks[i].dying = false // it has said why
-	if !c.ranks[i].wanted {
-		c.ranks[i].wanted = true
-		c.cfg.Emit(a)
-	}
+	rk.dying = false // it has said why
+	rk.wanted = true
+	c.cfg.Emit(a)
 }
 
 func (c *Crew) closeControl(i int) {

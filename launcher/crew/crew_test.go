@@ -1,29 +1,65 @@
 package crew
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // testCrew is a crew of np ranks that run a shell's script. What it says comes out of
-// the channel, and what the ranks write goes nowhere.
-func testCrew(t *testing.T, np int, script string) (*Crew, <-chan proto.Message) {
+// the channel, and what the ranks write goes nowhere, but for what change says.
+func testCrew(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Crew, <-chan proto.Message) {
 	t.Helper()
 	said := make(chan proto.Message, 100)
-	c, err := New(Config{
+	cfg := Config{
 		Host: "node1", Own: true, Watchdog: &Watchdog{},
 		Emit:   func(m proto.Message) { said <- m },
 		Output: func(proto.Output) error { return nil },
-	})
+		Stored: func(proto.FilePart) {},
+	}
+	m := testPrepare(t, np, script)
+	for _, f := range change {
+		f(&cfg, &m)
+	}
+	c, err := New(cfg)
 	require.NoError(t, err)
-	t.Cleanup(c.Close)
+	t.Cleanup(func() { closeCrew(t, c, said) })
+	c.Do(m)
+	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, said))
+	return c, said
+}
+
+// closeCrew closes a crew that may still have much to say.
+func closeCrew(t *testing.T, c *Crew, said <-chan proto.Message) {
+	t.Helper()
+	go c.Close() // ends with done
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case <-said:
+		case <-c.done:
+			return
+		case <-limit:
+			t.Error("the crew does not end")
+			return
+		}
+	}
+}
+
+// testPrepare is what gorun would say of such a job.
+func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	m := proto.Prepare{
 		Card: bootstrap.Card{JobID: "crew-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
 			Nodes: []bootstrap.Run{{Count: np}}, AppNums: []bootstrap.Run{{Count: np}}},
@@ -33,9 +69,7 @@ func testCrew(t *testing.T, np int, script string) (*Crew, <-chan proto.Message)
 	for r := range np {
 		m.Plans[0].Ranks = append(m.Plans[0].Ranks, proto.Rank{Rank: r})
 	}
-	c.Do(m)
-	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, said))
-	return c, said
+	return m
 }
 
 // await is the next of a kind that a crew says.
@@ -84,4 +118,239 @@ func TestStuck(t *testing.T) {
 	require.Equal(t, int(syscall.SIGKILL), second.Signal)
 	require.Equal(t, 1, second.Rank)
 	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, said).Exits)
+}
+
+// TestFlood: ranks that write to their control channel without end keep nobody from
+// ending the job, nor what a rank has left behind.
+func TestFlood(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		ends   bool // by itself
+	}{
+		"abort":       {"for i in 1 2 3 4 5 6 7 8; do yes cmd=abort >&3 & done; wait", false},
+		"spawn":       {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; wait", false},
+		"left behind": {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; exit 3", true},
+		"no reader":   {"exec yes cmd=get_maxes >&3", true},
+		"no PMI":      {"exec yes >&3", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			crew, said := testCrew(t, 1, c.script)
+			crew.Do(proto.Start{})
+			if !c.ends {
+				if name == "abort" {
+					require.Equal(t, proto.ExitFailed, await[proto.Aborted](t, said).Code)
+				} else {
+					await[proto.Started](t, said)
+				}
+				crew.Do(proto.End{Except: -1})
+			}
+			require.Len(t, await[proto.Ended](t, said).Exits, 1)
+		})
+	}
+}
+
+// TestEndlessControl: of a rank that always has more to say control hears as much as
+// it reads at once, and of one that has ended what it had said then.
+func TestEndlessControl(t *testing.T) {
+	for name, hear := range map[string]func(*Crew){
+		"lives":     func(c *Crew) { c.readControl(0, controlBytes) },
+		"has ended": func(c *Crew) { c.endControl(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := unstarted(t)
+			own, end, err := socketpair()
+			require.NoError(t, err)
+			c.ranks[0].ctl = own
+			line := []byte("cmd=get_maxes\n")
+			lines := bytes.Repeat(line, 100)
+			say := func() {
+				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // where there is room
+			}
+			heard := 0
+			c.pmi.reply = func(int, []byte) {
+				heard++
+				require.Less(t, heard, 1<<16)
+				say()
+			}
+			for range 10 {
+				say()
+			}
+			said, err := unix.IoctlGetInt(own, unix.SIOCINQ)
+			require.NoError(t, err)
+			hear(c)
+			require.Positive(t, heard)
+			require.LessOrEqual(t, heard, said/len(line))
+			if name == "lives" {
+				require.LessOrEqual(t, heard, controlBytes/len(line))
+			}
+			c.closeControl(0)
+			require.NoError(t, unix.Close(end))
+		})
+	}
+}
+
+// TestLastControl: all that a rank had said when it ended is heard, up to an abort,
+// and what follows is not.
+func TestLastControl(t *testing.T) {
+	c, said := unstarted(t)
+	own, end, err := socketpair()
+	require.NoError(t, err)
+	c.ranks[0].ctl = own
+	say := func(text string) {
+		_, err := unix.Write(end, []byte(text))
+		require.NoError(t, err)
+	}
+	say("mcmd=spawn\n")
+	for range 20 {
+		say(strings.Repeat("x\n", 1000))
+	}
+	say("endcmd\ncmd=abort exitcode=5\ncmd=abort exitcode=6\n")
+	require.Equal(t, controlBytes, c.readControl(0, controlBytes))
+	require.Empty(t, *said)
+	c.endControl(0)
+	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *said)
+	require.NoError(t, unix.Close(end))
+
+	// Before its end it finds its channel open, and can be told.
+	c, said = unstarted(t)
+	c.ranks[0].ctl, end, err = socketpair()
+	require.NoError(t, err)
+	say("cmd=abort exitcode=5\n")
+	require.Positive(t, c.readControl(0, controlBytes))
+	require.Len(t, *said, 1)
+	say("nonsense\n")
+	require.Zero(t, c.readControl(0, controlBytes))
+	require.Len(t, *said, 1)
+	c.reply(0, []byte("cmd=barrier_out\n"))
+	got := make([]byte, 100)
+	n, err := unix.Read(end, got)
+	require.NoError(t, err)
+	require.Equal(t, "cmd=barrier_out\n", string(got[:n]))
+	c.closeControl(0)
+	require.NoError(t, unix.Close(end))
+}
+
+// unstarted is a crew of rank 7, without a process and without a control.
+func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
+	said := new([]proto.Message)
+	emit := func(m proto.Message) { *said = append(*said, m) }
+	c := &Crew{cfg: Config{Emit: emit}, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 7}}}, local: map[int]int{7: 0},
+		ranks: []rank{{ctl: -1, news: -1, pidfd: -1}}, pmi: newPMIServer("K", 8, "", []int{0})}
+	c.pmi.reply = c.reply
+	c.pmi.request = func(_ int, line []byte) { emit(proto.Request{Rank: 7, Line: line}) }
+	var err error
+	c.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(c.ep) })
+	return c, said
+}
+
+// TestRequests: a rank that asks gorun once more before it has its reply does not speak
+// PMI-1, and one that reads no reply is cut off.
+func TestRequests(t *testing.T) {
+	crew, said := testCrew(t, 1, "exec yes cmd=lookup_name service=x >&3")
+	crew.Do(proto.Start{})
+	require.Equal(t, proto.Request{Rank: 0, Line: []byte("cmd=lookup_name service=x")}, await[proto.Request](t, said))
+	for broken := false; !broken; {
+		switch m := await[proto.Message](t, said).(type) {
+		case proto.Request:
+			require.Fail(t, "the second")
+		case proto.Aborted:
+			require.Contains(t, m.Reason, "lookup_name without waiting for the reply")
+			broken = m.Broken
+		}
+	}
+	crew.Do(proto.Reply{Line: []byte("cmd=lookup_result rc=-1\n")})
+	await[proto.Ended](t, said)
+
+	c, _ := unstarted(t)
+	var end int
+	var err error
+	c.ranks[0].ctl, end, err = socketpair()
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(end) }()
+	reply := proto.Reply{Rank: 7, Line: []byte("cmd=lookup_result rc=-1\n")}
+	c.act(reply) // which nobody has asked for
+	_, _, err = unix.Recvfrom(end, make([]byte, 1), unix.MSG_DONTWAIT)
+	require.ErrorIs(t, err, unix.EAGAIN)
+	for n := 0; c.ranks[0].ctl >= 0; n++ {
+		require.Less(t, n, 1<<20)
+		_, err := unix.Write(end, []byte("cmd=lookup_name service=x\n"))
+		require.NoError(t, err)
+		c.readControl(0, controlBytes)
+		c.act(reply)
+	}
+}
+
+// TestCloseWhileStarting: a crew that is closed while the kernel holds up the start of
+// a rank ends when that goes on.
+func TestCloseWhileStarting(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "0.err")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	heard := make(chan struct{}, 1)
+	c, said := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+		cfg.OutputDir = dir // opening the fifo blocks without a reader, as a file server may
+		cfg.Stored = func(proto.FilePart) { heard <- struct{}{} }
+	})
+	c.Do(proto.Start{})
+	require.Eventually(t, func() bool { // it is on its way to the fifo
+		_, err := os.Stat(filepath.Join(dir, "0.out"))
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // all at once
+	_, err := unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	c.mu.Unlock()
+	require.NoError(t, err)
+	<-heard
+	reader, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(reader) }()
+	require.Len(t, await[proto.Started](t, said).Ranks, 1)
+	closeCrew(t, c, said)
+}
+
+// TestNothingAfterBye: what comes with Bye, but behind it, begins nothing.
+func TestNothingAfterBye(t *testing.T) {
+	c, said := testCrew(t, 1, "exec sleep 1000")
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.Bye{}, proto.Start{})
+	_, err := unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	c.mu.Unlock()
+	require.NoError(t, err)
+	c.Close()
+	require.Empty(t, said)
+}
+
+// TestLessGrace: a second End may leave ranks less time than the first, not more.
+func TestLessGrace(t *testing.T) {
+	c, said := testCrew(t, 1, "trap '' TERM; echo cmd=lookup_name >&3; exec sleep 1000")
+	c.Do(proto.Start{})
+	await[proto.Request](t, said) // it is deaf now
+	for _, grace := range []time.Duration{time.Hour, 10 * time.Millisecond, time.Hour} {
+		c.Do(proto.End{Grace: grace, Except: -1})
+	}
+	require.Equal(t, int(syscall.SIGKILL), await[proto.Exited](t, said).Signal)
+	await[proto.Ended](t, said)
+}
+
+// TestForgottenGroups: when the ranks are reaped, so that their numbers may be those of
+// others, the watchdog has forgotten them.
+func TestForgottenGroups(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer closeFiles(r)
+	c, said := testCrew(t, 2, "exit 0", func(cfg *Config, _ *proto.Prepare) { cfg.Watchdog = &Watchdog{pipe: w} })
+	c.Do(proto.Start{})
+	var want strings.Builder
+	for _, s := range await[proto.Started](t, said).Ranks {
+		fmt.Fprintf(&want, "group %d\n", s.PID)
+	}
+	fmt.Fprintf(&want, "job %s\n", c.job.Card.JobID)
+	await[proto.Ended](t, said)
+	closeFiles(w)
+	got, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Equal(t, want.String(), string(got))
 }

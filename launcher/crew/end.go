@@ -1,7 +1,6 @@
 package crew
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -51,8 +50,7 @@ func (c *Crew) noteExit(i, pid, fd int, st status) {
 	c.mu.Lock()
 	rk.pidfd = -1
 	c.mu.Unlock()
-	c.readControl(i) // what it said last: finalize, or abort
-	c.closeControl(i)
+	c.endControl(i)
 	rk.exited, rk.status = true, st
 	c.ended++
 	c.noteEnd(i)
@@ -118,10 +116,9 @@ func (c *Crew) runs(i int) bool {
 // the kernel closes a process's files when all its threads are
 // (proc_pid_stat(5), flags).
 func exiting(pid int) bool {
-	const pfExiting = 4                                            // linux/sched.h
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // where it cannot be read, nothing is said
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 7 {
+	const pfExiting = 4 // linux/sched.h
+	fields := statOf(pid)
+	if len(fields) < 7 { // it cannot be read, and nothing is said
 		return false
 	}
 	flags, err := strconv.ParseUint(fields[6], 10, 64)
@@ -160,7 +157,11 @@ func (c *Crew) end(m proto.End) {
 		c.kill()
 		return
 	}
-	if !c.killAt.IsZero() {
+	killAt := time.Now().Add(m.Grace)
+	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // they have been told before
+		if killAt.Before(c.killAt) {
+			c.killAt = killAt
+		}
 		return
 	}
 	for i := range c.ranks {
@@ -170,7 +171,7 @@ func (c *Crew) end(m proto.End) {
 		c.signalRank(i, syscall.SIGTERM)
 		c.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
 	}
-	c.killAt = time.Now().Add(m.Grace)
+	c.killAt = killAt
 }
 
 // kill ends every process group at once.
@@ -222,6 +223,9 @@ func (c *Crew) finish() {
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
+	// It forgets the groups, which have been killed: their numbers are about to be
+	// anybody's.
+	c.cfg.Watchdog.Job(c.job.Card.JobID)
 	left := newBelongs(c.job.Card.JobID, pids)
 	for i := range c.ranks {
 		rk := &c.ranks[i]
@@ -312,6 +316,9 @@ func (c *Crew) release() {
 	if c.phase == phasePrepared {
 		c.ports.close()
 	}
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	for _, fd := range []int{c.ep, c.wake} {
 		_ = unix.Close(fd)
 	}

@@ -38,7 +38,7 @@ type pmiServer struct {
 
 	reply   func(local int, line []byte)
 	fence   func(f proto.Fence)
-	request func(local int, line []byte) // what only the root of the job can answer
+	request func(local int, line []byte) // what only the root of the job can answer; one of a rank at a time
 	buf     []byte                       // of the reply being made
 }
 
@@ -47,6 +47,7 @@ type pmiRank struct {
 	finalized bool
 	waiting   bool // in the barrier
 	spawning  bool // between mcmd=spawn and endcmd
+	asked     bool // gorun has not answered its request yet
 	exited    bool
 }
 
@@ -112,6 +113,10 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	case "barrier_in":
 		return s.barrier(rank)
 	case "publish_name", "lookup_name", "unpublish_name":
+		if st.asked {
+			return errors.New(m.Cmd + " without waiting for the reply to a request before it")
+		}
+		st.asked = true
 		s.request(rank, line)
 	case "spawn":
 		if m.Multi {
@@ -203,6 +208,14 @@ func (s *pmiServer) complete() {
 	puts := s.puts
 	s.puts = make(map[string]string)
 	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
+}
+
+// answered hands gorun's reply over to a rank that has asked for one.
+func (s *pmiServer) answered(rank int, line []byte) {
+	if s.ranks[rank].asked {
+		s.ranks[rank].asked = false
+		s.reply(rank, line)
+	}
 }
 
 // release lets the ranks out of their fence.

@@ -187,7 +187,7 @@ func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	s := newPMIServer("K", np, processMapping([]bootstrap.Run{{Count: np}}), make([]int, np))
 	s.reply = reply
 	s.fence = func(f proto.Fence) { s.release(proto.Release(f)) }
-	s.request = func(rank int, _ []byte) { reply(rank, []byte("cmd=asked\n")) }
+	s.request = func(rank int, _ []byte) { s.answered(rank, []byte("cmd=asked\n")) }
 	return s
 }
 

@@ -3,6 +3,7 @@ package crew
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 
@@ -23,7 +24,7 @@ func (c *Crew) prepare(m proto.Prepare) {
 	}
 	answer := proto.Prepared{}
 	ports, err := c.ready()
-	if err != nil {
+	if c.unfit = err; err != nil {
 		he := proto.HostError{Index: c.cfg.Index, Code: proto.ExitFailed, Cause: err.Error()}
 		var se *errStart
 		if errors.As(err, &se) {
@@ -59,8 +60,8 @@ func (c *Crew) ready() (ports []int, err error) {
 	}
 	c.files.want(m.Files, m.Apps, c.cfg.Own)
 	for _, a := range m.Apps {
-		if st, err := os.Stat(a.Wdir); err != nil || !st.IsDir() {
-			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: no such directory", a.Wdir)}
+		if err := enterable(a.Wdir); err != nil {
+			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: %v", a.Wdir, err)}
 		}
 		c.apps = append(c.apps, app{path: a.Path})
 		if a.Staged == "" {
@@ -89,12 +90,37 @@ func (c *Crew) ready() (ports []int, err error) {
 
 // checkPlan refuses what no gorun would say.
 func (c *Crew) checkPlan() error {
+	if len(c.job.Card.Nodes) == 0 {
+		return errors.New("a job on no host")
+	}
 	for _, r := range c.plan.Ranks {
 		if r.App < 0 || r.App >= len(c.job.Apps) || r.Rank < 0 || r.Rank >= c.job.Card.Size {
 			return fmt.Errorf("rank %d of app %d in a job of %d ranks and %d apps", r.Rank, r.App, c.job.Card.Size, len(c.job.Apps))
 		}
+		for _, cpu := range r.CPUs {
+			if cpu < 0 || cpu >= maxCPUs {
+				return fmt.Errorf("rank %d bound to cpu %d", r.Rank, cpu)
+			}
+		}
 	}
 	return nil
+}
+
+// enterable says why a directory cannot be a rank's working directory.
+func enterable(dir string) error {
+	st, err := os.Stat(dir)
+	var cause *fs.PathError
+	switch {
+	case err == nil && !st.IsDir():
+		return unix.ENOTDIR
+	case err == nil:
+		return unix.Access(dir, unix.X_OK)
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("no such directory")
+	case errors.As(err, &cause):
+		return cause.Err // what was tried is no news
+	}
+	return err
 }
 
 // present says whether a program that is not staged can be run here.
@@ -183,6 +209,9 @@ func (c *Crew) start(m proto.Start) {
 }
 
 func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
+	if c.unfit != nil {
+		return nil, nil, c.unfit
+	}
 	plan, card := c.plan, c.job.Card
 	np := len(plan.Ranks)
 	c.local = make(map[int]int, np)

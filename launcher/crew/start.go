@@ -38,7 +38,7 @@ type rank struct {
 	exited bool
 	stuck  bool  // it has not really: it does not end by SIGKILL
 	errAt  int64 // where what it writes begins in its file of stderr
-	wanted bool  // it has called Abort
+	wanted bool  // it has called Abort, or made no sense, and is not heard any more
 	status status
 	dying  bool // it was on its way out when another, which still ran, failed the job
 	doomed bool // it had been sent SIGKILL, not by us, when the job failed of what another did
@@ -103,10 +103,8 @@ const (
 
 func (c *Crew) fork(i int, ends, news []int) error {
 	rk := &c.ranks[i]
-	if len(rk.cpus) > 0 {
-		if err := unix.SchedSetaffinityDynamic(0, cpuSet(rk.cpus)); err != nil {
-			return &errStart{proto.ExitFailed, fmt.Sprintf("bind rank %d to cpus %v: %v", c.plan.Ranks[i].Rank, rk.cpus, err)}
-		}
+	if err := c.bind(rk.cpus); err != nil {
+		return &errStart{proto.ExitFailed, fmt.Sprintf("bind rank %d to cpus %v: %v", c.plan.Ranks[i].Rank, rk.cpus, err)}
 	}
 	reads, writes, err := c.outputs(i)
 	if err != nil {
@@ -244,6 +242,29 @@ func execError(program string, err error) error {
 	}
 	return &errStart{proto.ExitFailed, program + ": cannot be started: " + err.Error()}
 }
+
+// bind has this thread, and with it the rank that it forks next, run on cpus, or where
+// it began if these are none.
+func (c *Crew) bind(cpus []int) error {
+	if c.free == nil {
+		if len(cpus) == 0 {
+			return nil
+		}
+		free := unix.NewCPUSet(maxCPUs)
+		if err := unix.SchedGetaffinityDynamic(0, free); err != nil {
+			return err
+		}
+		c.free = free
+	}
+	set := c.free
+	if len(cpus) > 0 {
+		set = cpuSet(cpus)
+	}
+	return unix.SchedSetaffinityDynamic(0, set)
+}
+
+// maxCPUs bounds the numbers of hardware threads; the kernel's own bound is lower.
+const maxCPUs = 1 << 16
 
 func cpuSet(cpus []int) unix.CPUSetDynamic {
 	set := unix.NewCPUSet(slices.Max(cpus) + 1)

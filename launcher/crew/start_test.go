@@ -1,12 +1,15 @@
 package crew
 
 import (
+	"bytes"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -53,4 +56,35 @@ func TestForkUnwatched(t *testing.T) {
 			c.output.loop()
 		})
 	}
+}
+
+// TestBinding: a rank that is not bound runs wherever gorun may, also after one that is
+// bound.
+func TestBinding(t *testing.T) {
+	all := place.Allowed()
+	if len(all) < 2 {
+		t.Skip("one core")
+	}
+	first, last := all[:1], all[len(all)-1:]
+	var out bytes.Buffer
+	c, said := testCrew(t, 5, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
+		for i, cpus := range [][]int{nil, first, nil, last, {}} {
+			m.Plans[0].Ranks[i].CPUs = cpus
+		}
+		m.Tag = true
+		cfg.Output = func(o proto.Output) error {
+			_, err := out.Write(o.Data)
+			return err
+		}
+	})
+	c.Do(proto.Start{})
+	await[proto.Ended](t, said)
+	got := make(map[string][]int)
+	for line := range strings.Lines(out.String()) {
+		words := strings.Fields(line) // [RANK] Cpus_allowed_list: LIST
+		require.Len(t, words, 3)
+		got[words[0]] = place.ParseCPUs(words[2])
+	}
+	require.Equal(t, map[string][]int{"[0]": all, "[1]": first, "[2]": all, "[3]": last, "[4]": all}, got)
+	require.Equal(t, all, place.Allowed())
 }
