@@ -86,6 +86,35 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// TestNotBound: a rank that a rankfile binds to nothing is not bound, beside one of the
+// same host that is.
+func TestNotBound(t *testing.T) {
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	var all string
+	for line := range strings.Lines(string(status)) {
+		if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok {
+			all = strings.TrimSpace(list)
+		}
+	}
+	b := hosts(t)
+	rankfile := filepath.Join(t.TempDir(), "ranks")
+	require.NoError(t, os.WriteFile(rankfile, fmt.Appendf(nil, "rank 0=%s slot=0\nrank 1=%[1]s\n", b.name(1)), 0o600))
+	r := b.on("1", "-rankfile", rankfile, "sh", "-c", "echo $PMI_RANK $(grep ^Cpus_allowed_list: /proc/self/status)").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	list := make(map[string]string)
+	for line := range strings.Lines(r.Stdout) {
+		words := strings.Fields(line)
+		require.Len(t, words, 3, r.Stdout)
+		list[words[0]] = words[2]
+	}
+	require.Len(t, list, 2)
+	require.Equal(t, all, list["1"])
+	if list["0"] == all {
+		t.Skip("one core")
+	}
+}
+
 // TestNames takes hosts by addresses, with users, in brackets.
 func TestNames(t *testing.T) {
 	b := hosts(t)
