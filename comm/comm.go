@@ -279,7 +279,10 @@ func (s *state) differs() error {
 // ranks called different ones, and nobody had to wait for another.
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
-	if err != nil || !ok {
+	switch {
+	case s.job.outlives && errors.Is(err, ErrProcFailed): // one that has died since
+		return nil
+	case err != nil || !ok:
 		return err
 	}
 	return fmt.Errorf("%w: there is a message of rank %d of a collective that this rank did not call so", ErrMismatch, st.Source)

@@ -41,3 +41,38 @@ func TestWhoComputesAnswers(t *testing.T) {
 		}, commtest.WithNotify(), commtest.WithProviders(p), commtest.WithTimeout(20*time.Second))
 	})
 }
+
+// TestLeftoverOfTheDead: in a job that outlives ranks the end of one is no message that
+// was left, whenever it comes.
+func TestLeftoverOfTheDead(t *testing.T) {
+	overAll(t, 3, func(c *comm.Comm) error {
+		if c.Rank() == 2 {
+			commtest.Kill(c)
+			return nil
+		}
+		_, err := comm.Recv(c, []int{1}, 2, 0)
+		return first(wantErr("Recv", err, comm.ErrProcFailed, ""), comm.Leftover(c))
+	})
+}
+
+// TestDifferingAfterAFailure: that calls differ is noticed also where a rank has failed
+// before. One rank finds it, and the other is told.
+func TestDifferingAfterAFailure(t *testing.T) {
+	overEach(t, func(t *testing.T, p transport.Provider) {
+		ranks(t, 3, func(c *comm.Comm) error {
+			if c.Rank() == 2 {
+				commtest.Kill(c)
+				return nil
+			}
+			next, err := c.Shrink()
+			if err != nil {
+				return err
+			}
+			err = comm.Bcast(next, []int{1}, 1-next.Rank()) // each waits for the other
+			if isErr(err, comm.ErrMismatch) {
+				return nil
+			}
+			return wantErr("Bcast", err, comm.ErrRevoked, comm.ErrMismatch.Error())
+		}, commtest.WithNotify(), commtest.WithProviders(p), commtest.WithTimeout(20*time.Second))
+	})
+}

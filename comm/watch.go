@@ -113,8 +113,8 @@ func (j *job) watchLoop() {
 // answer looks at the questions that have come; false: the engine has ended.
 func (j *job) answer() bool {
 	for {
-		m, st, ok, err := j.final.p2p.Improbe(engine.Env{Peer: AnySource, Tag: AnyTag, Aside: true})
-		if !ok || err != nil {
+		m, st, err := j.final.p2p.Iattend() // whoever has failed
+		if m.IsZero() || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}
 		var q question
