@@ -64,6 +64,7 @@ func (Log) kind() Kind         { return KindLog }
 func (End) kind() Kind         { return KindEnd }
 func (Ended) kind() Kind       { return KindEnded }
 func (Bye) kind() Kind         { return KindBye }
+func (FileCredit) kind() Kind  { return KindFileCredit }
 
 // Append appends the frame of a message to dst.
 func Append(dst []byte, m Message) ([]byte, error) {
@@ -164,6 +165,8 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[Prepare](kind, body)
 	case KindPrepared:
 		return decode[Prepared](kind, body)
+	case KindFileCredit:
+		return decode[FileCredit](kind, body)
 	case KindStaged:
 		return decode[Staged](kind, body)
 	case KindStart:

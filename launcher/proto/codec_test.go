@@ -15,7 +15,7 @@ import (
 )
 
 // kinds is one more than the last of them.
-const kinds = int(KindBye) + 1
+const kinds = int(KindFileCredit) + 1
 
 // empty has one message of each kind, at its index.
 var empty = [kinds]Message{
@@ -24,7 +24,7 @@ var empty = [kinds]Message{
 	KindRelease: Release{}, KindState: State{}, KindWatch: Watch{}, KindRequest: Request{}, KindReply: Reply{},
 	KindOutput: Output{}, KindCredit: Credit{}, KindGone: Gone{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
 	KindSignal: Signal{}, KindNews: News{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
-	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{},
+	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
 }
 
 // full is each message with something in each of its fields.
@@ -192,6 +192,7 @@ func TestKinds(t *testing.T) {
 	}
 	require.Equal(t, Kind(16), KindOutput)
 	require.Equal(t, Kind(29), KindBye)
+	require.Equal(t, Kind(30), KindFileCredit)
 }
 
 // FuzzRead: no bytes do worse than an error, and what is read can be written and

@@ -11,7 +11,8 @@
 //	Up          │ ◄──────────────────── │  they answer, or why not; what they have
 //	Prepare     │ ────────────────────► │  which ranks run where, of what programs
 //	Prepared    │ ◄──────────────────── │  ports are bound, programs found; what is wanted
-//	File …      │ ────────────────────► │  what a host lacks
+//	File …      │ ────────────────────► │  what a host lacks, FileWindow bytes ahead of FileCredit
+//	FileCredit  │ ◄──────────────────── │
 //	Staged      │ ◄──────────────────── │
 //	Start       │ ────────────────────► │  go
 //	Started     │ ◄──────────────────── │  pids
@@ -91,11 +92,17 @@ const (
 	KindEnd
 	KindEnded
 	KindBye
+	KindFileCredit
 )
 
-// Window is how many bytes of output, or of standard input, may be on the way
-// over one link before the other side has said Credit.
-const Window = 256 << 10
+const (
+	// Window is how many bytes of output, or of standard input, may be on the way
+	// over one link before the other side has said Credit.
+	Window = 256 << 10
+	// FileWindow is how many bytes of files are on the way over a link when no more
+	// FilePart may go before the other side has said FileCredit.
+	FileWindow = 1 << 20
+)
 
 // Beat says that the sender lives. Links send and take it; nobody else sees it.
 type Beat struct{}
@@ -226,6 +233,10 @@ type FilePart struct {
 	Last bool
 	Data []byte
 }
+
+// FileCredit says that as many bytes of FilePart have been taken. Links send and take
+// it, as Beat.
+type FileCredit struct{ Bytes int }
 
 // Staged says that all files are there.
 type Staged struct {

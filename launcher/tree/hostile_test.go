@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,11 +39,14 @@ func childSays() []proto.Message {
 	}
 }
 
+// card4 is of a job of 4 ranks on two hosts.
+var card4 = bootstrap.Card{Size: 4, Nodes: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
+
 // parentSays is what an agent of two hosts may hear.
 func parentSays() []proto.Message {
 	return []proto.Message{
 		proto.Beat{},
-		proto.Prepare{Stdin: "all", Card: bootstrap.Card{Size: 4}, Plans: []proto.Plan{
+		proto.Prepare{Stdin: "all", Card: card4, Plans: []proto.Plan{
 			{Index: 0, Ranks: []proto.Rank{{Rank: 0}, {Rank: 2}}}, {Index: 1, Ranks: []proto.Rank{{Rank: 1}, {Rank: 3}}}}},
 		proto.FilePart{Hash: testHash, Data: []byte("x"), Last: true},
 		proto.Start{},
@@ -139,12 +143,14 @@ func TestNonsense(t *testing.T) {
 		proto.Aborted{Rank: -1 << 63}, proto.Request{Rank: 0}, proto.StdinCredit{Bytes: -1}, proto.StdinCredit{Bytes: 1 << 62}, proto.Fence{N: -1},
 		proto.Prepared{Ports: []proto.HostPorts{{Index: 3}}}, proto.Prepared{Failed: []proto.HostError{{Index: 0}}},
 		proto.Started{Failed: &proto.StartFailure{Rank: 3}}, proto.Started{Ranks: []proto.StartedRank{{Rank: 0}}}, proto.Log{Index: 5},
-		proto.Start{}, proto.Credit{Bytes: 1}, proto.Launch{},
+		proto.Start{}, proto.Credit{Bytes: 1}, proto.Launch{}, proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
+		proto.Request{Rank: 1, Line: make([]byte, 1<<20)}, proto.FilePart{Hash: testHash, Data: []byte("x")},
 	}
 	bad := []proto.Message{
 		proto.Prepare{}, proto.Prepare{Plans: []proto.Plan{{Index: 5}}}, proto.Prepare{Plans: []proto.Plan{{Index: 1}, {Index: 0}}},
-		proto.Prepare{Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: 1}, {Rank: 1}}}}},
-		proto.Prepare{Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: -1}, {Rank: 1<<63 - 1}}}}},
+		proto.Prepare{Card: card4, Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: 1}, {Rank: 1}}}}},
+		proto.Prepare{Card: card4, Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: -1}, {Rank: 1<<63 - 1}}}}},
+		proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
 		proto.Credit{Bytes: -1}, proto.Credit{Bytes: proto.Window}, proto.Reply{Rank: -1}, proto.Release{N: 7}, proto.Stdin{Data: make([]byte, proto.Window+1)},
 		proto.Launch{}, proto.Up{}, proto.Output{}, proto.Start{}, proto.End{Grace: -1},
 	}
@@ -233,4 +239,246 @@ func TestWindow(t *testing.T) {
 			require.Greater(t, held, proto.Window-maxOutput-outputCost)
 		})
 	}
+}
+
+// TestPrepare: ranks that can be nowhere are refused, and no crew hears of them.
+func TestPrepare(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(p *proto.Prepare)
+		bad   bool
+	}{
+		"good":     {func(p *proto.Prepare) { p.Plans[0].Ranks[0].CPUs = []int{0, maxCPUs - 1} }, false},
+		"no ranks": {func(p *proto.Prepare) { p.Card.Nodes, p.Plans = nil, p.Plans[:0] }, false},
+		"no hosts": {func(p *proto.Prepare) { p.Card.Nodes = nil }, true},
+		"negative": {func(p *proto.Prepare) { p.Plans[1].Ranks[0].CPUs = []int{0, -1} }, true},
+		"too high": {func(p *proto.Prepare) { p.Plans[1].Ranks[1].CPUs = []int{maxCPUs} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, 2, 1)
+				w.start()
+				defer w.close()
+				one[proto.Up](w)
+				p := w.prepare()
+				c.spoil(&p)
+				// As gorun's own and as an agent's.
+				err := checkRanks(p)
+				w.root.Do(p)
+				time.Sleep(time.Second)
+				require.Equal(t, c.bad, err != nil)
+				require.Len(t, got[proto.Log](w), map[bool]int{true: 1}[c.bad])
+				require.Len(t, got[proto.Prepared](w), map[bool]int{false: 1}[c.bad])
+				require.Equal(t, c.bad, len(w.crews[0].Got()) == 0)
+			})
+		})
+	}
+}
+
+// played launches a tree, gorun ─ 0 ─ 1 ─ 2, in which host 1 does what play says when
+// ranks run, and then ends.
+func played(w *world, play func(say func(m proto.Message) error)) {
+	w.l.Heartbeat, w.stdin = time.Hour, "all"
+	w.agent = func(index int, s *treetest.Stream) bool {
+		if index != 1 {
+			return false
+		}
+		say := func(m proto.Message) error {
+			_, err := s.Write(frames(w.t, m))
+			time.Sleep(time.Millisecond)
+			return err
+		}
+		for _, m := range []proto.Message{proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}}, proto.Prepared{}, proto.Started{}} {
+			_ = say(m)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		play(say)
+		_ = s.Close()
+		return true
+	}
+	w.launch()
+}
+
+// waiting is what waits on a link.
+func (l *link) waiting() (urgent, states int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.urgent), len(l.states)
+}
+
+// TestSaysTooMuch: an agent that has more to say than there can be is lost; it takes no
+// memory of those above it, though they cannot pass on what it says.
+func TestSaysTooMuch(t *testing.T) {
+	const most = 2*mayPerHost + 4*mayPerRank
+	for name, m := range map[string]proto.Message{
+		"log":     proto.Log{Index: 2, Line: "x"},
+		"exited":  proto.Exited{Exit: proto.Exit{Rank: 4}},
+		"aborted": proto.Aborted{Rank: 5, Reason: "x"},
+		"request": proto.Request{Rank: 1, Line: []byte("cmd=x\n")},
+		"lost":    proto.Lost{First: 2, Count: 1, Cause: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, 3, 1)
+				played(w, func(say func(proto.Message) error) {
+					for range 5000 {
+						if say(m) != nil {
+							return
+						}
+					}
+				})
+				defer w.close()
+				w.pipes[0].StallUp(true)
+				time.Sleep(2 * time.Minute)
+				urgent, _ := w.nodes[0].parent.waiting()
+				require.LessOrEqual(t, urgent, most)
+				w.pipes[0].StallUp(false)
+				time.Sleep(time.Minute)
+				said := 0
+				w.mu.Lock()
+				for _, up := range w.ups {
+					switch up.(type) {
+					case proto.Log, proto.Exited, proto.Aborted, proto.Request, proto.Lost:
+						said++
+					}
+				}
+				w.mu.Unlock()
+				require.Equal(t, most, said)
+				lost := got[proto.Lost](w)
+				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it says more than there can be to say"}, lost[len(lost)-1])
+				w.root.Do(proto.End{Except: -1})
+				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost for it")
+			})
+		})
+	}
+}
+
+// TestNewestState: of what a host tells of its state the newest is sure to come, and
+// credits are one, where more cannot be passed on.
+func TestNewestState(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const rounds = 5000
+		w := newWorld(t, 3, 1)
+		played(w, func(say func(proto.Message) error) {
+			for i := range rounds {
+				for _, m := range []proto.Message{
+					proto.State{Index: 1, Waiting: i, Left: -1, Absent: -1}, proto.State{Index: 2, Waiting: i + 1, Left: -1, Absent: -1},
+					proto.StdinCredit{Bytes: 1},
+				} {
+					if say(m) != nil {
+						t.Error("it is not listened to")
+						return
+					}
+				}
+			}
+			time.Sleep(time.Hour)
+		})
+		defer w.close()
+		w.root.Do(proto.Stdin{Data: make([]byte, proto.Window)})
+		time.Sleep(30 * time.Second)
+		w.pipes[0].StallUp(true)
+		time.Sleep(2 * time.Minute)
+		urgent, states := w.nodes[0].parent.waiting()
+		require.LessOrEqual(t, urgent, 1)
+		require.Equal(t, 2, states)
+		w.pipes[0].StallUp(false)
+		time.Sleep(time.Minute)
+		newest := make(map[int]int)
+		for _, s := range got[proto.State](w) {
+			require.Greater(t, s.Waiting, newest[s.Index]-1)
+			newest[s.Index] = s.Waiting
+		}
+		require.Equal(t, map[int]int{1: rounds - 1, 2: rounds}, newest)
+		given := 0
+		for _, c := range got[proto.StdinCredit](w) {
+			given += c.Bytes
+		}
+		require.Equal(t, rounds, given)
+		require.Empty(t, got[proto.Lost](w))
+	})
+}
+
+// TestReadsNothing: an agent that asks for more and more, and reads no answer, is lost.
+func TestReadsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask  func(i int) proto.Message
+		want string
+	}{
+		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it asks, and does not read what is answered"},
+		"fences": {func(i int) proto.Message {
+			return proto.Fence{N: i + 1, Waiting: true, Puts: map[string]string{"a": string(make([]byte, 10<<10))}}
+		}, "before it has read that it may leave the one before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				most := 0
+				w := newWorld(t, 3, 1)
+				w.crew = func(c *treetest.Crew) { c.Fences = 1 << 20 }
+				w.see = func(w *world, m proto.Message) {
+					switch m := m.(type) {
+					case proto.Request:
+						w.root.Do(proto.Reply{Rank: m.Rank, Line: make([]byte, 1<<10)})
+					case proto.Fence:
+						w.root.Do(proto.Release(m))
+					}
+				}
+				played(w, func(say func(proto.Message) error) {
+					for i := range 2000 {
+						if say(c.ask(i)) != nil {
+							return
+						}
+						time.Sleep(10 * time.Millisecond)
+						n := w.nodes[0]
+						done := make(chan int, 1)
+						n.post(func() {
+							replies, releases := 0, 0
+							if l := n.members[1].link; l != nil {
+								replies, releases = l.unread()
+							}
+							done <- replies + releases
+						})
+						most = max(most, <-done)
+					}
+				})
+				defer w.close()
+				lost := one[proto.Lost](w)
+				require.Equal(t, 1, lost.First)
+				require.Contains(t, lost.Cause, c.want)
+				require.Positive(t, most)
+				require.LessOrEqual(t, most, 4)
+			})
+		})
+	}
+}
+
+// TestAsksAgain: who has read what was answered may ask again, as often as it likes.
+func TestAsksAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1)
+		const rounds = 500
+		var answers [3]atomic.Int64
+		w.crew = func(c *treetest.Crew) {
+			c.See = func(m proto.Message) {
+				if r, ok := m.(proto.Reply); ok && answers[c.Index].Add(1) < rounds {
+					c.Emit(proto.Request(r))
+				}
+			}
+		}
+		w.see = func(w *world, m proto.Message) {
+			if r, ok := m.(proto.Request); ok {
+				w.root.Do(proto.Reply(r))
+			}
+		}
+		w.launch()
+		defer w.close()
+		for i := range w.hosts {
+			w.crews[i].Emit(proto.Request{Rank: i})
+		}
+		time.Sleep(time.Minute)
+		for i := range answers {
+			require.EqualValues(t, rounds, answers[i].Load(), i)
+		}
+		require.Empty(t, got[proto.Log](w))
+		require.Empty(t, got[proto.Lost](w))
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -195,6 +196,9 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		if msg.N != n.fence.N {
 			return fmt.Errorf("%w: fence %d while fence %d is on", proto.ErrFrame, msg.N, n.fence.N)
 		}
+		if _, releases := m.unread(); releases > 0 {
+			return fmt.Errorf("%w: in fence %d before it has read that it may leave the one before", proto.ErrFrame, msg.N)
+		}
 		if err := n.answer(m, phaseFence); err != nil {
 			return err
 		}
@@ -217,18 +221,54 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		return n.took(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
+	case proto.State: // links keep the newest alone
+		n.up(msg)
+	case proto.Request:
+		if replies, _ := m.unread(); replies >= m.ranks {
+			return fmt.Errorf("%w: it asks, and does not read what is answered", proto.ErrFrame)
+		}
+		return n.relay(m, msg)
 	case proto.Lost:
 		if n.stage == stageLaunch {
 			m.dropAgents(msg)
 			return nil
 		}
-		n.up(msg)
-	case proto.State, proto.Request, proto.Aborted, proto.Exited, proto.Log:
-		n.up(msg)
+		return n.relay(m, msg)
+	case proto.Aborted, proto.Exited, proto.Log:
+		return n.relay(m, msg)
 	default:
 		return fmt.Errorf("%w: %T from a child", proto.ErrFrame, msg)
 	}
 	return nil
+}
+
+// What a member may say of its own accord: of each host that it is lost, and a few words;
+// of each rank that it wants the job to end, and that it has ended, and a Request at a
+// time. That is no more than its hosts' and ranks' shares together, so nobody fails for
+// what somebody behind it says.
+const (
+	mayPerHost = 16
+	mayPerRank = 3
+)
+
+// relay passes on what a member says of its own accord. The last that is passed on is
+// not the member's: it is what is said of it when it says more.
+func (n *Node) relay(m *member, msg proto.Message) error {
+	if m.may <= 1 {
+		return fmt.Errorf("%w: it says more than there can be to say", proto.ErrFrame)
+	}
+	m.may--
+	n.up(msg)
+	return nil
+}
+
+// unread is how many Reply and Release a member cannot have read yet; of the own crew,
+// which looks after itself, it is not known.
+func (m *member) unread() (replies, releases int) {
+	if m.link == nil {
+		return 0, 0
+	}
+	return m.link.unread()
 }
 
 // sayEnded says that the subtree has ended, when all its output has been passed on.
@@ -349,7 +389,7 @@ func (n *Node) check(m *member, msg proto.Message) error {
 			ok = ok && (r == -1 || n.rankOf(r) == m)
 		}
 	case proto.Request:
-		ok, at = n.rankOf(msg.Rank) == m, stageStarted
+		ok, at = n.rankOf(msg.Rank) == m && len(msg.Line) <= wire.PMIMaxLine, stageStarted
 	case proto.Aborted:
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Exited:

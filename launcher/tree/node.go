@@ -62,7 +62,8 @@ type member struct {
 	up     proto.Up // what the child said
 
 	owes   [phases]bool
-	ranks  bool                // some host has ranks
+	ranks  int
+	may    int                 // messages of its own accord that may still come, see relay
 	needs  map[string]struct{} // files
 	taker  bool                // of stdin
 	taken  int64               // bytes of stdin
@@ -106,12 +107,12 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 	n.credit = proto.Window
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if cfg.Crew != nil {
-		own := &member{lo: l.Index, hi: l.Index + 1, head: l.Index}
+		own := &member{lo: l.Index, hi: l.Index + 1, head: l.Index, may: mayPerHost}
 		n.members = append(n.members, own)
 		own.crew = cfg.Crew(n, func(m proto.Message) { n.post(func() { n.fromCrew(own, m) }) })
 	}
 	for _, p := range split(part{l.Index + 1, len(l.Hosts) - 1}, l.Radix) {
-		m := &member{lo: p.first, hi: p.first + p.count, head: p.first}
+		m := &member{lo: p.first, hi: p.first + p.count, head: p.first, may: mayPerHost * p.count}
 		n.members = append(n.members, m)
 		n.waiting = append(n.waiting, m)
 	}
@@ -400,7 +401,8 @@ func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
 
 // fromCrew takes a message of the own crew.
 func (n *Node) fromCrew(m *member, msg proto.Message) {
-	if err := n.fromBelow(m, msg); err != nil {
+	if err := n.fromBelow(m, msg); err != nil && m.may > 0 {
+		m.may--
 		n.up(proto.Log{Index: n.l.Index, Line: n.named(n.l.Index, err)})
 	}
 }

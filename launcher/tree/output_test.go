@@ -310,7 +310,7 @@ func TestAwaitRoom(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		require.Empty(t, done)
 		for _, n := range []*Node{w.root, w.nodes[0], w.nodes[1], w.nodes[2]} {
-			require.LessOrEqual(t, n.count.peak.Load(), int64(filesAhead+4*64<<10))
+			require.LessOrEqual(t, n.count.peak.Load(), int64(filesAhead+proto.FileWindow+64<<10))
 		}
 		w.pipes[3].Stall(false)
 		require.Equal(t, parts, <-done)
@@ -375,9 +375,9 @@ func TestSlowDisk(t *testing.T) {
 			return n
 		}
 		time.Sleep(30 * time.Second)
-		require.LessOrEqual(t, received(), filesAhead+size)
+		require.LessOrEqual(t, received(), filesAhead+proto.FileWindow+size)
 		for _, n := range []*Node{w.root, w.nodes[0], w.nodes[1], w.nodes[2]} {
-			require.LessOrEqual(t, n.count.peak.Load(), int64(filesAhead+4*size))
+			require.LessOrEqual(t, n.count.peak.Load(), int64(filesAhead+proto.FileWindow+size))
 		}
 		close(disk)
 		<-done

@@ -50,6 +50,7 @@ func (n *Node) down(m proto.Message) error {
 		return n.release(m)
 	case proto.Reply:
 		if to := n.rankOf(m.Rank); to != nil && to.live() {
+			to.may++ // it may ask again
 			to.send(m)
 		}
 	case proto.Credit:
@@ -133,6 +134,9 @@ func (n *Node) prepare(p proto.Prepare) error {
 			return fmt.Errorf("%w: plan of host %d", proto.ErrFrame, plan.Index)
 		}
 	}
+	if err := checkRanks(p); err != nil {
+		return err
+	}
 	if err := n.setRoutes(p.Plans); err != nil {
 		return err
 	}
@@ -147,8 +151,11 @@ func (n *Node) prepare(p proto.Prepare) error {
 		}
 		mine := slices.DeleteFunc(slices.Clone(rest[:i]), func(plan proto.Plan) bool { return plan.Index < m.head })
 		rest = rest[i:]
-		m.ranks = slices.ContainsFunc(mine, func(plan proto.Plan) bool { return len(plan.Ranks) > 0 })
-		if m.taker = m.live() && m.ranks && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.taker {
+		for _, plan := range mine {
+			m.ranks += len(plan.Ranks)
+		}
+		m.may += mayPerRank * m.ranks
+		if m.taker = m.live() && m.ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.taker {
 			n.stdin.slow++
 		}
 		if !m.live() {
@@ -160,6 +167,24 @@ func (n *Node) prepare(p proto.Prepare) error {
 		own := p
 		own.Plans = mine
 		m.send(own)
+	}
+	return nil
+}
+
+// maxCPUs bounds the numbers of hardware threads, as place does.
+const maxCPUs = 1 << 16
+
+// checkRanks refuses ranks that are on no host, or on no thread of one.
+func checkRanks(p proto.Prepare) error {
+	for _, plan := range p.Plans {
+		if len(plan.Ranks) > 0 && len(p.Card.Nodes) == 0 {
+			return fmt.Errorf("%w: a job card without hosts", proto.ErrFrame)
+		}
+		for _, r := range plan.Ranks {
+			if i := slices.IndexFunc(r.CPUs, func(cpu int) bool { return cpu < 0 || cpu >= maxCPUs }); i >= 0 {
+				return fmt.Errorf("%w: rank %d on hardware thread %d", proto.ErrFrame, r.Rank, r.CPUs[i])
+			}
+		}
 	}
 	return nil
 }
@@ -242,14 +267,14 @@ func (n *Node) start(s proto.Start) error {
 
 func (n *Node) nextFence(number int) {
 	n.fence = proto.Fence{N: number}
-	n.begin(phaseFence, func(m *member) bool { return m.ranks })
+	n.begin(phaseFence, func(m *member) bool { return m.ranks > 0 })
 }
 
 func (n *Node) release(r proto.Release) error {
 	if n.stage != stageStarted || r.N != n.fence.N || !n.merge[phaseFence].said {
 		return n.wrongTime(r)
 	}
-	n.tell(r, func(m *member) bool { return m.ranks })
+	n.tell(r, func(m *member) bool { return m.ranks > 0 })
 	n.nextFence(r.N + 1)
 	return nil
 }

@@ -23,6 +23,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 		return err
 	}
 	up := newLink(parent, l, g, c)
+	g.opened = up.signal
 	var node atomic.Pointer[Node]
 	ended := make(chan struct{})
 	up.got = func(m proto.Message) {
@@ -45,9 +46,6 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 				up.fail(err)
 			}
 		})
-		if file {
-			g.wait(func() bool { return false }) // ends with the node
-		}
 	}
 	up.ended = func(err error) {
 		if n := node.Load(); n != nil {

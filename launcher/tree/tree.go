@@ -16,13 +16,14 @@
 //	      └── link ─────────┘      link: urgent, bulk ──► writer ──► child
 //	            ▲ reader ◄── child
 //
-// A link is two goroutines and a timer. Its reader waits for loop, so that what
-// comes takes no memory but its own; its writer takes from queues, so that no peer
-// that is slow holds up another.
+// A link is two goroutines and a timer. Its reader waits for loop, which never waits, so
+// that what comes takes no memory but its own, and the end of a peer is seen at once;
+// its writer takes from queues, so that no peer that is slow holds up another. What may
+// stand in them is bounded, see queue.go.
 //
 // Messages of one host arrive in the order in which they were sent, but that Output,
 // Stdin and FilePart, which may be many, are overtaken by all others than Ended and
-// Bye.
+// Bye, and State by all but these; of State that waits, the newest alone goes on.
 package tree
 
 import (

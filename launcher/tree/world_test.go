@@ -191,6 +191,11 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 // prepare is the plan: rank r is on host r mod hosts.
 func (w *world) prepare() proto.Prepare {
 	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
+	for range w.ranks {
+		for i := range w.hosts {
+			p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: 1})
+		}
+	}
 	for i := range w.hosts {
 		plan := proto.Plan{Index: i}
 		for r := range w.ranks {

@@ -168,6 +168,19 @@ func (p *Pipe) StallDown(stalled bool) {
 	h.set(func() { h.stalled = stalled })
 }
 
+// StallUp has nothing of what the child sends arrive any more, or again.
+func (p *Pipe) StallUp(stalled bool) {
+	h := p.Parent.in
+	h.set(func() { h.stalled = stalled })
+}
+
+// BreakDown has all fail that the parent sends from now on; what the child sends
+// arrives.
+func (p *Pipe) BreakDown() {
+	h := p.Parent.out
+	h.set(func() { h.werr = errCut })
+}
+
 // Stall has nothing arrive any more, or again.
 func (p *Pipe) Stall(stalled bool) {
 	for _, h := range []*half{p.Parent.in, p.Parent.out} {
