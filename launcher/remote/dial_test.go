@@ -294,9 +294,9 @@ func TestStrangers(t *testing.T) {
 	for _, text := range []string{
 		strings.Repeat("noise\n", 20000),
 		"weft-agent 2 up {}\n",
-		"weft-agent 1 send x y\n",
-		"weft-agent 1 up {\"hash\":\"" + strings.Repeat("0", 64) + "\",\"host\":\"a\\u001b\",\"pid\":1}\n",
-		"weft-agent 1 up " + strings.Repeat("[", 1<<15) + "\n",
+		"weft-agent 2 send x y\n",
+		"weft-agent 2 up {\"hash\":\"" + strings.Repeat("0", 64) + "\",\"host\":\"a\\u001b\",\"pid\":1}\n",
+		"weft-agent 2 up " + strings.Repeat("[", 1<<15) + "\n",
 	} {
 		_, _ = io.WriteString(first, text)
 		_, _ = io.Copy(io.Discard, first) // until it is turned away

@@ -20,8 +20,8 @@ func FuzzOpening(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{
-		b.String(), "Welcome" + b.String() + "rest", "weft-agent 1 send Linux x86_64 /a b\n", "weft-agent 1 fail a\r\n",
-		"weft-agent 9 up {}\n", "weft-agent 1 up {}\nweft-agent 1 up null\n", "weft-agent\n\x00\n", strings.Repeat("x", maxNoise+1),
+		b.String(), "Welcome" + b.String() + "rest", "weft-agent 2 send Linux x86_64 /a b\n", "weft-agent 2 fail a\r\n",
+		"weft-agent 9 up {}\n", "weft-agent 2 up {}\nweft-agent 2 up null\n", "weft-agent\n\x00\n", strings.Repeat("x", maxNoise+1),
 	} {
 		f.Add([]byte(seed))
 	}

@@ -17,7 +17,7 @@ import (
 
 // Version is of the protocol between gorun and its agents, package proto and this
 // one. Both ends must have the same.
-const Version = 1
+const Version = 2
 
 // What comes first on a stream is lines: whatever the user's shell says when it
 // starts, then those that begin with magic:
