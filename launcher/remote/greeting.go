@@ -22,9 +22,9 @@ const Version = 2
 // What comes first on a stream is lines: whatever the user's shell says when it
 // starts, then those that begin with magic:
 //
-//	weft-agent 1 up {"hash":…}              the greeting; what follows is package proto
-//	weft-agent 1 send Linux x86_64 /dir     the script found no gorun and waits for it
-//	weft-agent 1 fail words                 the script gave up
+//	weft-agent 2 up {"hash":…}              the greeting; what follows is package proto
+//	weft-agent 2 send Linux x86_64 /dir     the script found no gorun and waits for it
+//	weft-agent 2 fail words                 the script gave up
 //
 // An empty line goes ahead of each, so that it begins a line also where the shell's
 // words do not end one.
