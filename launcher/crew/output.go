@@ -192,14 +192,17 @@ func (o *output) loop() {
 		if err != nil {
 			break
 		}
+		for _, e := range events[:n] {
+			if e.Pad < 0 {
+				var count [8]byte
+				_, _ = unix.Read(o.wake, count[:]) // before heed: who signals behind it wakes loop again
+			}
+		}
 		last = o.heed() // from here on loop sees what add did before these events
 		for _, e := range events[:n] {
 			if e.Pad >= 0 {
 				o.read(int(e.Pad))
-				continue
 			}
-			var count [8]byte
-			_, _ = unix.Read(o.wake, count[:])
 		}
 		o.flush()
 	}

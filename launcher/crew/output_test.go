@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -149,6 +150,31 @@ func TestOutputGone(t *testing.T) {
 		for s := range o.streams {
 			require.Equal(t, -1, o.streams[s].fd)
 		}
+	}
+}
+
+// TestOutputWoken: what comes while the loop still minds what woke it is not missed.
+func TestOutputWoken(t *testing.T) {
+	o, _, w := testOutput(t, 1, false)
+	o.pass = func(proto.Output) error {
+		o.finish()
+		return nil
+	}
+	text := bytes.Repeat([]byte("a line\n"), readBytes/len("a line\n"))
+	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...) // passed on at once
+	require.NoError(t, unix.SetNonblock(w[0][0], true))
+	n, err := unix.Write(w[0][0], text)
+	require.NoError(t, err)
+	require.Len(t, text, n)
+	o.broken(true) // a wake behind the text
+	go o.loop()    // ends with finish
+	select {
+	case <-o.done:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "the loop does not end")
+	}
+	for _, fd := range w[0] {
+		require.NoError(t, unix.Close(fd))
 	}
 }
 
