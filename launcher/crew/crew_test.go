@@ -94,7 +94,10 @@ func TestStuck(t *testing.T) {
 	c, said := testCrew(t, 2, "test $PMI_RANK = 1 || exit 3; exec sleep 1000")
 	c.patience = 20 * time.Millisecond
 	c.exitOf = func(pid int) (status, bool) {
-		if pid == c.ranks[1].pid {
+		c.mu.Lock()
+		stuck := pid == c.ranks[1].pid
+		c.mu.Unlock()
+		if stuck {
 			return status{}, false // as in uninterruptible sleep
 		}
 		return exitStatus(pid)
