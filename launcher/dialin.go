@@ -127,7 +127,7 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 		if late {
 			err = errors.New("its agent has not come")
 		}
-		if d.step != nil && (late || ctx.Err() == nil) { // else nobody waits for it any more
+		if d.step != nil && (late || errors.Is(err, context.Canceled) && ctx.Err() == nil) { // srun ends for a cause that is not known of all
 			if cause := d.step.CauseOf(name); cause != nil {
 				err = cause
 			}

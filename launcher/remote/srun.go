@@ -318,7 +318,7 @@ func (w *srunWords) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]
-	if node == "" && !ended && len(w.tasks) > 0 { // of those that have ended any will do
+	if node == "" && !ended && w.value <= agentValue && len(w.tasks) > 0 { // of those that have ended any will do
 		task = w.tasks[slices.Min(slices.Collect(maps.Keys(w.tasks)))]
 	}
 	switch {

@@ -35,7 +35,9 @@ func slurm(t *testing.T) (*testbed.Cluster, *Srun, *Listener) {
 func dialled(t *testing.T, s *Srun, l *Listener) (*Step, map[string]*Conn, error) {
 	t.Helper()
 	step, err := s.Start()
-	require.NoError(t, err)
+	if err != nil { // srun may be faster
+		return nil, nil, err
+	}
 	t.Cleanup(func() { require.NoError(t, step.Close()) })
 	l.Cause = step.CauseOf
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
