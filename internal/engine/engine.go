@@ -114,9 +114,8 @@ type Engine struct {
 
 	open         bool // counted in engines
 	peers        []peer
-	stalled      []int32       // peers with something queued
-	stalledSpare []int32       // what retry works through while stalled fills anew
-	backoff      time.Duration // the last nap of those since retry has sent something
+	stalled      []int32 // peers with something queued
+	stalledSpare []int32 // what retry works through while stalled fills anew
 	posted       postedQueue
 	unexpected   unexpectedQueue
 	buffers      bufferPool
@@ -170,20 +169,21 @@ type Engine struct {
 // peer is what the engine knows of another rank.
 type peer struct {
 	rail     *rail
-	err      error  // why nothing more can be sent to it
-	eager    int    // largest data that goes without asking; -1: to itself, or nothing can be sent any more
-	sendSeq  uint32 // of the last message sent
-	recvSeq  uint32 // of the last message received
-	credit   int    // bytes of its unexpected-message memory that we may fill
-	held     int    // bytes of ours that it fills
-	owed     int    // bytes to give back to it
-	control  fifo   // messages of the engine's own and reads: sent before
-	data     fifo   // users' sends
-	again    bool   // the endpoint said ErrAgain
-	absent   bool   // and it was ErrAbsent
-	isQueued bool   // in Engine.stalled
-	left     bool   // it shut down in good order
-	givenUp  bool   // by giveUp
+	err      error         // why nothing more can be sent to it
+	eager    int           // largest data that goes without asking; -1: to itself, or nothing can be sent any more
+	sendSeq  uint32        // of the last message sent
+	recvSeq  uint32        // of the last message received
+	credit   int           // bytes of its unexpected-message memory that we may fill
+	held     int           // bytes of ours that it fills
+	owed     int           // bytes to give back to it
+	control  fifo          // messages of the engine's own and reads: sent before
+	data     fifo          // users' sends
+	again    bool          // the endpoint said ErrAgain
+	absent   bool          // and it was ErrAbsent
+	waits    time.Duration // since when it has said so, counted from Engine.born; 0: napTime has not seen it
+	isQueued bool          // in Engine.stalled
+	left     bool          // it shut down in good order
+	givenUp  bool          // by giveUp
 }
 
 // hold notes that the endpoint said ErrAgain.

@@ -64,17 +64,23 @@ func (e *Engine) napTime() time.Duration {
 	if e.blind && e.moving+e.exposed > 0 {
 		return blindNap
 	}
+	nap := time.Duration(-1)
 	for _, i := range e.stalled {
 		if p := &e.peers[i]; p.again && !p.absent {
-			e.backoff = min(max(firstNap, e.backoff+e.backoff/4), lastNap)
-			return e.backoff
+			if p.waits == 0 {
+				p.waits = time.Since(e.born)
+			}
+			n := min(max((time.Since(e.born)-p.waits)/4, firstNap), lastNap)
+			if nap < 0 || n < nap {
+				nap = n
+			}
 		}
 	}
-	return -1
+	return nap
 }
 
-// How long a nap is while an endpoint has no room: the first, and the longest, to which
-// they grow by a quarter each. So nobody waits a quarter longer than he would have to.
+// How long a nap is while an endpoint has no room: a quarter of the time for which it
+// has had none, within these. So nobody waits much longer than he would have to.
 const (
 	firstNap = 100 * time.Microsecond
 	lastNap  = 10 * time.Millisecond

@@ -356,7 +356,9 @@ func (e *Engine) retry() {
 				p.control.unpop(r)
 				break
 			}
-			e.backoff = 0
+			if !p.again { // as pump may have said
+				p.waits = 0
+			}
 		}
 		for p.data.head != nil && !p.again && p.control.head == nil {
 			r := p.data.pop()
@@ -364,11 +366,13 @@ func (e *Engine) retry() {
 				p.data.unpop(r)
 				break
 			}
-			e.backoff = 0
+			p.waits = 0
 		}
 		p.isQueued = false
 		if p.control.head != nil || p.data.head != nil {
 			e.stall(i)
+		} else {
+			p.waits = 0
 		}
 	}
 }

@@ -36,7 +36,7 @@ func PutShmEnded(file io.WriterAt, rank int) error {
 const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
 
 // shmMagic opens a card; its last byte is the version.
-const shmMagic = "weft-sh\x01"
+const shmMagic = "weft-sh\x02"
 
 // ShmCard is what a rank says of itself in the memory that it shares with the
 // others of its host, little endian, with a proof that it knows the job's

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -98,7 +99,7 @@ func (c *Crew) checkPlan() error {
 			return fmt.Errorf("rank %d of app %d in a job of %d ranks and %d apps", r.Rank, r.App, c.job.Card.Size, len(c.job.Apps))
 		}
 		for _, cpu := range r.CPUs {
-			if cpu < 0 || cpu >= maxCPUs {
+			if cpu < 0 || cpu >= place.MaxCPUs {
 				return fmt.Errorf("rank %d bound to cpu %d", r.Rank, cpu)
 			}
 		}

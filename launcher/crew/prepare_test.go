@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -91,7 +92,7 @@ func hostile(t testing.TB) map[string]proto.Prepare {
 	cpus("lowest", 0, -1<<63)
 	cpus("2^40", 1<<40)
 	cpus("highest", 1<<63-1)
-	cpus("absent", maxCPUs-1)
+	cpus("absent", place.MaxCPUs-1)
 	add("no card", func(m *proto.Prepare) { m.Card = bootstrap.Card{} })
 	add("no nodes", func(m *proto.Prepare) { m.Card.Nodes = nil })
 	add("bad nodes", func(m *proto.Prepare) { m.Card.Nodes = []bootstrap.Run{{Value: -1 << 63, Count: -1 << 63}} })

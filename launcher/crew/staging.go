@@ -16,9 +16,9 @@ import (
 )
 
 // staging is the files that a job needs on this host. One that stands at the same
-// path as on gorun's host, is the same, and is nobody else's to change is used where
-// it stands; others come in parts and are written to a directory of the job's own,
-// which goes with it.
+// path as on gorun's host and is the same is used where it stands, a program only if
+// nobody else can change it; others come in parts and are written to a directory of the
+// job's own, which goes with it.
 type staging struct {
 	id       string // of the job
 	watchdog *Watchdog
@@ -100,14 +100,14 @@ func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 	}
 }
 
-// inPlace is where a file is here as it is on gorun's host, and stays so until it is
-// used; "": nowhere. What runs has the job's secret.
+// inPlace is where a file is here as it is on gorun's host; "": nowhere. What runs has
+// the job's secret: a program must stay the same until it runs.
 func inPlace(f proto.File) string {
 	if !filepath.IsAbs(f.Path) {
 		return ""
 	}
 	path, err := filepath.EvalSymlinks(f.Path)
-	if err != nil || !guarded(path) {
+	if err != nil || f.Mode&0o111 != 0 && !guarded(path) {
 		return ""
 	}
 	st, err := os.Stat(path)

@@ -137,6 +137,13 @@ func TestInPlace(t *testing.T) {
 			}
 		})
 	}
+	data := filepath.Join(base, "data") // what is only read may be others'
+	require.NoError(t, os.WriteFile(data, []byte("data"), 0o600))
+	require.NoError(t, os.Chmod(data, 0o666))
+	sum, size, err := HashFile(data)
+	require.NoError(t, err)
+	require.Equal(t, data, inPlace(proto.File{Hash: sum, Size: size, Mode: 0o600, Path: data}))
+
 	require.Empty(t, inPlace(proto.File{}))
 	require.Empty(t, inPlace(proto.File{Path: base + "/none"}))
 	require.Empty(t, inPlace(proto.File{Path: base}))

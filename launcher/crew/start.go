@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -250,7 +251,7 @@ func (c *Crew) bind(cpus []int) error {
 		if len(cpus) == 0 {
 			return nil
 		}
-		free := unix.NewCPUSet(maxCPUs)
+		free := unix.NewCPUSet(place.MaxCPUs)
 		if err := unix.SchedGetaffinityDynamic(0, free); err != nil {
 			return err
 		}
@@ -262,9 +263,6 @@ func (c *Crew) bind(cpus []int) error {
 	}
 	return unix.SchedSetaffinityDynamic(0, set)
 }
-
-// maxCPUs bounds the numbers of hardware threads; the kernel's own bound is lower.
-const maxCPUs = 1 << 16
 
 func cpuSet(cpus []int) unix.CPUSetDynamic {
 	set := unix.NewCPUSet(slices.Max(cpus) + 1)

@@ -64,9 +64,10 @@ func environOf(pid int, stat []string) (env []byte, whole bool) {
 	}
 	from, _ := strconv.ParseInt(stat[envStart], 10, 64)
 	to, _ := strconv.ParseInt(stat[envEnd], 10, 64)
-	env = make([]byte, min(max(to-from, 0), 8<<20))
+	size := min(max(to-from, 0), 8<<20)
+	env = make([]byte, size+1)
 	n, _ := f.Read(env) // at once, or it may be of two programs
-	return env[:n], to > 0 && n == len(env)
+	return env[:n], to > 0 && int64(n) == size
 }
 
 // kill kills a process if it is one of the job's. A pidfd makes sure that the

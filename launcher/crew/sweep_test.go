@@ -83,10 +83,9 @@ func TestEnviron(t *testing.T) {
 	stat[47], stat[48] = "1000000", "9000000"
 	_, whole = environOf(os.Getpid(), stat)
 	require.False(t, whole, "it has been another program")
-	stat[48] = "1000000"
-	env, whole = environOf(os.Getpid(), stat)
-	require.True(t, whole, "no environment")
-	require.Empty(t, env)
+	stat[48] = "1000001"
+	_, whole = environOf(os.Getpid(), stat)
+	require.False(t, whole, "it is another program by now")
 }
 
 // TestSweepOfThoseThatFork: a process that leaves a child and ends, again and again,

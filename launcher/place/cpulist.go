@@ -20,10 +20,10 @@ func ParseCPUs(text string) []int {
 	var list []int
 	for part := range strings.SplitSeq(text, ",") {
 		lo, hi, isRange := strings.Cut(part, "-")
-		a, ok := number(lo, maxCPUs-1)
+		a, ok := number(lo, MaxCPUs-1)
 		b := a
 		if ok && isRange {
-			b, ok = number(hi, maxCPUs-1)
+			b, ok = number(hi, MaxCPUs-1)
 		}
 		if !ok || b < a || len(list) > 0 && a <= list[len(list)-1] {
 			return nil

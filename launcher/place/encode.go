@@ -23,7 +23,7 @@ func (t Topology) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON refuses what Check does, and brings units into their order. What
-// it makes is not larger than maxCPUs hardware threads, whatever the text is.
+// it makes is not larger than MaxCPUs hardware threads, whatever the text is.
 func (t *Topology) UnmarshalJSON(text []byte) error {
 	var e encoded
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -59,7 +59,7 @@ func (t *Topology) Check() error {
 		return fmt.Errorf("topology: expected a quota of 0 or more, found %d", t.Quota)
 	}
 	if c, ok := misplaced(t.CPUs); !ok {
-		return fmt.Errorf("topology: expected hardware threads from 0 to %d that ascend, found %d", maxCPUs-1, c)
+		return fmt.Errorf("topology: expected hardware threads from 0 to %d that ascend, found %d", MaxCPUs-1, c)
 	}
 	for _, l := range []struct {
 		name  string
@@ -114,7 +114,7 @@ func (t *Topology) checkUnits(units [][]int, all bool) error {
 func misplaced(list []int) (c int, ok bool) {
 	last := -1
 	for _, c := range list {
-		if c <= last || c >= maxCPUs {
+		if c <= last || c >= MaxCPUs {
 			return c, false
 		}
 		last = c

@@ -26,7 +26,7 @@ func FuzzParseCPUs(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		list := ParseCPUs(text)
-		require.LessOrEqual(t, len(list), maxCPUs)
+		require.LessOrEqual(t, len(list), MaxCPUs)
 		require.True(t, slices.IsSorted(list))
 		if list != nil {
 			require.Equal(t, list, ParseCPUs(FormatCPUs(list)))

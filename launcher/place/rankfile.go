@@ -200,8 +200,8 @@ func parseRange(text string) (r [2]int, ok bool) {
 	if !isRange {
 		hi = lo
 	}
-	a, ok1 := number(lo, maxCPUs-1)
-	b, ok2 := number(hi, maxCPUs-1)
+	a, ok1 := number(lo, MaxCPUs-1)
+	b, ok2 := number(hi, MaxCPUs-1)
 	return [2]int{a, b}, ok1 && ok2 && a <= b
 }
 

@@ -29,9 +29,9 @@ type Topology struct {
 	Packages [][]int // sockets, of whole cores; all of CPUs, or nil: not known
 }
 
-// maxCPUs bounds the numbers of hardware threads; the kernel's own bound is
+// MaxCPUs bounds the numbers of hardware threads; the kernel's own bound is
 // lower.
-const maxCPUs = 1 << 16
+const MaxCPUs = 1 << 16
 
 // Here is the topology of this machine as far as this process may use it, with
 // the limit that a cgroup sets.
@@ -230,9 +230,9 @@ func Quota() int {
 // Allowed are the hardware threads that this process may use, ascending.
 func Allowed() []int {
 	var list []int
-	set := unix.NewCPUSet(maxCPUs)
+	set := unix.NewCPUSet(MaxCPUs)
 	if err := unix.SchedGetaffinityDynamic(0, set); err == nil {
-		for c := range maxCPUs {
+		for c := range MaxCPUs {
 			if set.IsSet(c) {
 				list = append(list, c)
 			}

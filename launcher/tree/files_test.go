@@ -175,7 +175,9 @@ func TestFileWindow(t *testing.T) {
 		p := treetest.NewPipe(testLatency)
 		held := 0
 		w.wg.Go(func() { // ends when the stream is closed
-			_, _ = p.Parent.Write(frames(t, testLaunch(1), w.prepare()))
+			_, _ = p.Parent.Write(frames(t, testLaunch(1)))
+			time.Sleep(time.Second) // it is up
+			_, _ = p.Parent.Write(frames(t, w.prepare()))
 			part := frames(t, proto.FilePart{Hash: testHash, Data: make([]byte, stuckPart)})
 			for held < 64<<20 {
 				time.Sleep(time.Millisecond)

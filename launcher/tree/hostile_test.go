@@ -241,39 +241,6 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestPrepare: ranks that can be nowhere are refused, and no crew hears of them.
-func TestPrepare(t *testing.T) {
-	for name, c := range map[string]struct {
-		spoil func(p *proto.Prepare)
-		bad   bool
-	}{
-		"good":     {func(p *proto.Prepare) { p.Plans[0].Ranks[0].CPUs = []int{0, maxCPUs - 1} }, false},
-		"no ranks": {func(p *proto.Prepare) { p.Card.Nodes, p.Plans = nil, p.Plans[:0] }, false},
-		"no hosts": {func(p *proto.Prepare) { p.Card.Nodes = nil }, true},
-		"negative": {func(p *proto.Prepare) { p.Plans[1].Ranks[0].CPUs = []int{0, -1} }, true},
-		"too high": {func(p *proto.Prepare) { p.Plans[1].Ranks[1].CPUs = []int{maxCPUs} }, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, 2, 1)
-				w.start()
-				defer w.close()
-				one[proto.Up](w)
-				p := w.prepare()
-				c.spoil(&p)
-				// As gorun's own and as an agent's.
-				err := checkRanks(p)
-				w.root.Do(p)
-				time.Sleep(time.Second)
-				require.Equal(t, c.bad, err != nil)
-				require.Len(t, got[proto.Log](w), map[bool]int{true: 1}[c.bad])
-				require.Len(t, got[proto.Prepared](w), map[bool]int{false: 1}[c.bad])
-				require.Equal(t, c.bad, len(w.crews[0].Got()) == 0)
-			})
-		})
-	}
-}
-
 // played launches a tree, gorun ─ 0 ─ 1 ─ 2, in which host 1 does what play says when
 // ranks run, and then ends.
 func played(w *world, play func(say func(m proto.Message) error)) {

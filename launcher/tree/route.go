@@ -134,9 +134,6 @@ func (n *Node) prepare(p proto.Prepare) error {
 			return fmt.Errorf("%w: plan of host %d", proto.ErrFrame, plan.Index)
 		}
 	}
-	if err := checkRanks(p); err != nil {
-		return err
-	}
 	if err := n.setRoutes(p.Plans); err != nil {
 		return err
 	}
@@ -167,24 +164,6 @@ func (n *Node) prepare(p proto.Prepare) error {
 		own := p
 		own.Plans = mine
 		m.send(own)
-	}
-	return nil
-}
-
-// maxCPUs bounds the numbers of hardware threads, as place does.
-const maxCPUs = 1 << 16
-
-// checkRanks refuses ranks that are on no host, or on no thread of one.
-func checkRanks(p proto.Prepare) error {
-	for _, plan := range p.Plans {
-		if len(plan.Ranks) > 0 && len(p.Card.Nodes) == 0 {
-			return fmt.Errorf("%w: a job card without hosts", proto.ErrFrame)
-		}
-		for _, r := range plan.Ranks {
-			if i := slices.IndexFunc(r.CPUs, func(cpu int) bool { return cpu < 0 || cpu >= maxCPUs }); i >= 0 {
-				return fmt.Errorf("%w: rank %d on hardware thread %d", proto.ErrFrame, r.Rank, r.CPUs[i])
-			}
-		}
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ type domain struct {
 	early    atomic.Uint32           // what is slept on before that
 	signaled atomic.Bool
 	down     atomic.Bool
-	surveyed atomic.Int64 // when all peers were last looked at, in ns since 1970
+	surveyed atomic.Int64 // when all peers were last looked at, in ns since epoch
 	watch    watch
 }
 

@@ -32,6 +32,9 @@ const (
 	slicePeers    = 64 // that it is for
 )
 
+// epoch is what times of the monotonic clock count from.
+var epoch = time.Now()
+
 // slice is that of the ranks that this one has met; it may be alone as yet.
 func (d *domain) slice() time.Duration {
 	if s := d.attached.Load(); s != nil {
@@ -173,11 +176,11 @@ func (d *domain) nap(t time.Duration) bool {
 	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
 		return false
 	}
-	now := time.Now().UnixNano()
-	if now-d.surveyed.Load() < int64(d.slice()) {
+	now := time.Since(epoch)
+	if now-time.Duration(d.surveyed.Load()) < d.slice() {
 		return true // it was a short one
 	}
-	d.surveyed.Store(now)
+	d.surveyed.Store(int64(now))
 	for _, p := range d.locals {
 		if !p.noticed.Load() && p.local != s.self && (p.ended() || p.page.state.Load() >= cardLeft) {
 			s.card(s.self).news.Add(newsState) // so that the next Read looks at all peers
