@@ -189,49 +189,6 @@ type peer struct {
 // hold notes that the endpoint said ErrAgain.
 func (p *peer) hold(err error) { p.again, p.absent = true, errors.Is(err, transport.ErrAbsent) }
 
-// fifo is a queue of requests through request.next.
-type fifo struct{ head, tail *request }
-
-func (q *fifo) push(r *request) {
-	r.next = nil
-	if q.tail == nil {
-		q.head = r
-	} else {
-		q.tail.next = r
-	}
-	q.tail = r
-}
-
-func (q *fifo) pop() *request {
-	r := q.head
-	q.head = r.next
-	if q.head == nil {
-		q.tail = nil
-	}
-	r.next = nil
-	return r
-}
-
-// unpop puts back what pop took.
-func (q *fifo) unpop(r *request) {
-	r.next = q.head
-	q.head = r
-	if q.tail == nil {
-		q.tail = r
-	}
-}
-
-// drop takes r out of the middle.
-func (q *fifo) drop(r *request) {
-	var kept fifo
-	for q.head != nil {
-		if x := q.pop(); x != r {
-			kept.push(x)
-		}
-	}
-	*q = kept
-}
-
 // The bounds of the credits of one peer.
 const (
 	windowMin = 16 << 10
