@@ -17,7 +17,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/weft-hpc/weft/internal/testbed"
@@ -35,6 +37,11 @@ var dir string
 func Main(m *testing.M, packages ...string) { os.Exit(mainCode(m, packages)) }
 
 func mainCode(m *testing.M, packages []string) (code int) {
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) { // as under nohup: what is started here is to begin as from a shell
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	if os.Geteuid() != 0 { // every test is skipped
 		return m.Run()
 	}
