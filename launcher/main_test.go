@@ -46,6 +46,11 @@ func TestMain(m *testing.M) {
 	if raceFactor > 1 && os.Getenv("GORACE") == "" {
 		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // or every rank takes a second to end
 	}
+	for _, s := range caught {
+		if signal.Ignored(s) { // as under nohup: what is started here is to begin as from a shell
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	before := openFiles()
 	code := m.Run()
 	if code == 0 {
