@@ -83,6 +83,8 @@ func state(pid int) string {
 
 // TestSuspend stops a job for longer than its hosts may be silent.
 func TestSuspend(t *testing.T) {
+	// D is a shell's whose child was stopped between vfork(2) and execve(2).
+	stopped := func(state string) bool { return state == "T" || state == "D" }
 	b := hosts(t)
 	const heartbeat = 500 * time.Millisecond
 	p := b.on("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
@@ -100,7 +102,7 @@ func TestSuspend(t *testing.T) {
 	p.Signal(syscall.SIGTSTP)
 	for _, pid := range append(pids, p.PID()) {
 		run.Eventually(t, func() error {
-			if s := state(pid); s != "T" {
+			if s := state(pid); !stopped(s) {
 				return fmt.Errorf("process %d is %s and not stopped", pid, s)
 			}
 			return nil
@@ -109,7 +111,7 @@ func TestSuspend(t *testing.T) {
 	time.Sleep(4 * heartbeat) // it is this that the job must survive
 	require.True(t, p.Running())
 	for _, pid := range pids {
-		if s := state(pid); s != "T" {
+		if s := state(pid); !stopped(s) {
 			p.Signal(syscall.SIGCONT)
 			t.Fatalf("process %d of %v is %q and not stopped: %s", pid, pids, s, p.Wait().Stderr)
 		}
