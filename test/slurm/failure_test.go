@@ -126,7 +126,7 @@ func kill(t *testing.T, b *bed) {
 		if r.Code == 0 {
 			require.Equal(t, 2, strings.Count(r.Stdout, "on\n"), r.Stdout)
 		} else { // Slurm has taken an agent along, as it may just after the start
-			told(t, r, 1, b.name(1)[:3]+`\d: srun has ended \(signal: killed\), and the agents with it`)
+			told(t, r, 1, `w\d+n\d: srun has ended \(signal: killed\), and the agents with it`)
 		}
 		b.gone(since, 1, 2)
 	})
