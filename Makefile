@@ -16,7 +16,7 @@ tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric
 # What differs without the tag.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
-.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo fi-2x clean
+.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo cross portable arm64 fi-2x clean
 
 all: build
 
@@ -74,8 +74,10 @@ test: test-deps vet
 race: test-deps
 	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
 
+# Runs every fuzz target for FUZZTIME, and as many at the same time as there are cores.
 fuzz:
 	GO="$(GO)" GOFLAGS="$(GOFLAGS) $(tags)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
+	cd deploy/kubernetes/validate && GO="$(GO)" FUZZTIME=$(FUZZTIME) ../../../tools/fuzz.sh ./...
 
 # Nothing else should run meanwhile.
 bench: test-deps
@@ -103,10 +105,32 @@ nocgo:
 	CGO_ENABLED=0 $(GO) vet $(PKGS)
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet $(PKGS)
 
+# Compiles and vets everything for the other systems, tests included, except the files
+# that need Linux.
+cross:
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet $(PKGS)
+	CGO_ENABLED=0 GOOS=freebsd GOARCH=amd64 $(GO) vet $(PKGS)
+
+# Tests on Linux the code that the other systems use in place of Linux's own calls, and
+# runs jobs without shared memory, epoll, pidfds, memory files and subreapers.
+portable:
+	$(GO) test -tags portable -short -timeout 4m ./internal/sys ./internal/bootstrap ./transport/tcp ./transport/inproc ./launcher/crew
+	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(GO) build -tags portable -o "$$dir" ./cmd/gorun ./examples/ring ./examples/heat2d && \
+	"$$dir/gorun" -np 4 "$$dir/ring" && "$$dir/gorun" -np 4 "$$dir/heat2d" && \
+	! "$$dir/gorun" -np 2 false && ! "$$dir/gorun" -np 2 -timeout 1s sleep 1000
+
+# Tests for Linux on arm64, under qemu-user.
+arm64:
+	INSTALL=$(INSTALL) tools/install.sh qemu-aarch64=qemu-user
+	GO="$(GO)" tools/arm64.sh
+
 # The binding against the headers of libfabric 2.x: Debian's, of a release that
 # this machine need not have.
 fi2x     = .cache/libfabric-2.1.0
-fi2x_url = http://deb.debian.org/debian/pool/main/libf/libfabric/libfabric-dev_2.1.0-1.1_amd64.deb
+fi2x_deb = pool/main/libf/libfabric/libfabric-dev_2.1.0-1.1_amd64.deb
+# The first archive in apt's configuration that is not one of security updates.
+archive  = apt-get indextargets --format '$$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1
 fi2x_sum = 0c827978d96c2c84bb4065d14f2cc2f6774c2145a2e6ad84dc3e7c25956abb0a
 
 fi-2x: export CGO_CFLAGS = -O2 -g -I$(CURDIR)/$(fi2x)/usr/include
@@ -119,7 +143,7 @@ fi-2x: $(fi2x).deb
 
 $(fi2x).deb:
 	mkdir -p $(@D)
-	curl -fsSL --retry 3 --max-time 120 -o $@.part $(fi2x_url)
+	curl -fsSL --retry 3 --max-time 120 -o $@.part "$$($(archive))$(fi2x_deb)"
 	echo "$(fi2x_sum)  $@.part" | sha256sum --check --quiet
 	mv $@.part $@
 

@@ -57,6 +57,14 @@ func gorun(t *testing.T, ranks int, args ...string) (code int, stdout, stderr st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
+// briefSizes are two sizes that no benchmark takes long for.
+func (b *benchmark) briefSizes() string {
+	if b.counts != "" {
+		return "4,12"
+	}
+	return "8,100k"
+}
+
 // each calls f for every benchmark at several numbers of ranks, with arguments
 // that keep it brief.
 func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
@@ -70,7 +78,7 @@ func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []str
 				args = append(args, "-iters", "20")
 			}
 			if b.sizes != "" {
-				args = append(args, "-sizes", "8,100k")
+				args = append(args, "-sizes", b.briefSizes())
 			}
 			t.Run(fmt.Sprintf("%s/%d", b.name, ranks), func(t *testing.T) { f(t, b, ranks, args) })
 		}
@@ -103,18 +111,19 @@ func TestJSON(t *testing.T) {
 			require.GreaterOrEqual(t, r.Median, r.Min)
 			require.GreaterOrEqual(t, r.P99, r.Median)
 			require.GreaterOrEqual(t, r.Mean, r.Min)
-			require.Equal(t, b.sizes != "", r.Bandwidth > 0)
-			require.Equal(t, b == &mr, r.Rate > 0)
+			require.Equal(t, b.sizes != "" && b.counts == "" && b != &idle || b == &waiters, r.Bandwidth > 0)
+			require.Equal(t, b == &mr || b == &threads, r.Rate > 0)
 			require.Equal(t, b == &overlap, r.Overlap != nil)
 			require.Equal(t, b == &initialize, r.Finalized > 0)
 			require.Equal(t, b == &idle, r.CPU > 0)
 		}
-		if b.sizes == "" {
-			require.Equal(t, []int{0}, sizes)
-		} else {
-			require.Equal(t, []int{8, 100 << 10}, sizes)
+		want, err := parseSizes("")
+		if b.sizes != "" {
+			want, err = parseSizes(b.briefSizes())
 		}
-		for _, key := range []string{"bench", "size", "ranks", "transport", "min_us", "median_us", "p99_us", "bytes_per_s", "allocs_per_op"} {
+		require.NoError(t, err)
+		require.Equal(t, want, sizes)
+		for _, key := range []string{"bench", "size", "ranks", "transport", "min_us", "median_us", "p99_us", "max_us", "bytes_per_s", "allocs_per_op"} {
 			require.Contains(t, out, `"`+key+`":`)
 		}
 	})
@@ -131,6 +140,7 @@ func TestTable(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.Len(t, lines, 2+rows, out)
 		require.True(t, strings.HasPrefix(lines[0], "# weft "+b.name+": "), out)
+		require.True(t, strings.HasPrefix(lines[1], "# "+b.sizeUnit()+" "), out)
 		for _, line := range lines[2:] {
 			fields := strings.Fields(line)
 			require.GreaterOrEqual(t, len(fields), 6)
@@ -146,6 +156,9 @@ func TestCheckOnly(t *testing.T) {
 	code, out, errs := gorun(t, 3, "bench", "alltoall", "-sizes", "0,8,100k", "-check")
 	require.Zero(t, code, errs)
 	require.Equal(t, "alltoall of 0 bytes over 3 ranks: correct\nalltoall of 8 bytes over 3 ranks: correct\nalltoall of 102400 bytes over 3 ranks: correct\n", out)
+	code, out, errs = gorun(t, 3, "bench", "cg", "-sizes", "16", "-check")
+	require.Zero(t, code, errs)
+	require.Equal(t, "cg of 16 rows over 3 ranks: correct\n", out)
 }
 
 func TestBadUsage(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -16,12 +17,13 @@ import (
 
 // benchmark describes one; it is never changed.
 type benchmark struct {
-	name  string
-	help  string
-	sizes string // by default; empty: there are no messages
-	unit  int    // sizes are multiples of it; 0 is 1
-	even  bool   // needs an even number of ranks, else at least two
-	alone bool   // one rank is enough
+	name   string
+	help   string
+	sizes  string // by default; empty: there are no messages
+	counts string // what sizes count; empty: bytes
+	unit   int    // sizes are multiples of it; 0 is 1
+	even   bool   // needs an even number of ranks, else at least two
+	alone  bool   // one rank is enough
 
 	// prepare makes this rank's part for messages of size bytes.
 	prepare func(c *comm.Comm, size int) (*part, error)
@@ -42,6 +44,8 @@ type part struct {
 	mean    bool    // samples are the mean over ranks, else rank 0's own
 	message float64 // messages of an operation, for a rate; 0: it is not told
 
+	sample time.Duration // least length of a batch; 0 is minSample
+
 	// reset forgets what the warm-up has left in the part; nil: nothing.
 	reset func()
 
@@ -59,6 +63,9 @@ const (
 	maxSamples = 10_000
 	minSample  = 10 * time.Microsecond
 )
+
+// sizeUnit is what sizes count.
+func (b *benchmark) sizeUnit() string { return cmp.Or(b.counts, "bytes") }
 
 func (b *benchmark) checkSizes(sizes []int) error {
 	for _, n := range sizes {
@@ -92,7 +99,7 @@ func runSizes(c *comm.Comm, o *options) error {
 	for _, size := range o.sizes {
 		r, err := do(c, o, size)
 		if err != nil {
-			return fmt.Errorf("%s of %d bytes: %w", o.bench.name, size, err)
+			return fmt.Errorf("%s of %d %s: %w", o.bench.name, size, o.bench.sizeUnit(), err)
 		}
 		if err := p.print(r); err != nil {
 			return err
@@ -131,7 +138,7 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	batches, per, err := agree(c, o, perOp)
+	batches, per, err := agree(c, o, perOp, max(p.sample, minSample))
 	if err != nil {
 		return nil, err
 	}
@@ -177,14 +184,14 @@ func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 }
 
 // agree returns how many batches of how many operations all ranks do: rank 0
-// decides.
-func agree(c *comm.Comm, o *options, perOp time.Duration) (batches, per int, err error) {
+// decides. A batch takes at least the time least.
+func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per int, err error) {
 	perOp = max(perOp, 1)
 	iters := o.iters
 	if iters == 0 {
 		iters = int(max(o.time/perOp, 10))
 	}
-	per = max(int((minSample+perOp-1)/perOp), (iters+maxSamples-1)/maxSamples)
+	per = max(int((least+perOp-1)/perOp), (iters+maxSamples-1)/maxSamples)
 	per = min(per, iters)
 	plan := []int{iters / per, per}
 	if err := comm.Bcast(c, plan, 0); err != nil {
@@ -243,7 +250,7 @@ func (r *result) fill(samples []float64, p *part) {
 		sum += x
 	}
 	r.Mean = sum / float64(len(s)) * 1e6 / perOp
-	r.Min, r.Median, r.P99 = s[0]*1e6/perOp, median*1e6/perOp, at(0.99)*1e6/perOp
+	r.Min, r.Median, r.P99, r.Max = s[0]*1e6/perOp, median*1e6/perOp, at(0.99)*1e6/perOp, s[len(s)-1]*1e6/perOp
 	if median > 0 {
 		r.Bandwidth = p.bytes / median
 		r.Rate = p.message / median

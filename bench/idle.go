@@ -12,13 +12,14 @@ import (
 // the others tell how much CPU time they used while they were blocked in Recv.
 var idle = benchmark{
 	name:    "idle",
-	help:    "CPU time of a rank that is blocked in Recv for -time; the rank that uses most",
+	help:    "CPU time of a rank that is blocked in Recv of such a message for -time; the rank that uses most",
+	sizes:   "1,1m",
 	measure: measureIdle,
 }
 
 // measureIdle does it once.
 func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
-	word, used := []byte{0}, []float64{0}
+	word, used := make([]byte, max(size, 1)), []float64{0}
 	if err := comm.Barrier(c); err != nil {
 		return nil, err
 	}
@@ -26,7 +27,8 @@ func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
 	if c.Rank() == 0 {
 		time.Sleep(o.time)
 		for to := 1; to < c.Size(); to++ {
-			if err := comm.Send(c, []byte{byte(to)}, to, tag); err != nil {
+			word[0] = byte(to)
+			if err := comm.Send(c, word, to, tag); err != nil {
 				return nil, err
 			}
 		}

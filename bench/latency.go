@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/weft-hpc/weft/comm"
 )
 
@@ -32,39 +34,78 @@ var allocLatency = benchmark{
 	},
 }
 
+// valueLatency is the latency of a small struct, which comm encodes with encoding/gob.
+var valueLatency = benchmark{
+	name: "value_latency",
+	help: "the same for a small struct, by SendValue and RecvValue",
+	prepare: func(c *comm.Comm, _ int) (*part, error) {
+		type settings struct {
+			Name  string
+			Steps int
+			Scale float64
+		}
+		var got settings
+		return pingPong(c, pair{
+			send: func(to int) error { return comm.SendValue(c, settings{"run", c.Rank(), 0.5}, to, tag) },
+			recv: func(from int) error {
+				_, err := comm.RecvValue(c, &got, from, tag)
+				return err
+			},
+			verify: func(from int) error {
+				if want := (settings{"run", from, 0.5}); got != want {
+					return fmt.Errorf("rank %d sent %v, and %v came", from, want, got)
+				}
+				return nil
+			},
+		}), nil
+	},
+}
+
 func prepareLatency(c *comm.Comm, send, recv []byte) (*part, error) {
 	fill(send, c.Rank())
-	p := &part{perOp: 2, bytes: float64(2 * len(send))}
-	there := func() error {
-		if err := comm.Send(c, send, 1, tag); err != nil {
+	p := pingPong(c, pair{
+		send: func(to int) error { return comm.Send(c, send, to, tag) },
+		recv: func(from int) error {
+			_, err := comm.Recv(c, recv, from, tag)
 			return err
-		}
-		_, err := comm.Recv(c, recv, 1, tag)
-		return err
-	}
-	back := func() error {
-		if _, err := comm.Recv(c, recv, 0, tag); err != nil {
-			return err
-		}
-		return comm.Send(c, send, 0, tag)
-	}
+		},
+		verify: func(from int) error { return compare(recv, from) },
+	})
+	p.bytes = float64(2 * len(send))
+	return p, nil
+}
+
+// pair holds the functions with which a rank sends a message, receives one, and checks what
+// it has received.
+type pair struct {
+	send, recv, verify func(peer int) error
+}
+
+// pingPong returns the part of this rank in round trips between ranks 0 and 1. Other ranks do
+// nothing.
+func pingPong(c *comm.Comm, x pair) *part {
+	p := &part{perOp: 2}
+	peer := 1 - c.Rank()
+	first, second := x.send, x.recv
 	switch c.Rank() {
 	case 0:
-		p.repeat = timed(there)
-		p.verify = func() error {
-			if err := there(); err != nil {
-				return err
-			}
-			return compare(recv, 1)
-		}
 	case 1:
-		p.repeat = timed(back)
-		p.verify = func() error {
-			if err := back(); err != nil {
-				return err
-			}
-			return compare(recv, 0)
-		}
+		first, second = x.recv, x.send
+	default:
+		return p
 	}
-	return p, nil
+	trip := func() error {
+		if err := first(peer); err != nil {
+			return err
+		}
+		return second(peer)
+	}
+	p.repeat = timed(trip)
+	p.verify = func() error {
+		if err := trip(); err != nil {
+			return err
+		}
+		return x.verify(peer)
+	}
+	return p
 }

@@ -32,10 +32,11 @@ type options struct {
 }
 
 var benchmarks = []*benchmark{
-	&latency, &allocLatency, &bw, &bibw, &mr,
+	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr,
 	&barrier, &allreduce, &bcast, &reduce, &alltoall, &allgather,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
-	&overlap, &initialize, &idle,
+	&overlap, &initialize, &dup, &dupUsed, &idle,
+	&threads, &waiters, &besideIbarrier, &besideStream, &computeExchange, &jacobi, &cg, &bsends, &testAny, &revoke,
 }
 
 func main() {
@@ -63,7 +64,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	o := new(options)
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	sizes := flags.String("sizes", "", "`bytes` of a message, or of a rank's part in a collective: 8,4096 or 1..4m, which doubles, with k, m or g for powers of 1024")
+	sizes := flags.String("sizes", "", "`bytes` of a message or of a rank's part in a collective, or the number of goroutines, microseconds or rows: 8,4096 or 1..4m, which doubles, with k, m or g for powers of 1024")
 	flags.IntVar(&o.iters, "iters", 0, "`iterations` per size; 0: as many as -time allows")
 	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "`time` per size")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object per size instead of a table")

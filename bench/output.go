@@ -16,12 +16,13 @@ import (
 // result is what is told of one size; times are microseconds.
 type result struct {
 	Bench      string  `json:"bench"`
-	Size       int     `json:"size"` // bytes
+	Size       int     `json:"size"` // bytes, or what the benchmark counts
 	Ranks      int     `json:"ranks"`
 	Transport  string  `json:"transport"`
 	Min        float64 `json:"min_us"`
 	Median     float64 `json:"median_us"`
 	P99        float64 `json:"p99_us"`
+	Max        float64 `json:"max_us"`
 	Mean       float64 `json:"mean_us"`
 	Bandwidth  float64 `json:"bytes_per_s"`
 	Allocs     float64 `json:"allocs_per_op"`
@@ -61,16 +62,16 @@ func (p *printer) write(w io.Writer, r *result) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	if p.o.check {
-		_, err := fmt.Fprintf(w, "%s of %d bytes over %d ranks: correct\n", r.Bench, r.Size, r.Ranks)
+		_, err := fmt.Fprintf(w, "%s of %d %s over %d ranks: correct\n", r.Bench, r.Size, p.o.bench.sizeUnit(), r.Ranks)
 		return err
 	}
 	extra, heads := r.extra()
 	if first {
 		fmt.Fprintf(w, "# weft %s: %s, %d ranks, transport %s, weft %s, %s, %d cores\n",
 			r.Bench, p.o.bench.help, r.Ranks, r.Transport, r.Version, r.Go, r.Cores)
-		fmt.Fprintf(w, "%-10s %12s %12s %12s %12s %10s%s\n", "# bytes", "min us", "median us", "p99 us", "MB/s", "allocs", heads)
+		fmt.Fprintf(w, "%-14s %12s %12s %12s %12s %10s%s\n", "# "+p.o.bench.sizeUnit(), "min us", "median us", "p99 us", "MB/s", "allocs", heads)
 	}
-	_, err := fmt.Fprintf(w, "%-10d %12.2f %12.2f %12.2f %12.2f %10.2f%s\n", r.Size, r.Min, r.Median, r.P99, r.Bandwidth/1e6, r.Allocs, extra)
+	_, err := fmt.Fprintf(w, "%-14d %12.2f %12.2f %12.2f %12.2f %10.2f%s\n", r.Size, r.Min, r.Median, r.P99, r.Bandwidth/1e6, r.Allocs, extra)
 	return err
 }
 

@@ -1,10 +1,12 @@
 package comm
 
 import (
-	"fmt"
+	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -15,10 +17,12 @@ import (
 // others of its host, and tells all whether that went well. So all ranks know
 // the same of all, and have arenas together or not at all.
 //
-// Free gives the memory back when all ranks have told each other that they are
-// through with it. On a communicator that was revoked, or has lost a rank,
-// nobody knows whether another still looks at it: it stays until Finalize.
+// Free puts the arena into the pool when all ranks have told each other that they
+// are through with it; see pool.go. On a communicator that was revoked, or has lost
+// a rank, no rank knows whether another still looks at it: it stays until Finalize.
 type arena struct {
+	id      uint64 // of the communicator that made it; unique in the job
+	ranks   []int  // world ranks of that communicator
 	host    *coll.Host
 	members []int // by rank within the host: the communicator's
 	views   [][]byte
@@ -37,10 +41,15 @@ type arenaCard struct {
 	Key    uint64
 }
 
-// makeArena makes the arena; noArena where not all ranks can.
+// makeArena takes an arena from the pool or makes one. It returns noArena if not
+// all ranks can.
 func (l *link) makeArena() (*arena, error) {
 	s := l.s
-	a := &arena{}
+	l.countersign() // this rank may wait for one that made another call
+	if a, err := l.adopt(); a != nil || err != nil {
+		return a, err
+	}
+	a := &arena{id: s.id, ranks: s.group.ranks}
 	for r := range l.Size() {
 		if r == s.rank || s.coll.SharesMemory(r) {
 			a.members = append(a.members, r)
@@ -141,16 +150,15 @@ func (a *arena) release(s *state) {
 	}
 }
 
-// giveBack releases the arena of a communicator whose ranks are all through
-// with it, if there is one.
-func (s *state) giveBack() {
-	if a := s.arena.Swap(noArena); a != nil {
-		a.release(s)
-	}
-}
+// lastTurnTime bounds how long an engine that closes waits for a collective to
+// leave the arena: its waits have ended, and only a function of the program's
+// may hold it up.
+const lastTurnTime = 5 * time.Second
 
 // leaveArenas sees to it that nobody is in shared memory that goes.
 func (j *job) leaveArenas() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastTurnTime)
+	defer cancel()
 	j.watch.mu.Lock()
 	states := make([]*state, 0, len(j.watch.states))
 	for _, s := range j.watch.states {
@@ -158,7 +166,7 @@ func (j *job) leaveArenas() {
 	}
 	j.watch.mu.Unlock()
 	for _, s := range states {
-		s.lastTurn()
+		_ = s.lastTurn(ctx) // the time is over: there is nothing else to be done
 	}
 }
 
@@ -190,19 +198,15 @@ func (l *link) Await(rank int, word *atomic.Uint64, least uint64) error {
 // Hot path: no allocation, no system call but to wake who sleeps.
 func (l *link) Wake() { l.arena.wake(l.s) }
 
-// wake rouses the other ranks of the host that sleep.
-func (a *arena) wake(s *state) {
-	for _, r := range a.members {
-		if r != s.rank {
-			s.coll.Wake(r)
-		}
-	}
-}
+// wake wakes the other ranks of the host that sleep.
+func (a *arena) wake(s *state) { s.coll.WakeAll(a.members) }
 
 // Mismatch is coll.HostLink's.
 func (l *link) Mismatch(rank int) error {
-	return fmt.Errorf("%w: rank %d", ErrMismatch, l.arena.members[rank])
+	return &engine.MismatchError{Rank: l.arena.members[rank]}
 }
 
 // Miscount is coll.HostLink's.
-func (l *link) Miscount(_, have, want int) error { return countError(have, want) }
+func (l *link) Miscount(rank, have, want int) error {
+	return l.wrongSent(l.arena.members[rank], have, want)
+}

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/engine"
 )
 
 // Every collective is made of three steps, which its blocking and its
@@ -21,22 +22,33 @@ type plan struct {
 	op         coll.Op
 	opID       int
 	root       int
-	elem       int // bytes of an element
+	elem       int    // bytes of an element
+	typ        uint16 // type signature of an element; see typeSig
 
 	sendCounts, sendDispls []int // by rank; scratch memory
 	recvCounts, recvDispls []int
 }
 
-// The signatures of collectives that this package makes of others.
+// Calls that this package builds from the algorithms of other collectives. Each has a
+// fingerprint of its own.
 const (
-	kindDup coll.Kind = iota + 1000
+	kindDup coll.Kind = iota + 128
 	kindFree
 	kindFinalize
 	kindSplit
 	kindCreate
 	kindCreateGroup
 	kindLast
+	kindWin
+	kindWinParts
+	kindWinReady
+	kindFence
+	kindWinFree
+	kindEnd
 )
+
+// kindNames holds the names of these calls, in their order from kindDup.
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
 
 // open starts a collective over slices of T.
 func open[T any](c *Comm, name string, send, recv []T) (l *link, sb, rb []byte, err error) {
@@ -47,7 +59,7 @@ func open[T any](c *Comm, name string, send, recv []T) (l *link, sb, rb []byte, 
 	if info.err != nil {
 		return nil, nil, nil, l.end(info.err)
 	}
-	l.elem = info.size
+	l.elem, l.typ = info.size, info.sig
 	return l, bytesView(send), bytesView(recv), nil
 }
 
@@ -62,34 +74,29 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 // signature is what of a call its ranks must agree on, and its fingerprint.
 type signature struct {
 	signed   signedCall
-	sig      uint16 // of signed
-	unsigned bool   // state.signed does not have it yet
+	sig      uint16 // fingerprint of signed
+	unsigned bool   // signed is not in state.called yet
 }
 
-type signedCall struct {
-	what              coll.Kind
-	root, count, elem int
-	opID              int
-}
-
-// sign sets what all ranks must agree on. Programs make the same call again and
-// again, so that the last one's fingerprint is kept.
+// sign sets what all ranks must agree on. Programs repeat calls, so sign keeps the last
+// call's fingerprint.
 //
 // Hot path: no allocation.
 func (l *link) sign(what coll.Kind, root, count int) {
-	if call := (signedCall{what, root, count, l.elem, l.opID}); l.sig == 0 || call != l.signed {
-		l.signed, l.sig = call, coll.Signature(what, root, count, l.elem, l.opID)
+	if call := (signedCall{what, root, count, l.elem, l.typ, l.opID}); l.sig == 0 || call != l.signed {
+		l.signed, l.sig = call, call.fingerprint()
 	}
 	l.env.Sig = l.sig
 	l.unsigned = true
 }
 
-// countersign notes what the call was, for ranks that ask; see watch. In shared
-// memory there is time for it while the call waits for another rank.
+// countersign records the call in state.called, where this rank finds it when another
+// rank asks; see disagree.go. In shared memory a call runs countersign while it waits for
+// another rank.
 func (l *link) countersign() {
 	l.unsigned = false
-	if seq := uint64(l.env.Tag); seq <= seqMask {
-		l.s.signed[seq%signedCalls].Store(seq<<16 | uint64(l.env.Sig))
+	if seq := l.env.Tag; seq <= seqMask {
+		l.s.called.put(recordOf(uint32(seq), l.env.Sig, &l.signed))
 	}
 }
 
@@ -101,16 +108,25 @@ func run(l *link, err error) error {
 	if err != nil {
 		return err
 	}
+	if k := l.s.check; k != nil {
+		return l.runChecked(k)
+	}
 	return l.run()
 }
 
 // spawn does a collective in another goroutine.
-func spawn(l *link, err error) Request {
+func (c *Comm) spawn(l *link, err error) Request {
 	if err != nil {
-		return refused(err)
+		return c.refused("", noRank, noRank, err)
 	}
-	c := l.c // the link is the goroutine's from here on
-	return c.begun(l.s.job.eng.Go(l.task), opCollective, noRank, noRank, 0)
+	s := l.s // the link is the goroutine's from here on
+	p, err := s.check.startCollective(l)
+	if err != nil {
+		return c.refused("", noRank, noRank, l.end(err))
+	}
+	l.leave()
+	r := s.job.eng.Go(l.task)
+	return c.using(p, r).begun(r, opCollective, noRank, noRank, 0)
 }
 
 func (l *link) run() error { return l.end(l.perform()) }
@@ -124,9 +140,21 @@ func (l *link) perform() error {
 	return l.carryOut()
 }
 
+// performShielded runs perform with an operation of the program. If the operation ends
+// its goroutine, performShielded ends the collective, because run and spawn do not
+// continue.
 func (l *link) performShielded() (err error) {
-	defer catch(&err)
-	return l.carryOut()
+	returned := false
+	defer func() {
+		if p := recover(); p != nil {
+			err = caught(p)
+		} else if !returned {
+			_ = l.end(fmt.Errorf("%w: %w", ErrOp, engine.ErrGoexit))
+		}
+	}()
+	err = l.carryOut()
+	returned = true
+	return err
 }
 
 func (l *link) carryOut() error {
@@ -158,6 +186,9 @@ func (l *link) carryOut() error {
 	l.countersign()
 	switch l.what {
 	case coll.KindBarrier:
+		if l.s.id == finalID { // of ranks that perhaps never sent each other anything
+			return coll.SparseBarrier(l)
+		}
 		return coll.Barrier(l, cfg)
 	case coll.KindBcast:
 		return coll.Bcast(l, cfg, l.recv, l.root)
@@ -202,14 +233,14 @@ type opPanic struct {
 // Error tells the panic with its stack.
 func (p *opPanic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
 
-func catch(err *error) {
-	switch p := recover().(type) {
-	case nil:
-	case *opPanic:
-		*err = fmt.Errorf("%w: %w", ErrOp, p)
-	default:
+// caught returns a panic in an operation as an error. It panics again with any other
+// value.
+func caught(p any) error {
+	op, ok := p.(*opPanic)
+	if !ok {
 		panic(p)
 	}
+	return fmt.Errorf("%w: %w", ErrOp, op)
 }
 
 // shield calls f and makes an opPanic of a panic in it.
@@ -248,6 +279,22 @@ func (l *link) checkBlocks(name string, all []byte) error {
 	return nil
 }
 
+// ownBlock is ownPart for a slice all of equal blocks, one per rank. It checks the length
+// of all.
+func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
+	inPlace := sameStart(part, all) && len(part) == len(all)
+	if n := l.Size(); !inPlace && len(all) != n*len(part) {
+		size := max(l.elem, 1)
+		return nil, fmt.Errorf("%w: %s has %d elements and %s has %d: %d ranks × %d of %s are %d", ErrCount,
+			name, len(part)/size, allName, len(all)/size, n, len(part)/size, name, n*len(part)/size)
+	}
+	if err := l.checkBlocks(allName, all); err != nil {
+		return nil, err
+	}
+	block := len(all) / l.Size()
+	return l.ownPart(name, part, all, rank*block, block)
+}
+
 // ownPart checks a slice that is the rank's own part, all[at:at+n], of a slice
 // of all parts: it is n long and is that part itself, or all of all, which
 // stands for it, or lies apart. The part is returned in bytes.
@@ -257,7 +304,8 @@ func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error)
 		return own, nil
 	}
 	if len(part) != n {
-		return nil, l.wrongLength(name, part, n)
+		size := max(l.elem, 1)
+		return nil, fmt.Errorf("%w: %s has %d elements, and the counts give this rank %d", ErrCount, name, len(part)/size, n/size)
 	}
 	if overlap(part, all) && !sameStart(part, own) {
 		return nil, ErrBuffer
@@ -308,9 +356,4 @@ func (l *link) wrongLength(name string, have []byte, want int) error {
 func (l *link) wrongCount(name string, have, want int) error {
 	size := max(l.elem, 1)
 	return fmt.Errorf("%w: %s has %d elements, not %d", ErrCount, name, have/size, want/size)
-}
-
-// countError tells of a message whose length is not the expected one, in bytes.
-func countError(have, want int) error {
-	return fmt.Errorf("%w: a rank sent %d bytes, and %d were expected", ErrCount, have, want)
 }

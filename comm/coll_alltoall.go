@@ -16,7 +16,7 @@ func Alltoall[T any](c *Comm, send, recv []T) error { return run(alltoall(c, "Al
 // Ialltoall is Alltoall that returns at once; the slices belong to the request
 // until it is complete (MPI_Ialltoall).
 func Ialltoall[T any](c *Comm, send, recv []T) Request {
-	return spawn(alltoall(c, "Ialltoall", send, recv))
+	return c.spawn(alltoall(c, "Ialltoall", send, recv))
 }
 
 func alltoall[T any](c *Comm, name string, send, recv []T) (*link, error) {
@@ -58,7 +58,7 @@ func Alltoallv[T any](c *Comm, send []T, sendcounts, senddispls []int, recv []T,
 // Ialltoallv is Alltoallv that returns at once; send and recv belong to the
 // request until it is complete (MPI_Ialltoallv).
 func Ialltoallv[T any](c *Comm, send []T, sendcounts, senddispls []int, recv []T, recvcounts, recvdispls []int) Request {
-	return spawn(alltoallv(c, "Ialltoallv", send, sendcounts, senddispls, recv, recvcounts, recvdispls))
+	return c.spawn(alltoallv(c, "Ialltoallv", send, sendcounts, senddispls, recv, recvcounts, recvdispls))
 }
 
 func alltoallv[T any](c *Comm, name string, send []T, sendcounts, senddispls []int, recv []T, recvcounts, recvdispls []int) (*link, error) {

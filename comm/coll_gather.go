@@ -20,7 +20,7 @@ func Gather[T any](c *Comm, send, recv []T, root int) error {
 // Igather is Gather that returns at once; the slices belong to the request
 // until it is complete (MPI_Igather).
 func Igather[T any](c *Comm, send, recv []T, root int) Request {
-	return spawn(gather(c, "Igather", send, recv, root))
+	return c.spawn(gather(c, "Igather", send, recv, root))
 }
 
 func gather[T any](c *Comm, name string, send, recv []T, root int) (*link, error) {
@@ -34,10 +34,7 @@ func gather[T any](c *Comm, name string, send, recv []T, root int) (*link, error
 func (l *link) gather(send, recv []byte, root int) (*link, error) {
 	err := l.checkRoot(root)
 	if err == nil && l.Rank() == root {
-		block := len(recv) / l.Size()
-		if err = l.checkBlocks("recv", recv); err == nil {
-			send, err = l.ownPart("send", send, recv, root*block, block)
-		}
+		send, err = l.ownBlock("send", send, "recv", recv, root)
 	} else {
 		recv = nil
 	}
@@ -65,7 +62,7 @@ func Gatherv[T any](c *Comm, send, recv []T, counts, displs []int, root int) err
 // Igatherv is Gatherv that returns at once; send and recv belong to the
 // request until it is complete (MPI_Igatherv).
 func Igatherv[T any](c *Comm, send, recv []T, counts, displs []int, root int) Request {
-	return spawn(gatherv(c, "Igatherv", send, recv, counts, displs, root))
+	return c.spawn(gatherv(c, "Igatherv", send, recv, counts, displs, root))
 }
 
 func gatherv[T any](c *Comm, name string, send, recv []T, counts, displs []int, root int) (*link, error) {
@@ -103,7 +100,7 @@ func Scatter[T any](c *Comm, send, recv []T, root int) error {
 // Iscatter is Scatter that returns at once; the slices belong to the request
 // until it is complete (MPI_Iscatter).
 func Iscatter[T any](c *Comm, send, recv []T, root int) Request {
-	return spawn(scatter(c, "Iscatter", send, recv, root))
+	return c.spawn(scatter(c, "Iscatter", send, recv, root))
 }
 
 func scatter[T any](c *Comm, name string, send, recv []T, root int) (*link, error) {
@@ -117,10 +114,7 @@ func scatter[T any](c *Comm, name string, send, recv []T, root int) (*link, erro
 func (l *link) scatter(send, recv []byte, root int) (*link, error) {
 	err := l.checkRoot(root)
 	if err == nil && l.Rank() == root {
-		block := len(send) / l.Size()
-		if err = l.checkBlocks("send", send); err == nil {
-			recv, err = l.ownPart("recv", recv, send, root*block, block)
-		}
+		recv, err = l.ownBlock("recv", recv, "send", send, root)
 	} else {
 		send = nil
 	}
@@ -147,7 +141,7 @@ func Scatterv[T any](c *Comm, send []T, counts, displs []int, recv []T, root int
 // Iscatterv is Scatterv that returns at once; send and recv belong to the
 // request until it is complete (MPI_Iscatterv).
 func Iscatterv[T any](c *Comm, send []T, counts, displs []int, recv []T, root int) Request {
-	return spawn(scatterv(c, "Iscatterv", send, counts, displs, recv, root))
+	return c.spawn(scatterv(c, "Iscatterv", send, counts, displs, recv, root))
 }
 
 func scatterv[T any](c *Comm, name string, send []T, counts, displs []int, recv []T, root int) (*link, error) {
@@ -185,7 +179,7 @@ func Allgather[T any](c *Comm, send, recv []T) error {
 // Iallgather is Allgather that returns at once; the slices belong to the
 // request until it is complete (MPI_Iallgather).
 func Iallgather[T any](c *Comm, send, recv []T) Request {
-	return spawn(allgather(c, "Iallgather", send, recv))
+	return c.spawn(allgather(c, "Iallgather", send, recv))
 }
 
 func allgather[T any](c *Comm, name string, send, recv []T) (*link, error) {
@@ -197,16 +191,12 @@ func allgather[T any](c *Comm, name string, send, recv []T) (*link, error) {
 }
 
 func (l *link) allgather(send, recv []byte) (*link, error) {
-	block := len(recv) / l.Size()
-	err := l.checkBlocks("recv", recv)
-	if err == nil {
-		send, err = l.ownPart("send", send, recv, l.Rank()*block, block)
-	}
+	send, err := l.ownBlock("send", send, "recv", recv, l.Rank())
 	if err != nil {
 		return l.refuse(err)
 	}
 	l.send, l.recv = send, recv
-	return l.ready(coll.KindAllgather, 0, block)
+	return l.ready(coll.KindAllgather, 0, len(send))
 }
 
 // Allgatherv is Allgather with counts[i] elements of rank i, which begin at
@@ -226,7 +216,7 @@ func Allgatherv[T any](c *Comm, send, recv []T, counts, displs []int) error {
 // Iallgatherv is Allgatherv that returns at once; send and recv belong to the
 // request until it is complete (MPI_Iallgatherv).
 func Iallgatherv[T any](c *Comm, send, recv []T, counts, displs []int) Request {
-	return spawn(allgatherv(c, "Iallgatherv", send, recv, counts, displs))
+	return c.spawn(allgatherv(c, "Iallgatherv", send, recv, counts, displs))
 }
 
 func allgatherv[T any](c *Comm, name string, send, recv []T, counts, displs []int) (*link, error) {

@@ -25,7 +25,7 @@ func Reduce[T any](c *Comm, send, recv []T, op OpFor[T], root int) error {
 // Ireduce is Reduce that returns at once; the slices belong to the request
 // until it is complete (MPI_Ireduce).
 func Ireduce[T any](c *Comm, send, recv []T, op OpFor[T], root int) Request {
-	return spawn(reduce(c, "Ireduce", coll.KindReduce, send, recv, op, root))
+	return c.spawn(reduce(c, "Ireduce", coll.KindReduce, send, recv, op, root))
 }
 
 // Allreduce is Reduce whose result every rank gets, with the same bits
@@ -43,7 +43,7 @@ func Allreduce[T any](c *Comm, send, recv []T, op OpFor[T]) error {
 // Iallreduce is Allreduce that returns at once; the slices belong to the
 // request until it is complete (MPI_Iallreduce).
 func Iallreduce[T any](c *Comm, send, recv []T, op OpFor[T]) Request {
-	return spawn(reduce(c, "Iallreduce", coll.KindAllreduce, send, recv, op, 0))
+	return c.spawn(reduce(c, "Iallreduce", coll.KindAllreduce, send, recv, op, 0))
 }
 
 // Scan leaves with rank i the combination of the elements of ranks 0 to i
@@ -56,7 +56,7 @@ func Scan[T any](c *Comm, send, recv []T, op OpFor[T]) error {
 // Iscan is Scan that returns at once; the slices belong to the request until
 // it is complete (MPI_Iscan).
 func Iscan[T any](c *Comm, send, recv []T, op OpFor[T]) Request {
-	return spawn(reduce(c, "Iscan", coll.KindScan, send, recv, op, 0))
+	return c.spawn(reduce(c, "Iscan", coll.KindScan, send, recv, op, 0))
 }
 
 // Exscan leaves with rank i the combination of the elements of ranks 0 to i-1,
@@ -69,7 +69,7 @@ func Exscan[T any](c *Comm, send, recv []T, op OpFor[T]) error {
 // Iexscan is Exscan that returns at once; the slices belong to the request
 // until it is complete (MPI_Iexscan).
 func Iexscan[T any](c *Comm, send, recv []T, op OpFor[T]) Request {
-	return spawn(reduce(c, "Iexscan", coll.KindExscan, send, recv, op, 0))
+	return c.spawn(reduce(c, "Iexscan", coll.KindExscan, send, recv, op, 0))
 }
 
 func reduce[T any](c *Comm, name string, what coll.Kind, send, recv []T, op OpFor[T], root int) (*link, error) {
@@ -111,7 +111,7 @@ func ReduceScatterBlock[T any](c *Comm, send, recv []T, op OpFor[T]) error {
 // IreduceScatterBlock is ReduceScatterBlock that returns at once; the slices
 // belong to the request until it is complete (MPI_Ireduce_scatter_block).
 func IreduceScatterBlock[T any](c *Comm, send, recv []T, op OpFor[T]) Request {
-	return spawn(reduceScatterBlock(c, "IreduceScatterBlock", send, recv, op))
+	return c.spawn(reduceScatterBlock(c, "IreduceScatterBlock", send, recv, op))
 }
 
 func reduceScatterBlock[T any](c *Comm, name string, send, recv []T, op OpFor[T]) (*link, error) {
@@ -122,11 +122,10 @@ func reduceScatterBlock[T any](c *Comm, name string, send, recv []T, op OpFor[T]
 	if l.op, l.opID, err = operation(op); err != nil {
 		return l.refuse(err)
 	}
-	block := len(sb) / l.Size()
-	if err := l.checkBlocks("send", sb); err != nil {
+	if rb, err = l.ownBlock("recv", rb, "send", sb, 0); err != nil {
 		return l.refuse(err)
 	}
-	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, block)
+	return l.reduceScatter(coll.KindReduceScatterBlock, sb, rb, len(sb)/l.Size())
 }
 
 // reduceScatter takes the rank's own block in bytes.
@@ -161,7 +160,7 @@ func ReduceScatter[T any](c *Comm, send, recv []T, counts []int, op OpFor[T]) er
 // IreduceScatter is ReduceScatter that returns at once; the slices, but for
 // counts, belong to the request until it is complete (MPI_Ireduce_scatter).
 func IreduceScatter[T any](c *Comm, send, recv []T, counts []int, op OpFor[T]) Request {
-	return spawn(reduceScatter(c, "IreduceScatter", send, recv, counts, op))
+	return c.spawn(reduceScatter(c, "IreduceScatter", send, recv, counts, op))
 }
 
 func reduceScatter[T any](c *Comm, name string, send, recv []T, counts []int, op OpFor[T]) (*link, error) {

@@ -15,7 +15,7 @@ func Barrier(c *Comm) error { return run(barrier(c, "Barrier", coll.KindBarrier)
 
 // Ibarrier is Barrier that returns at once; the request is complete when every
 // rank has called it (MPI_Ibarrier, MPI 4.1 §6.12.1).
-func Ibarrier(c *Comm) Request { return spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
+func Ibarrier(c *Comm) Request { return c.spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
 
 // barrier with the signature of another call, which is a barrier to the
 // algorithms.
@@ -48,7 +48,7 @@ func Bcast[T any](c *Comm, buf []T, root int) error { return run(bcast(c, "Bcast
 
 // Ibcast is Bcast that returns at once; buf belongs to the request until it is
 // complete (MPI_Ibcast).
-func Ibcast[T any](c *Comm, buf []T, root int) Request { return spawn(bcast(c, "Ibcast", buf, root)) }
+func Ibcast[T any](c *Comm, buf []T, root int) Request { return c.spawn(bcast(c, "Ibcast", buf, root)) }
 
 func bcast[T any](c *Comm, name string, buf []T, root int) (*link, error) {
 	l, b, _, err := open(c, name, buf, nil)

@@ -3,6 +3,7 @@ package comm_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
@@ -208,4 +209,32 @@ func TestEmptyInPlace(t *testing.T) {
 			comm.ReduceScatter[int](c, nil, nil, none, comm.Sum),
 		)
 	})
+}
+
+// TestLargeScratchIsGivenBack: the memory of a large collective does not stay with its
+// communicator.
+func TestLargeScratchIsGivenBack(t *testing.T) {
+	const size = 64 << 20
+	heap := func() uint64 {
+		for range 3 { // a pool keeps what it has for two cycles
+			runtime.GC()
+		}
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	commtest.Run(t, 2, func(c *comm.Comm) error {
+		before := heap()
+		if err := comm.Barrier(c); err != nil {
+			return err
+		}
+		err := comm.Scan(c, make([]byte, size), make([]byte, size), comm.Sum)
+		if err := first(err, comm.Barrier(c)); err != nil {
+			return err
+		}
+		if after := heap(); after > before+size/2 {
+			return fmt.Errorf("%d MiB are in use, and were %d before", after>>20, before>>20)
+		}
+		return comm.Barrier(c)
+	}, commtest.WithParam("coll.shared_memory", "0"))
 }

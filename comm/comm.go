@@ -11,18 +11,21 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// Comm is a communicator: a group of processes, of which the caller is one,
-// and a space of messages of their own (MPI 4.1 §7). All its methods, and all
-// functions that take it, may run at once in any number of goroutines; but the
-// collective ones of one communicator must start in the same order on all its
-// ranks, so at most one goroutine at a time should start them.
+// Comm is a communicator: a group of processes that includes the caller, and a message
+// space of its own (MPI 4.1 §7). Any number of goroutines may run its methods, and
+// functions that take it, at the same time, except collectives. The collectives of one
+// communicator must start in the same order on all its ranks. If a goroutine starts a
+// collective while another goroutine is in a blocking collective of the same
+// communicator, it gets [ErrConcurrent]. Goroutines that use collectives at the same time
+// need a communicator each; see [Comm.Dup].
 //
-// A nil *Comm, one that was freed, and every communicator after Finalize give
-// ErrClosed.
+// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
+// return [ErrClosed].
 type Comm struct {
 	s     *state
 	ctx   context.Context
-	early *early // it is none, but stands for a request that is complete from the start
+	early *early   // it is none, but stands for a request that is complete from the start
+	use   *pending // of the request for which this copy was made; nil for all others
 }
 
 // state is what all copies of a communicator made by WithContext share.
@@ -37,14 +40,16 @@ type state struct {
 	rank  int
 	group Group
 
-	window bool   // it is a window's own
-	within *state // what it is being made of, with which it ends; guarded by watch.mu
+	window atomic.Bool // a window owns this communicator
+	within *state      // parent communicator while this one is being made: both end together; guarded by watch.mu
 
-	p2p  *engine.Context
-	coll *engine.Context
+	p2p   *engine.Context
+	coll  *engine.Context
+	check *checker // nil: nothing is checked
 
 	seq        atomic.Uint32 // collectives started
-	agreements atomic.Uint32 // the same of Agree and Shrink, which are in no order with them
+	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
+	agreements atomic.Uint32 // calls of Agree and Shrink started; they have no order relative to collectives
 	closed     atomic.Bool
 
 	turn   atomic.Uint32 // 0: somebody has it; see turn.go
@@ -58,10 +63,7 @@ type state struct {
 	all    []*link   // guarded by linkMu; for the watch
 	queue  turnQueue // guarded by linkMu
 
-	signed [signedCalls]atomic.Uint64 // number << 16 | signature of the last collectives, by number
-
-	bsendMu sync.Mutex
-	bsends  []engine.Request // of Bsend, perhaps under way; guarded by bsendMu
+	called callRing // the last collectives
 }
 
 // The ids of the communicators that Init makes.
@@ -73,7 +75,7 @@ const (
 // newState opens a communicator whose ranks are group's, in which the caller
 // has the given rank.
 func (j *job) newState(id uint64, group Group, rank int) *state {
-	s := &state{job: j, id: id, rank: rank, group: group}
+	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
 	s.freeTurn(s.spareLocked())
@@ -107,17 +109,25 @@ func (c *Comm) whyClosed() error {
 
 // name is what errors call the communicator.
 func (c *Comm) name() string {
-	switch {
-	case c == nil || c.s == nil:
+	if c == nil || c.s == nil {
 		return ""
-	case c.s.id == worldID || c.s.id == finalID:
+	}
+	return c.s.name()
+}
+
+func (s *state) name() string {
+	if s.window.Load() {
+		return commName("win", s.id)
+	}
+	return commName("comm", s.id)
+}
+
+// commName returns the name of the communicator with the id.
+func commName(kind string, id uint64) string {
+	if id == worldID || id == finalID {
 		return "world"
 	}
-	kind := "comm"
-	if c.s.window {
-		kind = "win"
-	}
-	return fmt.Sprintf("%s %d.%d", kind, c.s.id>>32, uint32(c.s.id))
+	return fmt.Sprintf("%s %d.%d", kind, id>>32, uint32(id))
 }
 
 // Rank is the calling process's rank, from 0 to Size()-1; Undefined for a nil
@@ -169,13 +179,15 @@ func (c *Comm) Context() context.Context {
 	return c.ctx
 }
 
-// WithContext returns a shallow copy of c whose blocking calls end when ctx
-// does, with ctx's error. It is the same communicator in all else: messages,
-// collectives and Free are common to both.
+// WithContext returns a shallow copy of c. If ctx ends, blocking calls on the copy return
+// ctx's error. Otherwise the two are the same communicator: they share messages,
+// collectives and Free.
 //
-// A call that is cut short leaves its buffers with the engine until the
-// transfers that have begun are over. A collective that is cut short cannot be
-// completed by the other ranks and revokes the communicator.
+// If ctx ends a receive, no message is lost: a later receive gets it. If a transfer has
+// begun and goes on, the error holds an [Unfinished], and the transfer uses the buffer
+// until [Unfinished.Wait] returns. If ctx ends a collective, the other ranks cannot
+// complete it, and the communicator is revoked; transfers that have begun may use the
+// collective's buffers until they complete.
 func (c *Comm) WithContext(ctx context.Context) *Comm {
 	if c == nil {
 		return nil
@@ -224,7 +236,7 @@ func (c *Comm) Free() error {
 	if s.id == worldID {
 		return c.fail("Free", noRank, noRank, fmt.Errorf("%w: the world is freed by Finalize", ErrArg))
 	}
-	if err := s.flushBsends(c.ctx); err != nil && isContext(err) {
+	if err := s.p2p.FlushBuffered(c.ctx); err != nil && isContext(err) {
 		return c.fail("Free", noRank, noRank, err)
 	}
 	if s.coll.Err() == nil {
@@ -245,9 +257,16 @@ func (c *Comm) Free() error {
 }
 
 // part waits for all ranks to be through with the communicator, and gives its
-// arena back.
+// arena back. Collectives that this rank has started before leave the arena first.
 func (c *Comm) part() error {
 	s := c.s
+	if err := s.lastTurn(c.Context()); err != nil {
+		err = c.fail("Free", noRank, noRank, err)
+		if isContext(err) {
+			s.revoke(err)
+		}
+		return err
+	}
 	if a := s.arena.Load(); a != nil && a != noArena { // all arrive there before any looks who made which calls
 		if err := run(barrier(c, "Free", kindLast)); err != nil {
 			return err
@@ -257,9 +276,8 @@ func (c *Comm) part() error {
 	if err := run(barrier(c, "Free", kindFree)); err != nil {
 		return err
 	}
-	err := c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
 	s.giveBack()
-	return err
+	return c.fail("Free", noRank, noRank, errors.Join(s.leftover(), differs))
 }
 
 // differs is an error where a rank of this one's host made other collectives
@@ -280,8 +298,8 @@ func (s *state) differs() error {
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
 	switch {
-	case s.job.outlives && errors.Is(err, ErrProcFailed): // one that has died since
-		return nil
+	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.outlives || s.job.ending.Load()):
+		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection
 	case err != nil || !ok:
 		return err
 	}
@@ -299,8 +317,13 @@ func (c *Comm) Revoke() error {
 	if err != nil {
 		return c.fail("Revoke", noRank, noRank, err)
 	}
-	s.revoke(fmt.Errorf("rank %d called Revoke", s.rank))
+	s.revoke(s.calledRevoke())
 	return nil
+}
+
+// calledRevoke returns the cause of a revocation by the program.
+func (s *state) calledRevoke() error {
+	return fmt.Errorf("rank %d of the world called Revoke", s.job.world.Rank)
 }
 
 func (s *state) revoke(cause error) {

@@ -296,7 +296,7 @@ func TestCreateGroupBesideCollectives(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- create() }() // ends when rank 1 creates it too, after the barrier
-		time.Sleep(5 * time.Millisecond)
+		untilWaiting(c, "CreateGroup")
 		return first(comm.Barrier(c), <-done)
 	}, commtest.WithTimeout(10*time.Second))
 }

@@ -35,10 +35,19 @@ import (
 // on has a verdict, each that comes after is the same. A rank that the others have
 // given up is in the verdict, and fails if it lives.
 //
+// A rank in Finalize takes no part in an agreement in which it has not voted before.
+// It answers each vote with a refusal. A rank that refuses has sent no vote and no verdict
+// of the agreement, and accepts none. So a rank that gets the refusal treats its sender like
+// a rank that has ended before the agreement, and all of the above holds: a rank votes for
+// k when all below k have ended or refused, and k needs no vote of a rank that has
+// refused. The verdict names a rank that has refused, and the call fails with ErrFinalized
+// on all ranks. If votes are missing at a tick of the watch, the rank that presides sends
+// its vote once to the ranks that have not voted, so that those in Finalize refuse.
+//
 // A rank votes in one agreement of a communicator when it has the verdict of the
 // one before, or its program no longer waits for it. So the last verdict is all
-// that a rank has to keep. Who has it and is asked while it computes answers at the
-// next tick of the watch.
+// that a rank has to keep. A rank that computes, or is in Finalize, answers at the next
+// tick of the watch.
 //
 // Votes travel in a space of the whole world that nobody else uses and nobody
 // revokes.
@@ -52,11 +61,12 @@ type council struct {
 	cases   map[caseID]*hearing // guarded by mu; those that have no verdict here
 	settled map[uint64]*ballot  // guarded by mu; the last verdict, by communicator
 	waiting int                 // guarded by mu; calls in Attend
+	leaving bool                // guarded by mu; this rank is in Finalize
 }
 
 // hearing is an agreement before its verdict.
 type hearing struct {
-	votes map[int]*ballot // that came here, by world rank
+	votes map[int]*ballot // the votes and refusals that came here, by world rank
 	party *party          // this rank's; nil: it has not voted yet
 }
 
@@ -70,6 +80,7 @@ const councilID = finalID - 1
 
 func (j *job) openCouncil(all Group) {
 	talk := j.eng.OpenContext(2*councilID, all.ranks)
+	talk.KeepInFinalize()
 	j.council = council{
 		job: j, talk: talk,
 		send: func(b *ballot, world int) {
@@ -93,6 +104,7 @@ func (k *council) agree(ctx context.Context, s *state, what byte, flag uint64) (
 	p := &party{council: k, s: s, own: own, told: -1}
 	v, err := p.wait(ctx)
 	if isContext(err) {
+		p.background = true
 		go func() { _, _ = p.wait(context.Background()) }() // for the others; ends with the verdict, or the engine
 	}
 	switch {
@@ -132,6 +144,12 @@ type party struct {
 	own  *ballot
 	told int // whom it voted for, or itself when it presides; -1: it did not vote; guarded by council.mu
 
+	// Of the rank that presides; guarded by council.mu.
+	ask   bool // the next step sends the vote to the ranks whose votes are missing
+	asked bool // a step has sent the vote to these ranks
+
+	background bool // the context has ended the call
+
 	turn   uint32 // of the engine when absent was found
 	absent []bool // nil: it was not
 	gone   int    // how many are
@@ -147,7 +165,7 @@ func (p *party) wait(ctx context.Context) (*ballot, error) {
 		if v != nil || err != nil {
 			return v, err
 		}
-		m, st, err := p.talk.Attend(ctx, p.turn)
+		m, st, err := p.talk.Attend(ctx, p.turn, p.background)
 		p.mu.Lock()
 		p.waiting--
 		p.mu.Unlock()
@@ -180,27 +198,32 @@ func (p *party) step() (*ballot, error) {
 		}
 		return v, nil
 	}
+	if p.leaving && p.told < 0 && p.own.what != finalizeCall { // the other ranks may have a refusal of this rank
+		return nil, fmt.Errorf("%w: Finalize was called", ErrClosed)
+	}
 	h := p.hearing(caseID{p.own.id, p.own.seq})
 	h.party = p
+	ranks := p.s.group.ranks
 	chair := 0
-	for p.absent[chair] { // this rank is not
+	for p.absent[chair] || h.refused(ranks[chair]) { // this rank is not
 		chair++
 	}
 	if p.told != chair {
 		p.told = chair
-		ranks := p.s.group.ranks
-		switch {
-		case chair != p.s.rank:
+		if chair != p.s.rank {
 			p.send(p.own, ranks[chair])
-		case chair > 0: // who presided before may have told some
-			for i := chair + 1; i < len(ranks); i++ {
-				if !p.absent[i] && h.votes[ranks[i]] == nil {
-					p.send(p.own, ranks[i])
+		}
+		p.ask = chair == p.s.rank && chair > 0 // the rank that presided before may have sent a verdict to some ranks
+	}
+	if chair == p.s.rank {
+		if p.ask {
+			p.ask, p.asked = false, true
+			for i, w := range ranks {
+				if i != chair && !p.absent[i] && h.votes[w] == nil {
+					p.send(p.own, w)
 				}
 			}
 		}
-	}
-	if chair == p.s.rank {
 		if v := p.tally(h.votes); v != nil {
 			p.settleLocked(v)
 			if p.waiting > 0 { // for one before
@@ -221,6 +244,7 @@ func (p *party) tally(votes map[int]*ballot) *ballot {
 	}
 	v := *p.own
 	v.kind, v.failed, v.known = verdict, newBitmap(n), newBitmap(n)
+	v.final = 0
 	v.failed.or(p.own.failed)
 	v.known.or(p.own.known)
 	for i, w := range p.s.group.ranks {
@@ -231,6 +255,12 @@ func (p *party) tally(votes map[int]*ballot) *ballot {
 		if b == nil {
 			return nil
 		}
+		if b.kind == refusal {
+			if v.final == 0 {
+				v.final = uint32(i) + 1
+			}
+			continue
+		}
 		if b.what != v.what || !b.fits(n) {
 			v.what = differentCalls
 			continue
@@ -240,6 +270,12 @@ func (p *party) tally(votes map[int]*ballot) *ballot {
 		v.known.and(b.known)
 	}
 	return &v
+}
+
+// refused reports whether a world rank has refused to vote.
+func (h *hearing) refused(world int) bool {
+	b := h.votes[world]
+	return b != nil && b.kind == refusal
 }
 
 // hearing finds a case that is not settled, or opens it; the caller holds mu.
@@ -255,8 +291,10 @@ func (k *council) hearing(c caseID) *hearing {
 // settleLocked notes a verdict and tells it to those who voted for this rank.
 func (k *council) settleLocked(v *ballot) {
 	k.settled[v.id] = v
-	for w := range k.cases[caseID{v.id, v.seq}].votes {
-		k.send(v, w)
+	for w, b := range k.cases[caseID{v.id, v.seq}].votes {
+		if b.kind == vote {
+			k.send(v, w)
+		}
 	}
 	maps.DeleteFunc(k.cases, func(c caseID, _ *hearing) bool { return c.id == v.id && c.seq <= v.seq })
 }
@@ -273,8 +311,14 @@ func (k *council) file(b *ballot, world int) {
 		if b.kind == vote {
 			k.send(last, world)
 		}
+	case b.kind == vote && k.refuses(c, b):
+		k.send(&ballot{kind: refusal, what: b.what, seq: b.seq, id: b.id}, world)
 	case b.kind == vote:
 		k.hearing(c).votes[world] = b
+	case b.kind == refusal:
+		if h := k.cases[c]; h != nil && h.party != nil { // otherwise this rank has sent no vote
+			h.votes[world] = b
+		}
 	case k.heeds(c, world):
 		delete(k.cases[c].votes, world) // it needs no answer
 		k.settleLocked(b)
@@ -291,6 +335,45 @@ func (k *council) heeds(c caseID, world int) bool {
 	return h != nil && h.party != nil && slices.Index(h.party.s.group.ranks, world) >= h.party.told
 }
 
+// refuses reports whether this rank refuses a vote: it is in Finalize, and has not voted in
+// this agreement. It does not refuse votes of the agreement that Finalize itself makes.
+func (k *council) refuses(c caseID, b *ballot) bool {
+	h := k.cases[c]
+	return k.leaving && b.what != finalizeCall && (h == nil || h.party == nil)
+}
+
+// leave records that this rank is in Finalize. It refuses the votes that came for agreements
+// in which this rank has not voted.
+func (k *council) leave() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leaving = true
+	for c, h := range k.cases {
+		for w, b := range h.votes {
+			if k.refuses(c, b) {
+				delete(h.votes, w)
+				k.send(&ballot{kind: refusal, what: b.what, seq: b.seq, id: b.id}, w)
+			}
+		}
+	}
+}
+
+// remind asks once for the votes that are missing, in each agreement over which this rank
+// presides. The watch calls remind.
+func (k *council) remind() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	stir := false
+	for _, h := range k.cases {
+		if p := h.party; p != nil && p.told == p.s.rank && !p.asked {
+			p.ask, stir = true, true
+		}
+	}
+	if stir {
+		k.stir()
+	}
+}
+
 // take files a message; the zero message is none.
 func (k *council) take(m engine.Message, st engine.Status) {
 	if m.IsZero() {
@@ -304,11 +387,11 @@ func (k *council) take(m engine.Message, st engine.Status) {
 	k.file(&b, st.Source)
 }
 
-// answer takes what has come while nobody waits. Before there is a verdict nobody
-// can be answered.
+// answer handles the messages that have come while no call is in Attend. A rank that has no
+// verdict, and is not in Finalize, has no answer.
 func (k *council) answer() {
 	k.mu.Lock()
-	mute := len(k.settled) == 0
+	mute := len(k.settled) == 0 && !k.leaving
 	k.mu.Unlock()
 	if mute {
 		return

@@ -21,17 +21,23 @@ import (
 //	step     its call looks at what has come and who has ended
 //	deliver  one of the messages on the way is filed, whether or not in order
 //	die      a rank dies; what it has sent may still come
+//	finalize a rank whose calls are over calls Finalize: it makes no more calls
+//	tick     the watch of a rank asks for votes that are missing
 //	notice   a rank hears of a death; of what the dead one has sent to it and has
 //	         not come it gets no more than the first few messages
 //
 // A step that is late stands for a goroutine off its processor, and filing without
 // a step for the watch or another call that does it.
 type model struct {
-	calls, deaths, abandons int // that there may be yet; of calls, by each rank in all
-	ranks                   []*modelRank
-	wire                    [][][]*ballot // by receiver, then sender
-	past                    *past
+	modelSize
+	ranks []*modelRank
+	wire  [][][]*ballot // by receiver, then sender
+	past  *past
 }
+
+// modelSize counts what may still happen: calls of each rank; deaths, abandons and finals of
+// all ranks together.
+type modelSize struct{ calls, deaths, abandons, finals int }
 
 // past is what has happened.
 type past struct {
@@ -77,11 +83,13 @@ const (
 	stepEvent    = 's'
 	deliverEvent = 'd'
 	dieEvent     = '!'
+	finalEvent   = 'f'
+	tickEvent    = 't'
 	noticeEvent  = 'n'
 )
 
-func newModel(n, calls, deaths, abandons int) *model {
-	m := &model{calls: calls, deaths: deaths, abandons: abandons, wire: make([][][]*ballot, n)}
+func newModel(n int, size modelSize) *model {
+	m := &model{modelSize: size, wire: make([][][]*ballot, n)}
 	for i := range n {
 		m.wire[i] = make([][]*ballot, n)
 		m.ranks = append(m.ranks, &modelRank{
@@ -119,7 +127,7 @@ func (m *model) group() Group {
 
 // clone copies what changes. Ballots do not once they are sent.
 func (m *model) clone() *model {
-	c := &model{calls: m.calls, deaths: m.deaths, abandons: m.abandons, wire: make([][][]*ballot, len(m.wire)), past: m.past}
+	c := &model{modelSize: m.modelSize, wire: make([][][]*ballot, len(m.wire)), past: m.past}
 	for to := range m.wire {
 		c.wire[to] = make([][]*ballot, len(m.wire))
 		for from, queue := range m.wire[to] {
@@ -128,7 +136,7 @@ func (m *model) clone() *model {
 	}
 	for _, r := range m.ranks {
 		x := &modelRank{
-			council: &council{cases: make(map[caseID]*hearing), settled: maps.Clone(r.settled), waiting: r.waiting},
+			council: &council{cases: make(map[caseID]*hearing), settled: maps.Clone(r.settled), waiting: r.waiting, leaving: r.leaving},
 			called:  r.called, verdicts: maps.Clone(r.verdicts), knows: slices.Clone(r.knows), dead: r.dead,
 		}
 		parties := make(map[*party]*party)
@@ -150,7 +158,7 @@ func (m *model) clone() *model {
 
 // key is the same for states that are the same.
 func (m *model) key() string {
-	k := append(make([]byte, 0, 256), byte(m.abandons))
+	k := append(make([]byte, 0, 256), byte(m.abandons), byte(m.finals))
 	flag := func(bits ...bool) {
 		for _, b := range bits {
 			if b {
@@ -162,7 +170,7 @@ func (m *model) key() string {
 	}
 	put := func(b *ballot) {
 		if b != nil {
-			k = append(append(k, byte(b.kind), byte(b.seq), byte(b.next)), b.failed...)
+			k = append(append(k, byte(b.kind), byte(b.seq), byte(b.next), byte(b.final)), b.failed...)
 		}
 	}
 	for i, r := range m.ranks {
@@ -171,13 +179,14 @@ func (m *model) key() string {
 		if r.dead {
 			continue
 		}
+		flag(r.leaving)
 		flag(r.knows...)
 		for _, c := range r.open {
 			k = append(k, byte(c.told))
-			flag(c.due, c.abandoned)
+			flag(c.due, c.abandoned, c.ask, c.asked)
 			put(c.own)
 		}
-		for seq := range r.called + 1 {
+		for seq := range uint32(m.calls) + 1 { // other ranks may be ahead
 			if h := r.cases[caseID{1, seq}]; h != nil {
 				for w := range m.ranks {
 					k = append(k, 0xfe)
@@ -205,18 +214,25 @@ func (m *model) events() (may []event) {
 		if r.dead {
 			continue
 		}
-		waits := false
+		waits, asks := false, false
 		for c, call := range r.open {
 			if call.due {
 				may = append(may, event{stepEvent, i, c, 0})
 			}
 			waits = waits || !call.abandoned
+			asks = asks || call.told == i && !call.ask && !call.asked && r.cases[caseID{1, call.own.seq}] != nil // nil: there is a later verdict
 			if m.abandons > 0 && !call.abandoned {
 				may = append(may, event{abandonEvent, i, c, 0})
 			}
 		}
-		if int(r.called) < m.calls && !waits {
+		if int(r.called) < m.calls && !waits && !r.leaving {
 			may = append(may, event{callEvent, i, 0, 0})
+		}
+		if m.finals > 0 && !waits && !r.leaving {
+			may = append(may, event{finalEvent, i, 0, 0})
+		}
+		if asks && m.ticks() {
+			may = append(may, event{tickEvent, i, 0, 0})
 		}
 		for from, queue := range m.wire[i] {
 			for at := range queue {
@@ -261,6 +277,14 @@ func (m *model) do(e event) error {
 		m.deaths--
 		r.dead = true
 		clear(m.wire[e.rank])
+	case finalEvent:
+		m.finals--
+		r.leave()
+	case tickEvent:
+		r.remind()
+		if !slices.ContainsFunc(r.open, func(c *modelCall) bool { return c.ask && c.due }) {
+			return fmt.Errorf("the watch of rank %d asks for no votes", e.rank)
+		}
 	case noticeEvent:
 		r.knows[e.peer] = true
 		queue := &m.wire[e.rank][e.peer]
@@ -268,6 +292,12 @@ func (m *model) do(e event) error {
 		r.wake()
 	}
 	return nil
+}
+
+// ticks reports whether the watch may ask: a rank refuses, or in a small model may refuse
+// later.
+func (m *model) ticks() bool {
+	return m.finals > 0 && m.calls*len(m.ranks) < 4 || slices.ContainsFunc(m.ranks, func(r *modelRank) bool { return r.leaving })
 }
 
 // wake ends what is in Attend.
@@ -305,7 +335,13 @@ func (m *model) learn(rank int, v *ballot) error {
 		if v.failed.has(i) && !r.dead {
 			return fmt.Errorf("rank %d thinks that %d has failed", rank, i)
 		}
-		if w := r.verdicts[v.seq]; !r.dead && w != nil && (w.next != v.next || !bytes.Equal(w.failed, v.failed)) {
+		if v.final == 0 && !r.dead && r.called < v.seq {
+			return fmt.Errorf("rank %d has a verdict of call %d, which %d has not made", rank, v.seq, i)
+		}
+		if int(v.final) == i+1 && (r.called >= v.seq || !r.leaving) {
+			return fmt.Errorf("rank %d thinks that %d is in Finalize and has not voted", rank, i)
+		}
+		if w := r.verdicts[v.seq]; !r.dead && w != nil && (w.next != v.next || w.final != v.final || !bytes.Equal(w.failed, v.failed)) {
 			return fmt.Errorf("rank %d has %v without %08b, and %d had %v without %08b", rank, v.next, v.failed, i, w.next, w.failed)
 		}
 	}
@@ -315,7 +351,7 @@ func (m *model) learn(rank int, v *ballot) error {
 
 // rest looks at a state in which perhaps nothing happens any more but deaths.
 func (m *model) rest(events []event) error {
-	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent }) {
+	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent && e.kind != finalEvent }) {
 		return nil
 	}
 	for i, r := range m.ranks {
@@ -345,7 +381,7 @@ func (m *model) play(t *testing.T, script string) {
 // TestAVerdictBehindAVote: a verdict lies in the queue when its reader hears that
 // who sent it has failed, and votes for the next.
 func TestAVerdictBehindAVote(t *testing.T) {
-	m := newModel(3, 1, 1, 0)
+	m := newModel(3, modelSize{calls: 1, deaths: 1})
 	m.play(t, `
 		c 0
 		c 1
@@ -373,11 +409,15 @@ func TestAVerdictBehindAVote(t *testing.T) {
 
 // TestEveryOrder tries every order of all that can happen.
 func TestEveryOrder(t *testing.T) {
-	for _, x := range []struct{ ranks, calls, deaths, abandons int }{
-		{2, 3, 1, 2}, {3, 2, 2, 0}, {3, 2, 1, 1}, {4, 1, 2, 0},
+	for _, x := range []struct {
+		ranks int
+		modelSize
+	}{
+		{2, modelSize{3, 1, 2, 0}}, {3, modelSize{2, 2, 0, 0}}, {3, modelSize{2, 1, 1, 0}}, {4, modelSize{1, 2, 0, 0}},
+		{2, modelSize{3, 1, 1, 1}}, {3, modelSize{1, 1, 0, 2}}, {3, modelSize{1, 2, 0, 1}}, {4, modelSize{1, 0, 0, 1}}, {3, modelSize{1, 1, 1, 1}}, {3, modelSize{2, 1, 0, 1}},
 	} {
 		t.Run(fmt.Sprint(x), func(t *testing.T) {
-			first := newModel(x.ranks, x.calls, x.deaths, x.abandons)
+			first := newModel(x.ranks, x.modelSize)
 			seen := map[string]bool{}
 			for open := []*model{first}; len(open) > 0; {
 				m := open[len(open)-1]
@@ -393,7 +433,7 @@ func TestEveryOrder(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d states", len(seen))
+			t.Logf("%v %d states", x, len(seen))
 		})
 	}
 }
@@ -404,7 +444,7 @@ func TestByChance(t *testing.T) {
 	for seed := range uint64(5000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		n := 3 + rng.IntN(3)
-		m := newModel(n, 1+rng.IntN(2), rng.IntN(n), rng.IntN(3))
+		m := newModel(n, modelSize{1 + rng.IntN(2), rng.IntN(n), rng.IntN(3), rng.IntN(n)})
 		late := map[event]int{}
 		for events := m.events(); len(events) > 0; events = m.events() {
 			require.NoError(t, m.rest(events), m.past)
@@ -414,7 +454,7 @@ func TestByChance(t *testing.T) {
 				about := event{kind: e.kind, rank: e.rank, peer: e.peer}
 				if _, ok := late[about]; !ok {
 					late[about] = rng.IntN(4)
-					if e.kind == dieEvent || e.kind == abandonEvent {
+					if e.kind == dieEvent || e.kind == abandonEvent || e.kind == finalEvent {
 						late[about] += 2
 					}
 				}

@@ -1,11 +1,13 @@
 package comm_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/transport/inproc"
 )
 
 // TestDisagreementInACircle has ranks wait for each other, with no message
@@ -89,4 +91,60 @@ func TestCountsThatDiffer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestQuestionsOfHostilePeers: a rank ignores a question that is too long, whether it
+// comes by the eager or by the rendezvous protocol, and answers later ones.
+func TestQuestionsOfHostilePeers(t *testing.T) {
+	for name, limit := range map[string]int{"eager": 1 << 14, "rendezvous": 0} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 2, func(world *comm.Comm) error {
+				c, err := world.Dup()
+				if err != nil {
+					return err
+				}
+				if err := comm.Barrier(c); err != nil { // the first collective
+					return err
+				}
+				if c.Rank() == 1 {
+					for _, n := range []int{comm.AskedCalls + 1, 1 << 16} {
+						if err := comm.Contradict(c, 0, n); err != nil {
+							return err
+						}
+					}
+				}
+				if err := first(comm.Barrier(world), comm.Barrier(c)); err != nil {
+					return err
+				}
+				if c.Rank() == 1 {
+					if err := comm.Contradict(c, 0, comm.AskedCalls); err != nil {
+						return err
+					}
+				}
+				_, err = comm.Recv(c, []int{1}, 1-c.Rank(), 0)
+				return wantErr("Recv", err, comm.ErrRevoked, "rank 1 called Bcast")
+			}, commtest.WithProviders(inproc.NewFabric(inproc.WithEagerLimit(limit))))
+		})
+	}
+}
+
+// FuzzQuestion reads the questions in which ranks send each other their last collectives.
+// The text of every call that exists can be printed.
+func FuzzQuestion(f *testing.F) {
+	q := comm.Question()
+	f.Add(q)
+	f.Add(q[:8])
+	f.Add(append(bytes.Clone(q), bytes.Repeat([]byte{0xff}, 24)...))
+	f.Add(bytes.Repeat(q[8:], 9))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		again, calls, ok := comm.ReadQuestion(b)
+		if ok && !bytes.Equal(again, b) {
+			t.Fatalf("%x became %x", b, again)
+		}
+		for _, text := range calls {
+			if len(text) > 200 {
+				t.Fatalf("a call is %q", text)
+			}
+		}
+	})
 }

@@ -33,10 +33,22 @@
 // ErrMismatch, ErrCount or ErrRevoked: at once where their messages meet, within
 // seconds where all of them wait.
 //
+// # Buffers in flight
+//
+// A buffer belongs to the call, or to the request until Wait or Test has completed it. With
+// the tunable check (WEFT_CHECK=1) a program that breaks this rule gets ErrInUse: the
+// buffer of a send has changed, or two operations use the same memory. In a program that
+// is built with -race, the race detector reports accesses to the buffers of Isend and
+// Irecv before Wait.
+//
 // # Failures
 //
 // Where the launcher lets it (gorun -on-failure notify), a job goes on without
 // processes that have died: a call that needs one fails with ErrProcFailed and the
 // reason, Revoke makes the others leave their calls too, Shrink makes a
 // communicator of those that live, and Finalize waits for these alone.
+//
+// A rank that has called Finalize, or returned from Main, does not make the calls that
+// another rank waits for. So calls that need the rank fail with ErrFinalized; see
+// [Comm.Finalize]. Agree and Shrink then fail with the same error on all other ranks.
 package comm

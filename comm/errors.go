@@ -15,11 +15,12 @@ import (
 // Besides these, an error may be that of a context that ended
 // (context.Canceled, context.DeadlineExceeded).
 var (
-	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer; the part that fits is there
+	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer, which holds the part that fits
 	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs is dead
+	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or returned from Main; see Comm.Finalize
 	ErrRevoked      = engine.ErrRevoked         // the communicator was revoked; the text says why
 	ErrClosed       = engine.ErrClosed          // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = engine.ErrMismatch        // another rank calls another collective, or with other arguments
+	ErrMismatch     = engine.ErrMismatch        // another rank calls a different collective, passes different arguments, or sends elements of another type; the text names both sides
 	ErrNotSupported = transport.ErrNotSupported // the transport in use cannot do it
 
 	ErrRank   = errors.New("rank out of range")            // a source, destination or root that the communicator does not have
@@ -28,9 +29,12 @@ var (
 	ErrType   = errors.New("type cannot be sent")          // an element type that holds pointers, or a value that cannot be encoded
 	ErrOp     = errors.New("operation cannot be applied")  // a nil operation, one that the element type lacks, or one that panicked
 	ErrBuffer = errors.New("buffers overlap")              // send and receive slices that share memory without being the very same slice
+	ErrInUse  = errors.New("buffer is in use")             // a buffer that changed while a send used it, or that two operations use; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)
 	ErrArg    = errors.New("argument out of range")        // any other argument: a colour, a list of groups, a nil message
 	ErrGroup  = errors.New("group does not fit")           // a group with ranks that the communicator does not have, or of which the ranks disagree
 	ErrInit   = errors.New("job has already been started") // Init called twice
+
+	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator: their order would be a matter of chance; use a lock, or a communicator for each (Dup)")
 
 	ErrWin      = errors.New("window cannot be used")     // it is nil or was freed
 	ErrRMASync  = rma.ErrEpoch                            // an operation outside of an epoch, or epochs that do not go together
@@ -53,10 +57,10 @@ type Error struct {
 }
 
 // Error tells the error in one line.
-func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString("comm: ")
-	b.WriteString(e.Op)
+func (e *Error) Error() string { return "comm: " + e.call() + ": " + e.Err.Error() }
+
+// call returns the call with its communicator, peer and tag.
+func (e *Error) call() string {
 	var at []string
 	if e.Comm != "" {
 		at = append(at, e.Comm)
@@ -75,12 +79,10 @@ func (e *Error) Error() string {
 	default:
 		at = append(at, fmt.Sprintf("tag %d", e.Tag))
 	}
-	if len(at) > 0 {
-		b.WriteString(" (" + strings.Join(at, ", ") + ")")
+	if len(at) == 0 {
+		return e.Op
 	}
-	b.WriteString(": ")
-	b.WriteString(e.Err.Error())
-	return b.String()
+	return e.Op + " (" + strings.Join(at, ", ") + ")"
 }
 
 // Unwrap returns the reason.

@@ -49,7 +49,7 @@ func TestRevokeEndsEverything(t *testing.T) {
 					if err := comm.Barrier(world); err != nil {
 						return err
 					}
-					if err := wantErr(name, f(c), comm.ErrRevoked, "rank 0 called Revoke"); err != nil {
+					if err := wantErr(name, f(c), comm.ErrRevoked, "rank 0 of the world called Revoke"); err != nil {
 						return err
 					}
 				}

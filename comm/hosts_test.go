@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package comm_test
 
 import (
@@ -22,7 +24,10 @@ import (
 )
 
 // hostsVar says to the program "hosts" on which host each rank is, as "0011".
-const hostsVar = "WEFT_COMM_TEST_HOSTS"
+const hostsVar = "COMM_TEST_HOSTS"
+
+// hiddenVar says that this process has no /proc.
+const hiddenVar = "WEFT_COMM_TEST_HIDDEN"
 
 func init() { programs["hosts"] = onHosts }
 
@@ -46,6 +51,9 @@ func onHosts(c *comm.Comm) error {
 		}
 	}
 	n, err := internetSockets()
+	if os.Getenv(hiddenVar) != "" {
+		n, err = strings.Count(hosts, "1"), nil // there is no list of them
+	}
 	if err != nil {
 		return err
 	}
@@ -175,5 +183,52 @@ func TestHosts(t *testing.T) {
 			require.NoError(t, cmd.Run(), "%s", &out)
 			require.Contains(t, out.String(), says)
 		})
+	}
+}
+
+// TestHostRefusesSharedMemory starts ranks by hydra. Some ranks cannot make memory files, or
+// have no /proc: these use tcp, and the others share memory.
+func TestHostRefusesSharedMemory(t *testing.T) {
+	mpiexec, err := exec.LookPath("mpiexec.hydra")
+	if err != nil {
+		t.Fatal("no mpiexec.hydra: install mpich, as make test does")
+	}
+	self, err := filepath.Abs(os.Args[0])
+	require.NoError(t, err)
+	refuse := filepath.Join(t.TempDir(), "refuse")
+	out, err := exec.Command("go", "build", "-o", refuse, "../internal/testbed/refuse").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	wraps := map[string][]string{
+		"memory files": {refuse},
+		"no /proc":     {"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /proc && ` + hiddenVar + `=1 exec "$0" "$@"`},
+	}
+	for name, wrap := range wraps {
+		for hosts, says := range map[string]string{
+			"0123": "joined by tcp (", // all are refused
+			"0100": " to 2, tcp (",    // rank 1 alone is
+			"1000": "joined by tcp (",
+		} {
+			t.Run(name+" "+hosts, func(t *testing.T) {
+				if wrap[0] == "unshare" && exec.Command("unshare", "--mount", "true").Run() != nil {
+					t.Skip("namespaces are not for this user")
+				}
+				var args []string
+				for _, h := range hosts {
+					args = append(args, "-n", "1")
+					if hosts == "0123" || h == '1' {
+						args = append(args, wrap...)
+					}
+					args = append(args, self, ":")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, mpiexec, args[:len(args)-1]...)
+				cmd.Env = append(os.Environ(), programVar+"=hosts", hostsVar+"="+hosts, "WEFT_VERBOSE=1")
+				var out bytes.Buffer
+				cmd.Stdout, cmd.Stderr = &out, &out
+				require.NoError(t, cmd.Run(), "%s", &out)
+				require.Contains(t, out.String(), says)
+			})
+		}
 	}
 }

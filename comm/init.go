@@ -38,12 +38,18 @@ type job struct {
 	final  *state // the world for Finalize alone: nobody else revokes it
 	first  *state // the world, whose buffered sends Finalize waits for
 	watch  watch
+	asked  *inspector
 
 	council council
 
+	refusals refusals
+
+	checks   bool        // the tunable check
+	check    *checker    // nil: nothing is checked
 	outlives bool        // ranks that fail; the launcher tells which
 	shares   bool        // a transport is of shared memory; the same on all ranks
 	remains  rma.Remains // of windows
+	arenas   arenaPool
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -89,6 +95,9 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 		}
 		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: fmt.Errorf("rank %d: %w", s.World.Rank, err)}
 	}
+	if own {
+		ownJob.Store(c.s.job)
+	}
 	return c, nil
 }
 
@@ -126,26 +135,27 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	w := s.World
-	news := w.News
-	w.News = nil
+	news, asked := w.News, startInspector(w.Inspect)
+	w.News, w.Inspect = nil, nil
 	defer func() {
 		if news != nil { // the engine has not taken it
 			_ = news.Close()
+		}
+		if asked != nil { // no job owns it
+			asked.stop()
 		}
 	}()
 	rails, ways, err := wireUp(ctx, w, s.Providers)
 	if err != nil {
 		return nil, err
 	}
-	local, localRank := 0, 0
-	for i, n := range w.Nodes {
+	local := 0
+	for _, n := range w.Nodes {
 		if n == w.Nodes[w.Rank] {
-			if local++; i < w.Rank {
-				localRank++
-			}
+			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: ways.shares, outlives: news != nil}
+	j := &job{world: w, exit: s.Exit, shares: ways.shares, outlives: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		closeRails(rails)
 		return nil, err
@@ -155,7 +165,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
-		LocalRanks: local, LocalRank: localRank, Cores: w.Cores, Notice: noticer(w.Rank),
+		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: typeName,
 		Launcher: news,
 	})
 	if err != nil {
@@ -164,6 +174,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	}
 	news = nil
 	j.eng.OnClose(j.leaveArenas)
+	j.eng.OnClose(j.check.close)
 	if s.Engine != nil {
 		s.Engine(j.eng)
 	}
@@ -174,7 +185,11 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	j.openCouncil(all)
 	j.first = j.newState(worldID, all, w.Rank)
 	j.final = j.newState(finalID, all, w.Rank)
+	j.final.p2p.KeepInFinalize()
+	j.final.coll.KeepInFinalize()
 	j.startWatch(local)
+	j.asked, asked = asked, nil
+	j.asked.job.Store(j)
 	if w.Rank == 0 && verbose() {
 		sayTransports(w, rails, ways.route)
 	}
@@ -196,16 +211,44 @@ func verbose() bool {
 	return v
 }
 
-// Finalize ends weft in this process (MPI_Finalize). It blocks until every
-// process of the job has called it, delivers what was sent, and closes all
-// communicators; c may be any of them. An error does not keep it from closing, and
-// once a process has died it does not wait for the others: ErrProcFailed. Only
-// where the launcher lets a job outlive processes that fail (gorun -on-failure
-// notify) it waits for those that live, and a failure is no error. A second
-// Finalize is ErrClosed.
-// ErrMismatch tells of the world what it does of others at Free.
+// Finalize ends weft in this process (MPI_Finalize). It blocks until every process of the
+// job has called it, delivers what was sent, and closes all communicators; c may be any
+// of them. Finalize first waits for the nonblocking collectives that this rank has
+// started. After that the rank sends and receives no messages of the program. Messages
+// that it sent earlier can still be received.
 //
-// It must not run beside other calls.
+// On other ranks, calls that wait for a call of this rank fail with [ErrFinalized]:
+//   - receives and blocking probes that name this rank, and sends that this rank would have
+//     to receive. A receive from AnySource continues to wait, because the caller can still
+//     send to itself;
+//   - collectives that need this rank, on communicators and windows, for example Dup, Split,
+//     NewWin, Fence, [Comm.Free] and [Win.Free];
+//   - Start and Wait of a window with this rank;
+//   - Agree and Shrink of a communicator of this rank. They fail within about a second for
+//     each rank in Finalize, or later if a host has more than 64 ranks.
+//
+// This rank still serves the operations of other ranks with its part of a window until all
+// ranks have called Finalize. So Lock, LockAll, Put, Get, accumulates and Flush succeed.
+// But Finalize does not release a lock that this rank holds: on another rank, Lock of the
+// same part blocks until the context of that rank's window ends. Call Unlock before Finalize.
+//
+// Finalize closes everything even if it returns an error. If a process has failed,
+// Finalize does not wait for the others and returns [ErrProcFailed]; but if the job
+// outlives processes that fail (gorun -on-failure notify), Finalize waits for the
+// processes that live, and a failure is not an error. A second Finalize returns
+// [ErrClosed]. ErrMismatch has the same meaning as in [Comm.Free], for the world.
+//
+// If a request has failed and the program has neither waited for it nor tested it to its
+// end, Finalize returns the request's error. This holds for wrong arguments, a message that
+// is too long and types that differ; the failure of a process, Revoke and the end of a
+// context do not count. If requests are not complete, or if messages have arrived that the
+// program has not received, Finalize writes one line to stderr with their numbers, unless
+// Finalize returns an error or a process has failed. If the tunable check is on
+// (WEFT_CHECK=1), the error and the line name the calls and the lines of the program that
+// started them. For these reports Finalize waits up to a second for the transfers of
+// requests that the program has not waited for.
+//
+// Finalize must not run at the same time as other calls.
 func (c *Comm) Finalize() error {
 	if _, err := c.live(); err != nil {
 		if c == nil || c.s == nil || c.s.job.closed.Load() {
@@ -216,8 +259,10 @@ func (c *Comm) Finalize() error {
 	world := &Comm{s: j.final, ctx: c.ctx}
 	j.ending.Store(true)
 	j.endOthers()
+	j.council.leave()
 	errs := []error{
-		c.fail("Finalize", noRank, noRank, j.first.flushBsends(c.ctx)),
+		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
+		c.fail("Finalize", noRank, noRank, j.first.p2p.FlushBuffered(c.ctx)),
 		run(barrier(world, "Finalize", kindFinalize)),
 	}
 	met := true
@@ -227,6 +272,15 @@ func (c *Comm) Finalize() error {
 	if met && errors.Join(errs...) == nil && j.first.coll.Err() == nil {
 		errs = append(errs, c.fail("Finalize", noRank, noRank, errors.Join(j.first.leftover(), j.first.differs())))
 	}
+	good := met && errors.Join(errs...) == nil && len(j.eng.Failed()) == 0
+	if good {
+		j.settle()
+	}
+	neglected := j.neglected() // after settle, in which requests may fail
+	if good && neglected == nil {
+		j.tellLeft()
+	}
+	errs = append(errs, c.fail("Finalize", noRank, noRank, neglected))
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
@@ -234,42 +288,57 @@ func (c *Comm) Finalize() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
 	defer cancel()
 	errs = append(errs, c.fail("Finalize", noRank, noRank, j.eng.Close(ctx)),
-		c.fail("Finalize", noRank, noRank, j.world.KVS.Finalize()))
+		c.fail("Finalize", noRank, noRank, j.world.Finalize(j.eng.Account())))
+	j.asked.stop()
 	started.Lock()
 	if j.world == started.world {
+		ownJob.Store(nil)
 		started.busy = false
 	}
 	started.Unlock()
 	return errors.Join(errs...)
 }
 
+// leave waits for the nonblocking collectives that this rank has started, for at most
+// finalizeTimeout: a collective of another rank may wait for this one. Then leave tells
+// the other ranks that this rank is in Finalize.
+func (j *job) leave(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, finalizeTimeout)
+	defer cancel()
+	if err := j.final.p2p.Leave(limited); ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
 // parting replaces the errors that are of ranks which have failed by what becomes
 // of a meeting of those that live; all: there is none. Some may have met all before
 // one failed: they have left or will, and are waited for until then.
 func (c *Comm) parting(errs []error) (all bool, rest []error) {
-	ofFailure := func(err error) bool {
-		return errors.Is(err, ErrProcFailed) || errors.Is(err, ErrRevoked) && !errors.Is(err, ErrMismatch)
-	}
-	if !slices.ContainsFunc(errs, ofFailure) {
+	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
 	}
 	_, err := c.s.job.council.agree(c.ctx, c.s, finalizeCall, 0)
-	return false, append(slices.DeleteFunc(errs, ofFailure), c.fail("Finalize", noRank, noRank, err))
+	return false, append(slices.DeleteFunc(errs, isFailure), c.fail("Finalize", noRank, noRank, err))
 }
 
 // Abort ends the whole job at once, with an exit code of 1 to 255 (others are
 // taken as 1), and does not return (MPI_Abort). It runs no deferred calls. A
 // nil communicator ends this process.
-func (c *Comm) Abort(code int) { c.abort(code, "") }
+func (c *Comm) Abort(code int) { c.abort(code, "", false) }
 
-// abort ends the job for a reason that the launcher tells, if there is one.
-func (c *Comm) abort(code int, reason string) {
+// abort ends the job. If consequence is set, the reason follows from the failure of another
+// rank, and the launcher writes the reason if it knows no other failure. If the launcher does
+// not get such a reason, abort writes the reason to stderr.
+func (c *Comm) abort(code int, reason string, consequence bool) {
 	if code < 1 || code > 255 {
 		code = 1
 	}
 	if c != nil && c.s != nil {
 		j := c.s.job
-		_ = j.world.KVS.Abort(code, reason) // whether or not the launcher hears it, this process ends
+		if err := j.world.KVS.Abort(bootstrap.Abort{Code: code, Reason: reason, Consequence: consequence}); err != nil && consequence {
+			c.write(reason)
+		}
 		if j.exit != nil {
 			j.exit(code, reason)
 			return

@@ -47,6 +47,13 @@ func overlap(a, b []byte) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false
 	}
-	pa, pb := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return pa < pb+uintptr(len(b)) && pb < pa+uintptr(len(a))
+	aFrom, aTo := bounds(a)
+	bFrom, bTo := bounds(b)
+	return aFrom < bTo && bFrom < aTo
+}
+
+// bounds returns the addresses of the first byte of b and of the byte after the last.
+func bounds(b []byte) (from, to uintptr) {
+	from = uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return from, from + uintptr(len(b))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -31,7 +32,8 @@ type link struct {
 
 	plan
 	signature
-	task func() error // perform and end, for the nonblocking forms
+	entered bool         // this call has set state.entered and clears it
+	task    func() error // perform and end, for the nonblocking forms
 
 	// Of the turn to use the arena; see turn.go.
 	hasTurn bool
@@ -44,8 +46,9 @@ type link struct {
 	arena   *arena        // that the call uses; nil: it is made of messages
 
 	reqs    []transfer // by ticket
-	scratch [][]byte   // each as large as was ever asked for in its turn
-	used    int        // of scratch
+	scratch [][]byte   // by order of request in a call; each as large as the largest request so far, up to scratchKept
+	used    int        // slices of scratch in use
+	large   []*[]byte  // slices of largeScratch that the current call uses
 	tainted bool       // a transfer may still use the buffers
 
 	waits   atomic.Uint64 // number of the collective << 32 | the rank it waited for last + 1; 0: none
@@ -68,8 +71,10 @@ const (
 	groupTag = 1 << 30
 )
 
-// begin starts a collective: it takes its number. What was taken must be
-// given back by end, also where the arguments turn out to be wrong.
+// begin starts a collective: it takes a link and the collective's number. The caller must
+// call end, also if the arguments turn out to be wrong. If another goroutine is in a
+// blocking collective of the communicator, or is starting a collective, the order of the
+// two is undefined, and begin revokes the communicator.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) begin(name string) (*link, error) {
@@ -77,7 +82,14 @@ func (c *Comm) begin(name string) (*link, error) {
 	if err != nil {
 		return nil, c.fail(name, noRank, noRank, err)
 	}
-	return s.take(c, name, int(s.seq.Add(1)&seqMask)), nil
+	if s.entered.Swap(true) {
+		err = c.fail(name, noRank, noRank, ErrConcurrent)
+		s.revoke(err)
+		return nil, err
+	}
+	l := s.take(c, name, int(s.seq.Add(1)&seqMask))
+	l.entered = true
+	return l, nil
 }
 
 func (s *state) take(c *Comm, name string, tag int) *link {
@@ -103,7 +115,10 @@ func (s *state) spareLocked() *link {
 		return l
 	}
 	l := &link{s: s}
-	l.task = func() error { return l.run() }
+	l.task = func() error {
+		l.acquire()
+		return l.run()
+	}
 	s.all = append(s.all, l)
 	return l
 }
@@ -125,6 +140,10 @@ func (l *link) end(err error) error {
 // broken revokes the communicator for err, gets the buffers back and returns
 // what the call returns.
 func (l *link) broken(err error) error {
+	var differs *engine.MismatchError
+	if errors.As(err, &differs) {
+		err = l.disagreement(differs.Rank)
+	}
 	named := l.c.fail(l.name, noRank, noRank, err)
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
@@ -144,6 +163,7 @@ func (l *link) release() {
 	if l.queues { // the call ended before it could wait
 		s.leaveQueue(l)
 	}
+	l.leave()
 	if l.tainted { // a transfer that was cut short may still use the buffers
 		if l.hasTurn {
 			l.dropTurn()
@@ -154,6 +174,11 @@ func (l *link) release() {
 		return
 	}
 	l.used = 0
+	for _, b := range l.large {
+		giveLarge(b)
+	}
+	clear(l.large)
+	l.large = l.large[:0]
 	l.c, l.ctx = nil, nil
 	l.plan = plan{}
 	l.reqs = l.reqs[:0]
@@ -172,6 +197,14 @@ func (l *link) release() {
 	s.linkMu.Lock()
 	s.links = append(s.links, l)
 	s.linkMu.Unlock()
+}
+
+// leave permits other goroutines to begin collectives.
+func (l *link) leave() {
+	if l.entered {
+		l.entered = false
+		l.s.entered.Store(false)
+	}
 }
 
 // rest says that the link waits for nobody. The one that lies with the turn need
@@ -203,7 +236,7 @@ func (l *link) Send(buf []byte, dest int) error {
 func (l *link) Recv(buf []byte, source int) error {
 	l.awaits(source)
 	st, err := l.s.coll.Recv(l.ctx, buf, l.to(source))
-	return exact(st, len(buf), err)
+	return l.exact(source, st, len(buf), err)
 }
 
 // Sendrecv is coll.Link's.
@@ -220,7 +253,7 @@ func (l *link) Sendrecv(send []byte, dest int, recv []byte, source int) error {
 	if err != nil && isContext(err) {
 		l.reqs = append(l.reqs, transfer{r, len(recv), source})
 	}
-	return exact(st, len(recv), err)
+	return l.exact(source, st, len(recv), err)
 }
 
 // Isend is coll.Link's.
@@ -244,7 +277,7 @@ func (l *link) Wait(t coll.Ticket) error {
 	l.awaits(x.peer)
 	st, err := x.r.Wait(l.ctx)
 	if x.want >= 0 {
-		err = exact(st, x.want, err)
+		err = l.exact(x.peer, st, x.want, err)
 	}
 	if err == nil {
 		*x = transfer{want: -1}
@@ -269,6 +302,11 @@ func (l *link) WaitAll() error {
 
 // Scratch is coll.Link's.
 func (l *link) Scratch(n int) []byte {
+	if n > scratchKept {
+		b := takeLarge(n)
+		l.large = append(l.large, b)
+		return (*b)[:n:n]
+	}
 	if l.used == len(l.scratch) {
 		l.scratch = append(l.scratch, nil)
 	}
@@ -281,16 +319,23 @@ func (l *link) Scratch(n int) []byte {
 	return b[:n:n]
 }
 
-// exact makes an error of a message of another length than the algorithm
-// expects: the ranks' counts disagree. A longer one is ErrTruncate already.
-func exact(st engine.Status, want int, err error) error {
-	switch {
-	case errors.Is(err, engine.ErrTruncate):
-		return countError(st.Bytes, want)
-	case err == nil && st.Bytes != want:
-		return countError(st.Bytes, want)
+// exact returns an error if a message from source has another length than the algorithm
+// expects: the ranks' counts differ. For a longer message err is ErrTruncate already.
+func (l *link) exact(source int, st engine.Status, want int, err error) error {
+	if errors.Is(err, engine.ErrTruncate) || err == nil && st.Bytes != want {
+		return l.wrongSent(source, st.Bytes, want)
 	}
 	return err
+}
+
+// wrongSent returns the error of a message from source that has another number of bytes
+// than this rank expects.
+func (l *link) wrongSent(source, have, want int) error {
+	unit, size := "elements", max(l.elem, 1)
+	if size == 1 || have%size != 0 || want%size != 0 {
+		unit, size = "bytes", 1
+	}
+	return fmt.Errorf("%w: rank %d sent %d %s, rank %d expects %d", ErrCount, source, have/size, unit, l.s.rank, want/size)
 }
 
 func putUint64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }

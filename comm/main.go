@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+
+	"github.com/weft-hpc/weft/internal/engine"
 )
 
 // Main is a whole program: it inits, calls run with the world, and finalizes.
@@ -16,11 +18,13 @@ import (
 //		})
 //	}
 //
-// Where run returns an error or panics, the error, or the panic with its
-// stack, is written to stderr with the process's rank, and the whole job is
-// aborted with exit code 1, or 2 for a panic. Main returns only where all went
-// well. run may Finalize by itself. A panic in another goroutine ends the process as Go does, and the
-// launcher the job.
+// If run returns an error or panics, Main writes the error, or the panic with its stack,
+// to stderr with the process's rank, and aborts the whole job with exit code 1, or 2 for
+// a panic. Main does the same if run has started a request that failed, and has not
+// waited for it; see [Comm.Finalize]. Under gorun, Main does not write an ErrProcFailed or
+// ErrRevoked: gorun writes the failure that was first. Main returns only if run and
+// Finalize succeed. run may call Finalize itself. A panic in another goroutine ends the
+// process as in any Go program, and the launcher ends the job.
 func Main(run func(c *Comm) error) {
 	c, err := Init(context.Background())
 	if err != nil {
@@ -51,13 +55,51 @@ func guard(c *Comm, run func(c *Comm) error) {
 	}()
 	err := run(c)
 	returned = true
-	if err != nil {
+	if j := c.s.job; !j.closed.Load() {
+		if left := j.neglected(); err == nil {
+			err = left
+		} else if left != nil {
+			err = fmt.Errorf("%w; %w", err, left)
+		}
+	}
+	switch {
+	case err == nil:
+	case c.s.job.world.Launcher == "gorun" && isConsequence(err):
+		c.abort(1, err.Error(), true)
+	default:
 		c.die(1, err.Error(), "")
 	}
 }
 
+// isConsequence reports whether all of err follows from the failure of another rank. Then
+// gorun gets the reason with the abort, and writes it only if it knows no earlier failure.
+// An error that wraps several errors is a consequence if each of them is. A kind of failure
+// with its reason ([engine.ReasonError], [engine.RevokedError]) counts as one error.
+func isConsequence(err error) bool {
+	switch err := err.(type) { //nolint:errorlint // it looks at each error of the tree itself
+	case *engine.ReasonError, *engine.RevokedError:
+		return isFailure(err)
+	case interface{ Unwrap() []error }:
+		some := false
+		for _, e := range err.Unwrap() {
+			if e != nil && !isConsequence(e) {
+				return false
+			}
+			some = some || e != nil
+		}
+		return some
+	case interface{ Unwrap() error }:
+		return isConsequence(err.Unwrap())
+	}
+	return err == ErrProcFailed || err == ErrRevoked //nolint:errorlint // the same
+}
+
 // die tells why on stderr and aborts the job.
 func (c *Comm) die(code int, reason, more string) {
-	fmt.Fprintf(os.Stderr, "rank %d: %s\n%s", c.worldRank(), reason, more)
-	c.abort(code, reason)
+	c.write(reason)
+	fmt.Fprint(os.Stderr, more)
+	c.abort(code, reason, false)
 }
+
+// write writes the reason of a failure to stderr.
+func (c *Comm) write(reason string) { fmt.Fprintf(os.Stderr, "rank %d: %s\n", c.worldRank(), reason) }

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/kernel"
@@ -92,15 +93,37 @@ func MaxLoc[T Real]() Op[Loc[T]] {
 	return Op[Loc[T]]{name: "MaxLoc", kind: kernel.MaxLoc, commutes: true}
 }
 
-// OpFunc makes an operation of a function of the program: inout[i] = in[i] ∘
-// inout[i] for every i, where in is the operand of the lower ranks
-// (MPI_Op_create). The slices have the same length, which may be any part of
-// the whole, and f must not keep them. The operation must be associative;
-// commutes says that its operands may be swapped as well, which permits faster
-// algorithms. f may run on any goroutine, and where collectives overlap on
-// several. A panic in it is an error of the collective, ErrOp.
+// OpByName returns the built-in operation with a name that is known at run time: Sum,
+// Prod, Min, Max, Band, Bor, Bxor, Land, Lor or Lxor, in any case of letters. If no
+// operation has this name, or T does not support it, OpByName returns [ErrOp]. Complex
+// numbers support only Sum and Prod; floating-point numbers support no bitwise and no
+// logical operations.
+func OpByName[T Number](name string) (OpFor[T], error) {
+	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
+		if !strings.EqualFold(name, opNames[kind]) {
+			continue
+		}
+		op := Op[T]{name: opNames[kind], kind: kind, commutes: true}
+		if _, ok := kernel.For(kind, infoOf[T]().elem); !ok {
+			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %T", ErrOp, op.name, *new(T))}
+		}
+		return func() Op[T] { return op }, nil
+	}
+	return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
+		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
+}
+
+// OpFunc returns an operation that calls f (MPI_Op_create): inout[i] = in[i] ∘ inout[i]
+// for every i, where in is the operand of the lower ranks. The two slices have the same
+// length, which may be shorter than the message, and f must not keep them. The operation
+// must be associative. commutes says that it is also commutative, which permits faster
+// algorithms.
 //
-// Make the operation once and use it often: making it allocates.
+// f may run on any goroutine. If collectives overlap, f may run on several at the same
+// time. If f panics, the collective returns [ErrOp]. If f calls runtime.Goexit, the
+// goroutine that f runs on ends; the other ranks and the request get ErrOp.
+//
+// Cost: OpFunc allocates. Make an operation once and reuse it.
 func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	if f == nil {
 		return func() Op[T] { return Op[T]{} }
@@ -112,9 +135,12 @@ func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	return func() Op[T] { return op }
 }
 
+// opNames holds the names of the built-in operations, by kernel.Op.
+var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
+
 // opOfProgram is the number that stands for any operation made by OpFunc;
 // those that are built in are counted from 1.
-const opOfProgram = 1000
+const opOfProgram = 255
 
 // operation turns op into what the algorithms use, and a number that ranks can
 // compare it by.

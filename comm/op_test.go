@@ -118,3 +118,31 @@ func TestNoElements(t *testing.T) {
 			comm.Allgatherv(c, x[:1], x, slices.Repeat([]int{1}, n), nil))
 	})
 }
+
+// TestOpByName: the operations of each type that a program can name are those that it can
+// write.
+func TestOpByName(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		for i, name := range []string{"Sum", "prod", "MIN", "Max", "band", "bor", "bxor", "land", "lor", "lxor"} {
+			op, err := comm.OpByName[int](name)
+			if err != nil {
+				return err
+			}
+			got, err := reduced(c, op, c.Rank()+1)
+			if err := first(err, same(name, got, []int{6, 6, 1, 3, 0, 3, 0, 1, 1, 1}[i:i+1])); err != nil {
+				return err
+			}
+		}
+		_, unknown := comm.OpByName[int]("mean")
+		_, bitwise := comm.OpByName[float32]("bor")
+		_, ordered := comm.OpByName[wave]("max")
+		sum, err := comm.OpByName[wave]("sum")
+		if err != nil {
+			return err
+		}
+		got, err := reduced(c, sum, wave(1i))
+		return first(err, same("sum", got, []wave{3i}),
+			wantErr("mean", unknown, comm.ErrOp, `"mean" is none of Sum, Prod, Min`),
+			wantErr("bor", bitwise, comm.ErrOp, "Bor over float32"), wantErr("max", ordered, comm.ErrOp, "Max over"))
+	})
+}

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -33,7 +33,7 @@ func TestSendRecvRing(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if want := (comm.Status{Source: left, Tag: tag, Count: n}); st != want {
+			if want := (comm.Status{Source: left, Tag: tag, Bytes: 8 * n, Count: n}); st != want {
 				return fmt.Errorf("status %+v, want %+v", st, want)
 			}
 			if err := same("ring", buf, append(count(n, left), -7)); err != nil {
@@ -335,6 +335,9 @@ func TestRecvAllocAndValues(t *testing.T) {
 			if err != nil || st.Count != n || st.Source != prev {
 				return fmt.Errorf("%+v: %w", st, err)
 			}
+			if got == nil {
+				return fmt.Errorf("a message of %d elements came as nil, as if there were none", n)
+			}
 			if err := same("RecvAlloc", got, count(n, n)); err != nil {
 				return err
 			}
@@ -398,27 +401,24 @@ func TestConcurrentTags(t *testing.T) {
 	for _, n := range []int{2, 3} {
 		ranks(t, n, func(c *comm.Comm) error {
 			const workers, rounds = 8, 50
-			errs := make([]error, workers)
-			var wg sync.WaitGroup
+			var g errgroup.Group
 			for w := range workers {
-				wg.Go(func() {
+				g.Go(func() error {
 					next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 					for i := range rounds {
 						size := sizes[(w+i)%4]
 						got := make([]int, size)
 						if _, err := comm.Sendrecv(c, count(size, w*i), next, w, got, prev, w); err != nil {
-							errs[w] = err
-							return
+							return err
 						}
 						if err := same("worker", got, count(size, w*i)); err != nil {
-							errs[w] = err
-							return
+							return err
 						}
 					}
+					return nil
 				})
 			}
-			wg.Wait()
-			return first(errs...)
+			return g.Wait()
 		})
 	}
 }

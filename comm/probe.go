@@ -6,17 +6,16 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/sys"
 )
 
-// Probe blocks until a message from source (or AnySource) with the given tag
-// (or AnyTag) is there, and describes it without receiving it; Status.Count is
-// its length in bytes (MPI_Probe, MPI 4.1 §3.8). Another goroutine may receive
-// it first: where that can be, use Mprobe. From ProcNull it returns at once,
-// as Recv does. Errors: ErrRank, ErrTag, ErrProcFailed, ErrRevoked, ErrClosed,
-// the context's.
+// Probe blocks until a message from source (or AnySource) with the given tag (or AnyTag)
+// has arrived, and describes it without receiving it (MPI_Probe, MPI 4.1 §3.8).
+// Status.Bytes is the message's length; [CountOf] returns its number of elements. If
+// source is ProcNull, Probe returns at once, as Recv does. If another goroutine may
+// receive the message first, use [Comm.Mprobe]. Errors: ErrRank, ErrTag, ErrProcFailed,
+// ErrFinalized, ErrRevoked, ErrClosed, or the context's.
 func (c *Comm) Probe(source, tag int) (Status, error) {
 	s, err := c.checkRecv(source, tag)
 	if err != nil {
@@ -26,8 +25,10 @@ func (c *Comm) Probe(source, tag int) (Status, error) {
 		return nobody, nil
 	}
 	est, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
-	st, err := status(est, 1, err)
-	return st, c.fail("Probe", source, tag, err)
+	if err != nil {
+		return Status{}, c.fail("Probe", source, tag, err)
+	}
+	return found(est), nil
 }
 
 // Iprobe is Probe that does not block; ok says whether there is such a message
@@ -44,8 +45,7 @@ func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 	if err != nil || !ok {
 		return Status{}, false, c.fail("Iprobe", source, tag, err)
 	}
-	st, err = status(est, 1, nil)
-	return st, true, err
+	return found(est), true, nil
 }
 
 // Message is a message that a matched probe took: no other receive or probe
@@ -54,27 +54,34 @@ func (c *Comm) Iprobe(source, tag int) (st Status, ok bool, err error) {
 type Message struct {
 	m    engine.Message
 	c    *Comm
-	st   Status // with Count in bytes
-	null bool   // from ProcNull
+	st   Status
+	null bool // from ProcNull
 	used atomic.Bool
 }
 
 // Mprobe is Probe that also takes the message (MPI_Mprobe). Errors: those of
 // Probe.
 func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
+	m, err := c.mprobe("Mprobe", source, tag)
+	if err != nil {
+		return nil, Status{}, err
+	}
+	return &m, m.st, nil
+}
+
+func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
 	s, err := c.checkRecv(source, tag)
 	if err != nil {
-		return nil, Status{}, c.fail("Mprobe", source, tag, err)
+		return Message{}, c.fail(op, source, tag, err)
 	}
 	if source == ProcNull {
-		return &Message{c: c, st: nobody, null: true}, nobody, nil
+		return Message{c: c, st: nobody, null: true}, nil
 	}
-	m, est, err := s.p2p.Mprobe(c.ctx, engine.Env{Peer: source, Tag: tag})
+	m, st, err := s.p2p.Mprobe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
-		return nil, Status{}, c.fail("Mprobe", source, tag, err)
+		return Message{}, c.fail(op, source, tag, err)
 	}
-	st, _ := status(est, 1, nil)
-	return &Message{m: m, c: c, st: st}, st, nil
+	return Message{m: m, c: c, st: found(st)}, nil
 }
 
 // Improbe is Mprobe that does not block; the message is nil where there is
@@ -91,7 +98,7 @@ func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	if err != nil || !ok {
 		return nil, Status{}, c.fail("Improbe", source, tag, err)
 	}
-	st, _ := status(est, 1, nil)
+	st := found(est)
 	return &Message{m: m, c: c, st: st}, st, nil
 }
 
@@ -109,31 +116,56 @@ func (m *Message) claim(op string) error {
 	return nil
 }
 
-// Mrecv receives a message taken by Mprobe or Improbe into buf, and blocks
-// until it is there (MPI_Mrecv). buf needs m's Status.Count bytes. Errors:
-// those of Recv, and ErrArg for a nil message or one that was received. After
-// ErrType the message can still be received.
+// Mrecv receives a message from Mprobe or Improbe into buf, and blocks until the message
+// is in buf (MPI_Mrecv). buf needs room for m's Status.Bytes bytes. Errors: those of
+// Recv; ErrArg if m is nil or was received. After ErrType, m can still be received. If
+// the context ends first, m counts as received, and Recv or another Mprobe can get the
+// message.
 func Mrecv[T any](m *Message, buf []T) (Status, error) {
-	st, err := imrecv(m, "Mrecv", buf).Wait()
-	return st, renamed(err, "Mrecv")
+	b, sig, err := view(buf)
+	if err != nil {
+		return Status{}, (*Comm)(nil).fail("Mrecv", noRank, noRank, err)
+	}
+	if err := m.claim("Mrecv"); err != nil {
+		return Status{}, err
+	}
+	if m.null {
+		return nobody, nil
+	}
+	p, err := m.c.s.check.call(opMrecv, nil, b)
+	if err != nil {
+		m.used.Store(false)
+		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
+	}
+	est, err := m.m.Irecv(b, sig).Finish(m.c.ctx)
+	st, err := status(est, sizeOf[T](), p.ended(m.c.s, err))
+	if err != nil {
+		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
+	}
+	return st, nil
 }
 
 // Imrecv is Mrecv that returns at once; buf belongs to the request until it is
 // complete (MPI_Imrecv).
-func Imrecv[T any](m *Message, buf []T) Request { return imrecv(m, "Imrecv", buf) }
-
-func imrecv[T any](m *Message, op string, buf []T) Request {
-	b, err := view(buf)
+func Imrecv[T any](m *Message, buf []T) Request {
+	b, sig, err := view(buf)
 	if err != nil {
-		return refused((*Comm)(nil).fail(op, noRank, noRank, err))
+		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
 	}
-	if err := m.claim(op); err != nil {
-		return refused(err)
+	if err := m.claim("Imrecv"); err != nil {
+		return (*Comm)(nil).refused("Imrecv", noRank, noRank, err)
 	}
 	if m.null {
 		return Request{c: fromNobody}
 	}
-	return m.c.begun(m.m.Irecv(b), opImrecv, m.st.Source, m.st.Tag, sizeOf[T]())
+	p, err := m.c.s.check.start(opImrecv, nil, b)
+	if err != nil {
+		m.used.Store(false)
+		return m.c.refused("Imrecv", m.st.Source, m.st.Tag, err)
+	}
+	r := m.m.Irecv(b, sig)
+	p.received(r)
+	return m.c.using(p, r).begun(r, opImrecv, m.st.Source, m.st.Tag, sizeOf[T]())
 }
 
 // RecvAlloc receives a message of any length into a slice of its own, which is
@@ -142,38 +174,42 @@ func imrecv[T any](m *Message, op string, buf []T) Request {
 // Recv without ErrTruncate, and ErrCount for a message that is larger than the
 // memory of this host; after ErrCount the message is lost.
 func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
+	return recvGrown[T](c, "RecvAlloc", source, tag, nil)
+}
+
+// recvGrown is RecvAlloc for the call op. It receives into buf if buf's capacity is large
+// enough.
+func recvGrown[T any](c *Comm, op string, source, tag int, buf []T) ([]T, Status, error) {
 	if err := infoOf[T]().err; err != nil {
-		return nil, Status{}, c.fail("RecvAlloc", source, tag, err)
+		return nil, Status{}, c.fail(op, source, tag, err)
 	}
-	m, st, err := c.Mprobe(source, tag)
-	if err != nil {
-		return nil, Status{}, renamed(err, "RecvAlloc")
+	m, err := c.mprobe(op, source, tag)
+	if err != nil || m.null {
+		return nil, m.st, err
 	}
-	if m.null {
-		return nil, st, nil
-	}
-	n, err := elems(st.Count, sizeOf[T]())
-	if err == nil && st.Count > memory() {
-		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, st.Count)
+	n, err := elems(m.st.Bytes, sizeOf[T]())
+	if err == nil && m.st.Bytes > memory() {
+		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, m.st.Bytes)
 	}
 	if err != nil {
 		_, _ = m.m.Recv(c.ctx, nil) // so that its sender is not left waiting
-		st.Count = n
-		return nil, st, c.fail("RecvAlloc", source, tag, err)
+		m.st.Count = n
+		return nil, m.st, c.fail(op, source, tag, err)
 	}
-	buf := make([]T, n)
-	st, err = Mrecv(m, buf)
-	return buf, st, renamed(err, "RecvAlloc")
+	if buf == nil || cap(buf) < n { // the result is nil only if there is no message
+		buf = make([]T, n)
+	}
+	st, err := Mrecv(&m, buf[:n])
+	return buf[:n], st, renamed(err, op)
 }
 
 // memory is how many bytes this host has. A peer's word for a length must not
 // make an allocation fail, which would end the process.
 var memory = sync.OnceValue(func() int {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return math.MaxInt
+	if n := sys.Memory(); n > 0 {
+		return int(min(n, math.MaxInt))
 	}
-	return int(min((info.Totalram+info.Totalswap)*uint64(info.Unit), math.MaxInt))
+	return math.MaxInt
 })
 
 // renamed gives an error the name of the call that the program made.

@@ -3,6 +3,8 @@ package comm
 import (
 	"fmt"
 	"slices"
+
+	"github.com/weft-hpc/weft/internal/engine"
 )
 
 // Going on after failures (ULFM, MPI 4.1 has none of it)
@@ -57,10 +59,15 @@ func (c *Comm) AckFailed() []int {
 // Shrink, and works on a communicator that was revoked too. A rank that waits in
 // another call of c does not come here unless c is revoked.
 //
-// Errors: ErrProcFailed, on all ranks and beside the agreed bits, where one of c
-// has failed that not all have acknowledged (AckFailed); on a rank that the others
-// have given up; ErrMismatch where some called Shrink; ErrClosed, the context's.
-// A call that its context ends has been made for the others all the same.
+// Errors:
+//   - ErrProcFailed on all ranks, with the agreed bits, if a rank of c has failed and not all
+//     ranks have acknowledged its failure (AckFailed);
+//   - ErrProcFailed on a rank that the other ranks have given up;
+//   - ErrFinalized on all ranks, with the bits of the ranks that called Agree, if a rank of c
+//     has called Finalize instead;
+//   - ErrMismatch if some ranks called Shrink;
+//   - ErrClosed;
+//   - the context's error. The call still counts for the other ranks.
 func (c *Comm) Agree(flag int) (int, error) {
 	s, err := c.live()
 	if err != nil {
@@ -70,7 +77,21 @@ func (c *Comm) Agree(flag int) (int, error) {
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
-	return int(v.flag), c.fail("Agree", noRank, noRank, s.unknown(v))
+	err = s.unknown(v)
+	if final := s.finalized(v); final != nil && err != nil {
+		err = fmt.Errorf("%w; %w", final, err)
+	} else if final != nil {
+		err = final
+	}
+	return int(v.flag), c.fail("Agree", noRank, noRank, err)
+}
+
+// finalized returns an error if a verdict says that a rank is in Finalize.
+func (s *state) finalized(v *ballot) error {
+	if v.final == 0 {
+		return nil
+	}
+	return engine.FinalizedError(s.group.ranks[v.final-1])
 }
 
 // unknown is an error where a verdict has failures that not all ranks knew of.
@@ -82,10 +103,10 @@ func (s *state) unknown(v *ballot) error {
 	}
 	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
 	if why == nil { // this engine has ended meanwhile
-		why = fmt.Errorf("%w: rank %d", ErrProcFailed, ranks[0])
+		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
 	}
 	if len(ranks) > 1 {
-		return fmt.Errorf("%w; ranks %v failed in all", why, ranks)
+		return fmt.Errorf("%w; ranks %v of the communicator failed in all", why, ranks)
 	}
 	return why
 }
@@ -97,14 +118,18 @@ func (s *state) unknown(v *ballot) error {
 // come here. All ranks agree on who is left; one that fails later is in it, and
 // fails the first call that needs it. c remains, to be freed.
 //
-// Errors: ErrProcFailed on a rank that the others have given up; ErrMismatch where
-// some called Agree; ErrClosed, the context's.
+// Errors: ErrProcFailed on a rank that the other ranks have given up; ErrFinalized on all
+// ranks if a rank of c has called Finalize instead; ErrMismatch if some ranks called Agree;
+// ErrClosed; the context's error.
 func (c *Comm) Shrink() (*Comm, error) {
 	s, err := c.live()
 	if err != nil {
 		return nil, c.fail("Shrink", noRank, noRank, err)
 	}
 	v, err := s.job.council.agree(c.ctx, s, shrinkCall, 0)
+	if err == nil {
+		err = s.finalized(v)
+	}
 	if err != nil {
 		return nil, c.fail("Shrink", noRank, noRank, err)
 	}

@@ -146,9 +146,82 @@ func TestReasonInErrors(t *testing.T) {
 		defer close(over)
 		commtest.Report(c, silent, 2)
 		_, err := comm.Recv(c, []int{1}, 2, 0)
-		return first(wantErr("Recv", err, comm.ErrProcFailed, "comm: Recv (world, rank 2, tag 0): rank 2 failed: "+silent),
+		return first(wantErr("Recv", err, comm.ErrProcFailed, "comm: Recv (world, rank 2, tag 0): rank 2 of the world failed: "+silent),
 			comm.Send(c, []int{1}, 1, 0))
 	}, commtest.WithNotify())
+}
+
+// TestFailedRanksInTexts: the errors of a communicator whose ranks differ from those of the
+// world say which of the two they mean.
+func TestFailedRanksInTexts(t *testing.T) {
+	partOf := func(world *comm.Comm) (*comm.Comm, error) { return world.Split(min(world.Rank(), 1), 0) }
+	t.Run("reported", func(t *testing.T) {
+		var over sync.WaitGroup
+		over.Add(2)
+		ranks(t, 5, func(world *comm.Comm) error {
+			part, err := partOf(world)
+			if err := first(err, comm.Barrier(world)); err != nil {
+				return err
+			}
+			switch world.Rank() {
+			case 0:
+				commtest.Report(world, silent, 3, 4)
+				return nil
+			case 3, 4:
+				over.Wait()
+				commtest.Kill(world)
+				return nil
+			}
+			defer over.Done()
+			_, recv := comm.Recv(part, []int{1}, 2, 0)
+			_, last := comm.Recv(part, []int{1}, 3, 0) // the rank knows both failures
+			_, agree := part.Agree(1)
+			return first(wantErr("Recv", recv, comm.ErrProcFailed, "rank 2, tag 0): rank 3 of the world failed: "+silent),
+				wantErr("Recv", last, comm.ErrProcFailed, "rank 3, tag 0): rank 4 of the world failed: "+silent),
+				wantErr("Agree", agree, comm.ErrProcFailed, "): rank 3 of the world failed: "+silent+"; ranks [2 3] of the communicator failed in all"))
+		}, commtest.WithNotify())
+	})
+	t.Run("noticed", func(t *testing.T) {
+		ranks(t, 3, func(world *comm.Comm) error {
+			defer commtest.Kill(world) // Finalize would fail
+			part, err := partOf(world)
+			if err != nil {
+				return err
+			}
+			switch world.Rank() {
+			case 0: // until rank 1 has ended
+				_, err := comm.Recv(world, []int{1}, 1, 0)
+				return unless(err, comm.ErrProcFailed)
+			case 2:
+				_, err := comm.Recv(part, []int{1}, 0, 0)
+				return err
+			}
+			err = comm.Ssend(part, []int{1}, 1, 0)
+			_, recv := comm.Recv(part, []int{1}, 1, 0)
+			return first(err, wantErr("Recv", recv, comm.ErrProcFailed, "rank 1, tag 0): process failed: rank 2 of the world: "))
+		})
+	})
+	t.Run("Start", func(t *testing.T) {
+		ranks(t, 3, func(world *comm.Comm) error {
+			part, err := partOf(world)
+			if err != nil || world.Rank() == 0 {
+				return err
+			}
+			ctx, cancel := context.WithCancel(world.Context())
+			defer cancel()
+			w, err := comm.NewWin[int](part.WithContext(ctx), 1)
+			if err := first(err, comm.Barrier(part)); err != nil {
+				return err
+			}
+			if world.Rank() == 2 {
+				cancel()
+				err = wantErr("Start", w.Start([]int{0}), context.Canceled, "")
+			} else {
+				err = wantErr("Start", w.Start([]int{1}), comm.ErrRevoked, "revoked by rank 2 of the world: Start of rank 1 of win 1.")
+			}
+			return first(err, unless(w.Free(), comm.ErrRevoked, comm.ErrRMASync))
+		})
+	})
 }
 
 // TestShrinkAgainAndAgain: ranks die one after the other, some while the others
@@ -439,8 +512,9 @@ func TestWindowsOutlive(t *testing.T) {
 
 func FuzzBallot(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(append([]byte{1, 1, 0, 0}, make([]byte, 30)...))
-	f.Add(append([]byte{2, 4, 0, 0}, make([]byte, 28)...))
+	f.Add(append([]byte{1, 1, 0, 0}, make([]byte, 34)...))
+	f.Add(append([]byte{2, 4, 0, 0}, make([]byte, 32)...))
+	f.Add(append([]byte{3, 1, 0, 0}, make([]byte, 32)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again, ok := comm.ReadBallot(b)
 		if ok && !slices.Equal(again, b) {

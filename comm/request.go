@@ -1,8 +1,11 @@
 package comm
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weft-hpc/weft/internal/engine"
 )
@@ -30,21 +33,25 @@ const (
 	opRFetchOp
 	opCompareSwap
 	opRCompareSwap
+	opRecv
+	opMrecv
 )
 
 var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
-	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap"}
+	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv"}
 
 func (o callName) String() string { return callNames[o] }
 
 // Request names an operation under way: a send, a receive or a collective
 // (MPI 4.1 §3.7). It is a value; copies are the same request. A copy of one
 // that has been waited for is harmless and answers that it is complete, as the
-// zero Request does. What was wrong with the arguments of the call that
-// started it is told by Wait or Test.
+// zero Request does. If the arguments of the call that started it were wrong, Wait or Test
+// returns the error.
 //
 // The buffers of the operation belong to it until Wait or Test has said that
-// it is complete. Every request must be waited for or tested to its end.
+// it is complete. The program must wait for every request, or test it until it is
+// complete. [Comm.Finalize] reports the requests for which the program did not do so and
+// that failed or did not complete.
 type Request struct { // of four words, which the compiler keeps in registers
 	r    engine.Request // its note is the size of a receive's elements
 	c    *Comm          // nil in the zero Request
@@ -68,8 +75,36 @@ func (c call) tag() int     { return int(int32(c)) }
 // early is the outcome of a request that never was under way; its Comm stands
 // for it in the Request.
 type early struct {
-	st  Status
-	err error
+	st   Status
+	err  error
+	job  *job   // whose refusals may hold it; nil: it is no refusal
+	line string // of the program; empty unless the tunable check is on
+
+	counted bool // in job.refusals; guarded by its mu
+
+	use *pending // of a send that has left; nil: nothing is checked
+	at  call     // of that send
+	c   *Comm    // of that send
+}
+
+// left returns a request that is complete at once, except that the program must not use
+// its buffers before Wait.
+func (c *Comm) left(p *pending, op callName, peer, tag int) Request {
+	if p == nil {
+		return Request{c: hasLeft}
+	}
+	p.began(c.s, engine.Request{})
+	return Request{c: &Comm{early: &early{use: p, at: callOf(op, peer, tag), c: c}}}
+}
+
+// using returns the Comm that a request holds instead of c: one with the pending operation
+// p, which r is. If p is nil, it returns c.
+func (c *Comm) using(p *pending, r engine.Request) *Comm {
+	if p == nil {
+		return c
+	}
+	p.began(c.s, r)
+	return &Comm{s: c.s, ctx: c.ctx, use: p}
 }
 
 var (
@@ -77,11 +112,11 @@ var (
 	hasLeft    = &Comm{early: &early{}} // a send or a one-sided operation that was complete at once
 )
 
-// refused is a request whose arguments were wrong.
-func refused(err error) Request { return Request{c: &Comm{early: &early{err: err}}} }
-
 // begun is a request that is under way. size is of a receive's elements.
 func (c *Comm) begun(r engine.Request, op callName, peer, tag, size int) Request {
+	if c.s.job.checks {
+		noteLine(r)
+	}
 	r.Note = uint32(size)
 	return Request{r: r, c: c, call: callOf(op, peer, tag)}
 }
@@ -91,21 +126,21 @@ func (c *Comm) begun(r engine.Request, op callName, peer, tag, size int) Request
 //
 // Hot path: no allocation.
 func Isend[T any](c *Comm, buf []T, dest, tag int) Request {
-	b, err := view(buf)
+	b, sig, err := view(buf)
 	if err != nil {
-		return refused(c.fail("Isend", dest, tag, err))
+		return c.refused("Isend", dest, tag, err)
 	}
-	return c.isend(opIsend, b, dest, tag, engine.Standard)
+	return c.isend(opIsend, b, sig, dest, tag, engine.Standard)
 }
 
 // Issend is Isend that is complete only when the receive has been matched
 // (MPI_Issend, MPI 4.1 §3.7).
 func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
-	b, err := view(buf)
+	b, sig, err := view(buf)
 	if err != nil {
-		return refused(c.fail("Issend", dest, tag, err))
+		return c.refused("Issend", dest, tag, err)
 	}
-	return c.isend(opIssend, b, dest, tag, engine.Synchronous)
+	return c.isend(opIssend, b, sig, dest, tag, engine.Synchronous)
 }
 
 // Irecv is Recv that returns at once; buf belongs to the request until it is
@@ -114,34 +149,43 @@ func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
 //
 // Hot path: no allocation.
 func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
-	b, err := view(buf)
+	b, sig, err := view(buf)
 	if err != nil {
-		return refused(c.fail("Irecv", source, tag, err))
+		return c.refused("Irecv", source, tag, err)
 	}
 	s, err := c.checkRecv(source, tag)
 	if err != nil {
-		return refused(c.fail("Irecv", source, tag, err))
+		return c.refused("Irecv", source, tag, err)
 	}
 	if source == ProcNull {
 		return Request{c: fromNobody}
 	}
-	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag})
-	return c.begun(r, opIrecv, source, tag, sizeOf[T]())
+	p, err := s.check.start(opIrecv, nil, b)
+	if err != nil {
+		return c.refused("Irecv", source, tag, err)
+	}
+	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag, Sig: sig})
+	p.received(r)
+	return c.using(p, r).begun(r, opIrecv, source, tag, sizeOf[T]())
 }
 
-func (c *Comm) isend(op callName, b []byte, dest, tag int, mode engine.Mode) Request {
+func (c *Comm) isend(op callName, b []byte, sig uint16, dest, tag int, mode engine.Mode) Request {
 	s, err := c.checkSend(dest, tag)
 	if err != nil {
-		return refused(c.fail(op.String(), dest, tag, err))
+		return c.refused(op.String(), dest, tag, err)
 	}
 	if dest == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Mode: mode})
-	if r == (engine.Request{}) {
-		return Request{c: hasLeft}
+	p, err := s.check.start(op, b, nil)
+	if err != nil {
+		return c.refused(op.String(), dest, tag, err)
 	}
-	return c.begun(r, op, dest, tag, 0)
+	r := s.p2p.Isend(b, engine.Env{Peer: dest, Tag: tag, Sig: sig, Mode: mode})
+	if r == (engine.Request{}) {
+		return c.left(p, op, dest, tag)
+	}
+	return c.using(p, r).begun(r, op, dest, tag, 0)
 }
 
 // Wait blocks until the operation is complete (MPI_Wait). The status is a
@@ -156,7 +200,7 @@ func (r Request) Wait() (Status, error) {
 		return Status{}, nil
 	}
 	if e := r.c.early; e != nil {
-		return e.st, e.err
+		return e.outcome()
 	}
 	st, err := r.r.Wait(r.context())
 	return r.outcome(st, err == nil || !isContext(err) || r.r.Done(), err)
@@ -177,7 +221,8 @@ func (r Request) Test() (Status, bool, error) {
 		return Status{}, true, nil
 	}
 	if e := r.c.early; e != nil {
-		return e.st, true, e.err
+		st, err := e.outcome()
+		return st, true, err
 	}
 	est, done, err := r.r.Test()
 	if !done {
@@ -209,8 +254,14 @@ func (r *Request) outcome(est engine.Status, done bool, err error) (Status, erro
 	if op == opIrecv || op == opImrecv {
 		st, err = status(est, int(r.r.Note), err)
 	}
+	if done {
+		err = r.c.use.end(err)
+	}
 	if err == nil {
 		return st, nil
+	}
+	if errors.Is(err, engine.ErrGoexit) {
+		err = fmt.Errorf("%w: %w", ErrOp, err)
 	}
 	if !done && op != opCollective {
 		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
@@ -237,7 +288,8 @@ func WaitAll(rs []Request) error {
 		r := &rs[i]
 		if !r.pending() {
 			if r.c != nil {
-				failed(i, r.c.early.err)
+				_, err := r.c.early.outcome()
+				failed(i, err)
 			}
 			*r = Request{}
 			return engine.Request{}, nil
@@ -253,25 +305,18 @@ func WaitAll(rs []Request) error {
 	return first
 }
 
-// complete says whether nothing of the request is under way.
-func (r Request) complete() bool { return !r.pending() || r.r.Done() }
-
 // WaitAny blocks until one of the requests is complete, makes it zero and
 // returns its index, status and error (MPI_Waitany). The index is -1 where all
 // are zero, or where a context ended first. All requests must be of one
-// process; the context is that of the first.
+// process; the context is that of the first. If several are complete, those that
+// completed first are returned first. The cost of a call grows with the number
+// of requests that are complete, and only if it blocks with that of all.
 func WaitAny(rs []Request) (int, Status, error) {
-	var first *Request
-	for i := range rs {
-		switch {
-		case rs[i].c == nil:
-		case rs[i].c.early != nil:
-			return take(rs, i)
-		case first == nil:
-			first = &rs[i]
-		}
-	}
-	if first == nil {
+	first, done := beforeEngine(rs)
+	switch {
+	case done >= 0:
+		return take(rs, done)
+	case first == nil:
 		return -1, Status{}, nil
 	}
 	i, err := engine.WaitAny(first.c.ctx, len(rs), func(i int) engine.Request { return rs[i].r })
@@ -285,6 +330,25 @@ func WaitAny(rs []Request) (int, Status, error) {
 	return take(rs, i)
 }
 
+// beforeEngine returns the first request that the engine knows, and the index of
+// one that is complete without it; -1: there is none.
+func beforeEngine(rs []Request) (first *Request, done int) {
+	var known *Comm // the last one that was looked at and has no outcome
+	for i := range rs {
+		c := rs[i].c
+		if c == nil || c == known {
+			continue
+		}
+		if c.early != nil {
+			return first, i
+		}
+		if known = c; first == nil {
+			first = &rs[i]
+		}
+	}
+	return first, -1
+}
+
 // take waits for a request that is complete and makes it zero.
 func take(rs []Request, i int) (int, Status, error) {
 	st, err := rs[i].Wait()
@@ -295,51 +359,29 @@ func take(rs []Request, i int) (int, Status, error) {
 // TestAny is WaitAny that does not block (MPI_Testany). It says false where
 // requests are under way and none of them is complete.
 func TestAny(rs []Request) (int, Status, bool, error) {
-	active := false
-	for i := range rs {
-		if rs[i].c == nil {
-			continue
-		}
-		active = true
-		if st, done, err := rs[i].Test(); done {
-			rs[i] = Request{}
-			return i, st, true, err
+	first, i := beforeEngine(rs)
+	if i < 0 && first != nil {
+		var live bool
+		if i, live = engine.TestAny(len(rs), func(i int) engine.Request { return rs[i].r }); i < 0 && live {
+			return -1, Status{}, false, nil
 		}
 	}
-	return -1, Status{}, !active, nil
+	if i < 0 {
+		clear(rs) // zero, or copies of requests that were waited for
+		return -1, Status{}, true, nil
+	}
+	i, st, err := take(rs, i)
+	return i, st, true, err
 }
 
 // TestAll says whether all requests are complete, without blocking
 // (MPI_Testall). If so it makes them zero and returns the error of the first
 // that failed; if not they all stay as they are.
 func TestAll(rs []Request) (bool, error) {
-	if !allComplete(rs) {
-		poll(rs)
-		if !allComplete(rs) {
-			return false, nil
-		}
+	if !engine.AllDone(len(rs), func(i int) engine.Request { return rs[i].r }) {
+		return false, nil
 	}
 	return true, WaitAll(rs)
-}
-
-func allComplete(rs []Request) bool {
-	for i := range rs {
-		if !rs[i].complete() {
-			return false
-		}
-	}
-	return true
-}
-
-// poll moves the engine on without ending a request, whatever has become of its
-// communicator: transfers end by it too.
-func poll(rs []Request) {
-	for i := range rs {
-		if rs[i].pending() {
-			rs[i].c.s.job.eng.Poll()
-			return
-		}
-	}
 }
 
 // Completion is one request's end, as WaitSome and TestSome tell it.
@@ -372,18 +414,28 @@ func TestSome(rs []Request, done []Completion) []Completion {
 	if done = collect(rs, done); len(done) > before {
 		return done
 	}
-	poll(rs)
+	i, st, ok, err := TestAny(rs)
+	if !ok || i < 0 {
+		return done
+	}
+	done = append(done, Completion{Index: i, Status: st, Err: err})
 	return collect(rs, done)
 }
 
 // collect appends the requests that are complete to done, and makes them zero.
 func collect(rs []Request, done []Completion) []Completion {
+	before := len(done)
+	found := func(i int) { done = append(done, Completion{Index: i}) }
 	for i := range rs {
-		if rs[i].c == nil || !rs[i].complete() {
-			continue
+		if c := rs[i].c; c != nil && c.early != nil {
+			found(i)
 		}
-		_, st, err := take(rs, i)
-		done = append(done, Completion{Index: i, Status: st, Err: err})
+	}
+	engine.EachDone(len(rs), func(i int) engine.Request { return rs[i].r }, found)
+	some := done[before:]
+	slices.SortFunc(some, func(a, b Completion) int { return cmp.Compare(a.Index, b.Index) })
+	for k := range some {
+		_, some[k].Status, some[k].Err = take(rs, some[k].Index)
 	}
 	return done
 }

@@ -1,11 +1,11 @@
 package comm_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -260,9 +260,14 @@ func TestProbes(t *testing.T) {
 		for _, n := range sizes {
 			r := comm.Isend(c, count(n, 1), next, 3)
 			st, err := c.Probe(comm.AnySource, comm.AnyTag)
-			want := comm.Status{Source: prev, Tag: 3, Count: 8 * n}
+			want := comm.Status{Source: prev, Tag: 3, Bytes: 8 * n, Count: comm.Undefined}
 			if err != nil || st != want {
 				return fmt.Errorf("Probe: %+v, want %+v: %w", st, want, err)
+			}
+			elems, cerr := comm.CountOf[[2]int32](st)
+			_, odd := comm.CountOf[[3]int64](st)
+			if cerr != nil || elems != n || (odd == nil) != (n%3 == 0) {
+				return fmt.Errorf("CountOf: %d of %d %w %w", elems, n, cerr, odd)
 			}
 			st, ok, err := c.Iprobe(prev, 3)
 			if err != nil || !ok || st != want {
@@ -281,7 +286,7 @@ func TestProbes(t *testing.T) {
 			} else {
 				st, err = comm.Imrecv(m, buf).Wait()
 			}
-			if err != nil || st != (comm.Status{Source: prev, Tag: 3, Count: n}) {
+			if err != nil || st != (comm.Status{Source: prev, Tag: 3, Bytes: 8 * n, Count: n}) {
 				return fmt.Errorf("Mrecv: %+v: %w", st, err)
 			}
 			_, again := comm.Mrecv(m, buf)
@@ -368,31 +373,25 @@ func TestOverlappingCollectives(t *testing.T) {
 // once, each in a goroutine of its own.
 func TestCollectivesOfManyComms(t *testing.T) {
 	ranks(t, 4, func(c *comm.Comm) error {
-		errs := make(chan error, 6)
-		for range cap(errs) {
+		var g errgroup.Group
+		for range 6 {
 			d, err := c.Dup()
 			if err != nil {
 				return err
 			}
-			go func() { // counted by the receives below
-				errs <- func() error {
-					for i := range 30 {
-						sum := make([]int, 100*i)
-						if err := comm.Allreduce(d, count(len(sum), 0), sum, comm.Max); err != nil {
-							return err
-						}
-						if err := same("max", sum, count(len(sum), 0)); err != nil {
-							return err
-						}
+			g.Go(func() error {
+				for i := range 30 {
+					sum := make([]int, 100*i)
+					if err := comm.Allreduce(d, count(len(sum), 0), sum, comm.Max); err != nil {
+						return err
 					}
-					return d.Free()
-				}()
-			}()
+					if err := same("max", sum, count(len(sum), 0)); err != nil {
+						return err
+					}
+				}
+				return d.Free()
+			})
 		}
-		var all error
-		for range cap(errs) {
-			all = errors.Join(all, <-errs)
-		}
-		return all
+		return g.Wait()
 	})
 }

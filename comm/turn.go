@@ -1,8 +1,8 @@
 package comm
 
 import (
+	"context"
 	"slices"
-	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
 )
@@ -136,27 +136,31 @@ func (l *link) dropTurn() {
 	s.freeTurn(free)
 }
 
-// lastTurnTime bounds how long an engine that closes waits for a collective to
-// leave the arena: its waits have ended, and only a function of the program's
-// may hold it up.
-const lastTurnTime = 5 * time.Second
-
-// lastTurn sees to it that nobody is in the arena, nor gets there any more. All
-// that the engine waits for has ended.
-func (s *state) lastTurn() {
-	last := &link{s: s, granted: make(chan struct{}, 1)}
+// lastTurn waits until no collective is in the arena, and sees to it that none gets
+// there any more: it takes the turn, behind all that have been started, and keeps
+// it. It returns ctx's error if ctx ends before, and ErrClosed if it was called
+// before.
+func (s *state) lastTurn(ctx context.Context) error {
 	s.linkMu.Lock()
+	over := s.queue.over
 	s.queue.over = true
+	s.linkMu.Unlock()
+	if over {
+		return ErrClosed
+	}
+	if l := s.takeTurn(); l != nil {
+		s.linkMu.Lock()
+		s.links = append(s.links, l)
+		s.linkMu.Unlock()
+		return nil
+	}
+	last := &link{s: s, ctx: ctx, granted: make(chan struct{}, 1)}
+	s.linkMu.Lock()
 	s.queue.links = append(s.queue.links, last)
 	s.queued.Add(1)
 	s.linkMu.Unlock()
 	s.grant()
-	timer := time.NewTimer(lastTurnTime)
-	defer timer.Stop()
-	select {
-	case <-last.granted:
-	case <-timer.C:
-	}
+	return s.awaitTurn(last)
 }
 
 // seek decides, in the order of the calls, whether one needs the arena; count is

@@ -24,7 +24,8 @@ const (
 type Status struct {
 	Source int // rank in the communicator
 	Tag    int
-	Count  int // elements of the receive's type in the message; 0 for types of size 0
+	Bytes  int // length of the message in bytes
+	Count  int // number of elements of the receive's type; 0 for types of size 0; Undefined after a probe, which has no type: see CountOf
 
 	// Cancelled says that the receive was ended by Request.Cancel and that
 	// nothing was received (MPI_Test_cancelled).
@@ -34,6 +35,7 @@ type Status struct {
 // typeInfo is what is known of an element type.
 type typeInfo struct {
 	size  int
+	sig   uint16 // see typeSig
 	align int
 	elem  kernel.Type // for built-in operations; of Loc[V] it is V's; -1: they do not apply
 	err   error       // why it cannot be sent
@@ -44,14 +46,19 @@ type typeInfo struct {
 var types sync.Map
 
 var (
-	infoInt     = &typeInfo{elem: kernel.Int, size: sizeOf[int](), align: sizeOf[int]()}
-	infoInt32   = &typeInfo{elem: kernel.Int32, size: 4, align: 4}
-	infoInt64   = &typeInfo{elem: kernel.Int64, size: 8, align: 8}
-	infoUint8   = &typeInfo{elem: kernel.Uint8, size: 1, align: 1}
-	infoUint64  = &typeInfo{elem: kernel.Uint64, size: 8, align: 8}
-	infoFloat32 = &typeInfo{elem: kernel.Float32, size: 4, align: 4}
-	infoFloat64 = &typeInfo{elem: kernel.Float64, size: 8, align: 8}
+	infoInt     = newInfo[int](kernel.Int)
+	infoInt32   = newInfo[int32](kernel.Int32)
+	infoInt64   = newInfo[int64](kernel.Int64)
+	infoUint8   = newInfo[uint8](kernel.Uint8)
+	infoUint64  = newInfo[uint64](kernel.Uint64)
+	infoFloat32 = newInfo[float32](kernel.Float32)
+	infoFloat64 = newInfo[float64](kernel.Float64)
 )
+
+func newInfo[T any](elem kernel.Type) *typeInfo {
+	t := reflect.TypeFor[T]()
+	return &typeInfo{elem: elem, size: int(t.Size()), align: t.Align(), sig: typeSig(t)}
+}
 
 // elemTypes says what built-in operations call the types that they know.
 var elemTypes = map[reflect.Kind]kernel.Type{
@@ -101,6 +108,9 @@ func learnType(t reflect.Type) *typeInfo {
 	} else if isLoc(t) {
 		kind = t.Field(0).Type.Kind()
 	}
+	if info.err == nil {
+		info.sig = typeSig(t)
+	}
 	if e, ok := elemTypes[kind]; ok {
 		info.elem = e
 	}
@@ -139,14 +149,31 @@ func findPointer(t reflect.Type, path string) (at, what string) {
 	return path, t.Kind().String()
 }
 
-// view returns buf as bytes, or why its type cannot be sent.
+// view returns buf as bytes and the type signature of T, or an error if T cannot be sent.
 //
 // Hot path: no allocation once a type was seen.
-func view[T any](buf []T) ([]byte, error) {
-	if err := infoOf[T]().err; err != nil {
-		return nil, err
+func view[T any](buf []T) (b []byte, sig uint16, err error) {
+	info := infoOf[T]()
+	if info.err != nil {
+		return nil, 0, info.err
 	}
-	return bytesView(buf), nil
+	return bytesView(buf), info.sig, nil
+}
+
+// CountOf returns the number of elements of type T in the message that st describes
+// (MPI_Get_count). It returns 0 for types of size 0. If the message is not a whole number
+// of elements, CountOf returns [ErrCount]. If T cannot be received, it returns [ErrType].
+// CountOf is local.
+func CountOf[T any](st Status) (int, error) {
+	info := infoOf[T]()
+	n, err := 0, info.err
+	if err == nil {
+		n, err = elems(st.Bytes, info.size)
+	}
+	if err != nil {
+		return n, &Error{Op: "CountOf", Peer: st.Source, Tag: st.Tag, Err: err}
+	}
+	return n, nil
 }
 
 // elems returns how many elements of size bytes a message of n bytes holds.

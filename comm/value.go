@@ -1,82 +1,67 @@
 package comm
 
 import (
-	"bytes"
-	"encoding/gob"
-	"fmt"
+	"sync"
 
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// valueMagic begins every message of SendValue, so that another message is
-// told from it.
-const valueMagic = "weft-gob"
-
 // SendValue sends any Go value that encoding/gob can encode, and blocks as
-// Send does. It encodes, copies and allocates: for set-up, not for the hot
-// loop. Values of interface fields need gob.Register. Errors: those of Send;
-// ErrType for what gob cannot encode.
+// Send does. Values of interface fields need gob.Register.
+//
+// Cost: for a small struct, SendValue and RecvValue together take about 1.2 µs and
+// three allocations more than Send and Recv. For the first value of a type, for values above
+// 64 KiB, and for types that hold interfaces, they take about ten times as long, because
+// encoding/gob then describes the types again. Send of elements without pointers has none
+// of this cost.
+//
+// Errors: those of Send; ErrType if gob cannot encode v.
 func SendValue(c *Comm, v any, dest, tag int) error {
 	if _, err := c.checkSend(dest, tag); err != nil {
 		return c.fail("SendValue", dest, tag, err)
 	}
-	b, err := encodeValue(v)
+	buf := valueBuffers.Get().(*[]byte)
+	b, err := appendValue(*buf, v)
 	if err != nil {
 		return c.fail("SendValue", dest, tag, err)
 	}
-	return renamed(c.send(opSend, b, dest, tag, engine.Standard), "SendValue")
+	if err := c.send(opSend, b, rawSig, dest, tag, engine.Standard); err != nil {
+		return renamed(err, "SendValue") // a transfer may still read b
+	}
+	keepValueBuffer(buf, b)
+	return nil
 }
 
 // RecvValue receives a value sent by SendValue into what v points to, by the
 // rules of encoding/gob, and blocks. Status.Count is 1. From ProcNull nothing
-// is received and Count is 0. Errors: those of Recv without ErrTruncate;
+// is received and Count is 0. A GobDecode method copies the bytes that it keeps, because
+// a gob.Decoder uses its buffer again for the next value. Errors: those of Recv without ErrTruncate;
 // ErrType where v is no pointer, the message is none of SendValue's, or it
 // does not fit v; the message is lost then.
 func RecvValue(c *Comm, v any, source, tag int) (Status, error) {
-	b, st, err := RecvAlloc[byte](c, source, tag)
-	if err != nil {
-		return st, renamed(err, "RecvValue")
-	}
-	if st.Source == ProcNull {
-		return st, nil
+	buf := valueBuffers.Get().(*[]byte)
+	b, st, err := recvGrown(c, "RecvValue", source, tag, *buf)
+	if err != nil || st.Source == ProcNull {
+		return st, err // after an error, a transfer may still write to b
 	}
 	st.Count = 0
-	if err := decodeValue(b, v); err != nil {
+	err = decodeValue(b, v)
+	keepValueBuffer(buf, b)
+	if err != nil {
 		return st, c.fail("RecvValue", st.Source, st.Tag, err)
 	}
 	st.Count = 1
 	return st, nil
 }
 
-func encodeValue(v any) (b []byte, err error) {
-	defer func() { // gob panics for a nil pointer
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: encode %T: %v", ErrType, v, p)
-		}
-	}()
-	var buf bytes.Buffer
-	buf.WriteString(valueMagic)
-	if err := gob.NewEncoder(&buf).Encode(v); err != nil {
-		return nil, fmt.Errorf("%w: encode %T: %w", ErrType, v, err)
-	}
-	return buf.Bytes(), nil
-}
+// valueBuffers holds empty slices for messages of up to codecKept bytes.
+var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-func decodeValue(b []byte, v any) (err error) {
-	defer func() { // whatever a peer sends, and a v that gob panics for
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: decode into %T: %v", ErrType, v, p)
-		}
-	}()
-	rest, ok := bytes.CutPrefix(b, []byte(valueMagic))
-	if !ok {
-		return fmt.Errorf("%w: the message was not sent by SendValue", ErrType)
+// keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops
+// both if b is larger than codecKept.
+func keepValueBuffer(buf *[]byte, b []byte) {
+	if cap(b) <= codecKept {
+		*buf = b[:0]
+		valueBuffers.Put(buf)
 	}
-	if v == nil {
-		return fmt.Errorf("%w: decode into nil", ErrType)
-	}
-	if err := gob.NewDecoder(bytes.NewReader(rest)).Decode(v); err != nil {
-		return fmt.Errorf("%w: decode into %T: %w", ErrType, v, err)
-	}
-	return nil
 }

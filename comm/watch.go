@@ -2,35 +2,29 @@ package comm
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/bits"
 	"sync"
 	"time"
-
-	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// The watch finds ranks that would wait for each other for ever because they
-// called different collectives, or one with different arguments. Where their
-// messages meet, signatures tell; but two ranks that both take the other for
-// the root send nothing at all, and with different counts they may run
-// algorithms whose messages go to other ranks. So who waits for long asks:
+// The watch detects ranks that would wait for each other for ever because they called
+// different collectives, or one collective with different arguments. If a message arrives,
+// its fingerprint shows the difference. But two ranks that both take the other one for the
+// root send nothing, and with different counts ranks may run algorithms whose messages go
+// to other ranks. So a rank that waits for a long time asks:
 //
 //	rank 0 waits in its 7th collective for rank 3
 //	   │
-//	   └── question: communicator, 7, signature ──► rank 3 looks up what it called
-//	                                                  │ as its 7th: something else
-//	 everybody ◄────────────── revoke ────────────────┘
+//	   └── question ──► rank 3 has called something else as its 7th: see disagree.go
 //
-// A rank that is merely late answers nothing, and is asked again, ever more
-// rarely. Of ranks that wait in a circle two neighbours differ, or the
-// algorithm would not have them wait. Questions travel in the space of
-// Finalize's communicator, where nobody else sends such messages.
+// A rank that is only late sends no answer, and the waiting rank asks it again at growing
+// intervals. If ranks wait in a circle, two neighbors have made different calls, because
+// otherwise the algorithm would not make them wait. Questions travel in the message space
+// of Finalize's communicator, which has no other such messages.
 //
-// At the same time the engine sees to it that whoever waits for long, in these
-// and in all other calls, hears of the end of those that it waits for.
+// At the same time the engine makes sure that a call that waits for a long time, a
+// collective or any other, learns of the end of the ranks that it waits for.
 type watch struct {
 	interval time.Duration
 	stop     chan struct{} // nil: nothing to watch in a world of one
@@ -47,15 +41,6 @@ const (
 	watchInterval = 500 * time.Millisecond
 	watchRanks    = 64 // of a host, that it is for
 )
-
-// signedCalls is how many collectives of a communicator are remembered.
-const signedCalls = 64
-
-// question is what a rank that waits asks: is your collective like mine?
-//
-//	0        8       12      14
-//	│ id     │ seq   │ sig   │
-type question [14]byte
 
 func (w *watch) add(s *state) {
 	w.mu.Lock()
@@ -104,6 +89,7 @@ func (j *job) watchLoop() {
 			return
 		}
 		j.council.answer()
+		j.council.remind()
 		j.eng.Inquire()
 		j.endOthers()
 		j.ask()
@@ -117,30 +103,9 @@ func (j *job) answer() bool {
 		if m.IsZero() || err != nil {
 			return !errors.Is(err, ErrClosed)
 		}
-		var q question
-		if _, err := m.Recv(context.Background(), q[:]); err == nil && st.Bytes == len(q) {
-			j.compare(&q, st.Source)
-		}
-	}
-}
-
-// compare revokes the communicator that a world rank asks about where its call
-// was not this rank's.
-func (j *job) compare(q *question, asker int) {
-	id, seq, sig := getUint64(q[:]), binary.LittleEndian.Uint32(q[8:]), binary.LittleEndian.Uint16(q[12:])
-	j.watch.mu.Lock()
-	s := j.watch.states[id]
-	j.watch.mu.Unlock()
-	if s == nil || seq == 0 {
-		return
-	}
-	own := s.signed[seq%signedCalls].Load()
-	if own>>16 != uint64(seq) || uint16(own) == sig {
-		return
-	}
-	for r, world := range s.group.ranks {
-		if world == asker {
-			s.revoke(fmt.Errorf("%w: rank %d waits for rank %d", ErrMismatch, r, s.rank))
+		q := make(question, min(st.Bytes, maxQuestion+1)) // a longer message is not a question
+		if _, err := m.Recv(context.Background(), q); err == nil {
+			j.compare(q, st.Source)
 		}
 	}
 }
@@ -174,14 +139,10 @@ func (s *state) askFor(l *link) {
 	}
 	l.ticks++
 	seq, peer := uint32(waits>>32), int(uint32(waits))-1
-	signed := s.signed[seq%signedCalls].Load()
-	if bits.OnesCount(l.ticks) != 1 || signed>>16 != uint64(seq) || peer == s.rank {
+	if bits.OnesCount(l.ticks) != 1 || peer == s.rank {
 		return
 	}
-	var q question
-	putUint64(q[:], s.id)
-	binary.LittleEndian.PutUint32(q[8:], seq)
-	binary.LittleEndian.PutUint16(q[12:], uint16(signed))
-	f := s.job.final
-	f.keepBsend(f.p2p.Isend(q[:], engine.Env{Peer: s.group.ranks[peer]}))
+	if q := s.question(seq); len(q) > 8 {
+		s.ask(peer, q)
+	}
 }

@@ -68,15 +68,6 @@ type window struct {
 	pscw  exposure
 }
 
-// The signatures of the collectives that make windows.
-const (
-	kindWin coll.Kind = iota + 2000
-	kindWinParts
-	kindWinReady
-	kindFence
-	kindWinFree
-)
-
 // NewWin makes a window in which this rank has n elements, zeroed
 // (MPI_Win_allocate, MPI 4.1 §12.2.2). n may differ from rank to rank and be 0.
 // T is any type without pointers, the same on all ranks. It is collective over
@@ -183,7 +174,9 @@ func (l *link) openWindow(hash int64, n, size int) (*window, error) {
 		return nil, err
 	}
 	own := s.job.newState(id, s.group, s.rank)
-	own.window = true
+	own.window.Store(true)
+	own.p2p.HideLeftovers()
+	own.coll.HideLeftovers()
 	own.endWith(s)
 	x.c = &Comm{s: own, ctx: c.ctx}
 	return x, nil
@@ -330,7 +323,7 @@ func (w *Win[T]) Revoke() error {
 	if err != nil {
 		return w.fail("Revoke", noRank, err)
 	}
-	x.c.s.revoke(fmt.Errorf("rank %d called Revoke", x.c.s.rank))
+	x.c.s.revoke(x.c.s.calledRevoke())
 	return nil
 }
 
@@ -373,17 +366,26 @@ func (w *Win[T]) reach(n, target, disp int) (*window, int, error) {
 
 // fail wraps err for a call on w; nil stays nil.
 func (w *Win[T]) fail(op string, target int, err error) error {
-	var c *Comm
-	if w != nil && w.x != nil {
-		c = w.x.c
+	return w.comm().fail(op, target, noRank, err)
+}
+
+// refused returns a request whose call failed at once.
+func (w *Win[T]) refused(op string, target int, err error) Request {
+	return w.comm().refused(op, target, noRank, err)
+}
+
+// comm returns the window's own communicator; nil: there is none.
+func (w *Win[T]) comm() *Comm {
+	if w == nil || w.x == nil {
+		return nil
 	}
-	return c.fail(op, target, noRank, err)
+	return w.x.c
 }
 
 // request is what the forms with R return.
 func (x *window) request(op callName, target int, r engine.Request, err error) Request {
 	if err != nil {
-		return refused(x.c.fail(op.String(), target, noRank, err))
+		return x.c.refused(op.String(), target, noRank, err)
 	}
 	if r == (engine.Request{}) {
 		return Request{c: hasLeft}

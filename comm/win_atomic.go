@@ -161,7 +161,7 @@ func (w *Win[T]) RAccumulate(buf []T, target, disp int, op OpFor[T]) Request {
 		err = operr
 	}
 	if err != nil {
-		return refused(w.fail("RAccumulate", target, err))
+		return w.refused("RAccumulate", target, err)
 	}
 	if target == ProcNull {
 		return Request{c: hasLeft}
@@ -198,7 +198,7 @@ func (w *Win[T]) RGetAccumulate(buf, result []T, target, disp int, op OpFor[T]) 
 func (w *Win[T]) fetch(name callName, buf, result []T, target, disp int, op OpFor[T]) Request {
 	x, at, o, err := w.reachFetch(buf, result, target, disp, op)
 	if err != nil {
-		return refused(w.fail(name.String(), target, err))
+		return w.refused(name.String(), target, err)
 	}
 	if target == ProcNull {
 		return Request{c: hasLeft}
@@ -253,7 +253,7 @@ func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
 // what the element was.
 func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Request {
 	if value == nil || result == nil {
-		return refused(w.fail("RFetchOp", target, errNilPointer))
+		return w.refused("RFetchOp", target, errNilPointer)
 	}
 	return w.fetch(opRFetchOp, one(value), one(result), target, disp, op)
 }
@@ -285,10 +285,10 @@ func (w *Win[T]) CompareSwap(compare, value T, target, disp int) (T, error) {
 // request until it is complete, and then has what the element was.
 func (w *Win[T]) RCompareSwap(compare, value T, result *T, target, disp int) Request {
 	if _, err := w.live(); err != nil {
-		return refused(w.fail("RCompareSwap", target, err))
+		return w.refused("RCompareSwap", target, err)
 	}
 	if result == nil {
-		return refused(w.fail("RCompareSwap", target, errNilPointer))
+		return w.refused("RCompareSwap", target, errNilPointer)
 	}
 	z := w.cell()
 	z.compare, z.value = compare, value
@@ -303,7 +303,7 @@ func (w *Win[T]) swap(name callName, z *cell[T], result *T, target, disp int) Re
 		err = fmt.Errorf("%w: CompareSwap is for integers and bools, and %T is neither", ErrType, *new(T))
 	}
 	if err != nil {
-		return refused(w.fail(name.String(), target, err))
+		return w.refused(name.String(), target, err)
 	}
 	if target == ProcNull {
 		return Request{c: hasLeft}

@@ -42,7 +42,7 @@ func TestRevokedWindow(t *testing.T) {
 						comm.Barrier(c), w.Revoke(), w.Revoke())
 				} else {
 					if err = comm.Barrier(c); err == nil {
-						err = wantErr(name, call(w), comm.ErrRevoked, "rank 0 called Revoke")
+						err = wantErr(name, call(w), comm.ErrRevoked, "rank 0 of the world called Revoke")
 					}
 				}
 				return first(err, wantErr("later", w.Fence(), comm.ErrRevoked, "Fence"),

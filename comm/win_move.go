@@ -35,7 +35,7 @@ func (w *Win[T]) Put(buf []T, target, disp int) error {
 func (w *Win[T]) RPut(buf []T, target, disp int) Request {
 	x, at, err := w.reach(len(buf), target, disp)
 	if err != nil {
-		return refused(w.fail("RPut", target, err))
+		return w.refused("RPut", target, err)
 	}
 	if target == ProcNull {
 		return Request{c: hasLeft}
@@ -67,7 +67,7 @@ func (w *Win[T]) Get(buf []T, target, disp int) error {
 func (w *Win[T]) RGet(buf []T, target, disp int) Request {
 	x, at, err := w.reach(len(buf), target, disp)
 	if err != nil {
-		return refused(w.fail("RGet", target, err))
+		return w.refused("RGet", target, err)
 	}
 	if target == ProcNull {
 		return Request{c: hasLeft}

@@ -57,7 +57,7 @@ func (x *window) post(origins []int) error {
 	e.posted = true
 	for _, r := range origins {
 		e.done = append(e.done, s.p2p.Irecv(nil, engine.Env{Peer: r, Tag: tagDone}))
-		s.keepBsend(s.p2p.Isend(nil, engine.Env{Peer: r, Tag: tagPost}))
+		s.p2p.SendBuffered(nil, engine.Env{Peer: r, Tag: tagPost})
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (x *window) start(targets []int) error {
 	s := x.c.s
 	for _, r := range targets {
 		if _, err := s.p2p.Recv(x.c.ctx, nil, engine.Env{Peer: r, Tag: tagPost}); err != nil {
-			s.revoke(fmt.Errorf("Start of rank %d: %w", s.rank, err))
+			s.revoke(fmt.Errorf("Start of rank %d of %s: %w", s.rank, s.name(), err))
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (w *Win[T]) Complete() error {
 		x.pscw.mu.Lock()
 		defer x.pscw.mu.Unlock()
 		for _, r := range x.pscw.to {
-			x.c.s.keepBsend(x.c.s.p2p.Isend(nil, engine.Env{Peer: r, Tag: tagDone}))
+			x.c.s.p2p.SendBuffered(nil, engine.Env{Peer: r, Tag: tagDone})
 		}
 		x.pscw.to = nil
 		return err

@@ -58,7 +58,9 @@ func (x *window) together(name string, sign coll.Kind, last bool) error {
 // the target's part, which is given in the order in which ranks ask (MPI_Win_lock,
 // MPI 4.1 §12.5.3). The target does nothing for it. Locks order epochs: what was
 // done in one is to be seen by the next that has an exclusive lock, or follows
-// one. A rank may have locks of several targets, and of its own part.
+// one. A rank may have locks of several targets, and of its own part. Lock succeeds if the
+// target is in Finalize. If a rank calls Finalize while it holds a lock, Lock of the same
+// part on another rank blocks until the context of that rank's window ends.
 //
 // Errors: ErrRank, ErrLockType; ErrRMASync where the target is locked already or
 // LockAll's or Start's epoch is open; ErrWin, ErrProcFailed, ErrRevoked,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,8 +47,15 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 	}()
 	ways := newWays(w)
 	left := *w // what of it is left for the next
-	for _, p := range given {
+	for i, p := range given {
 		r, reaches, err := openRail(ctx, &left, p)
+		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
+			if err := abstain(ctx, w, p, given[i+1], err); err != nil {
+				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
+			}
+			ways.shares = true // as on a rank that is alone on its host
+			continue
+		}
 		if err != nil {
 			return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 		}
@@ -64,6 +72,27 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 		}
 	}
 	return rails, nil, ways.missing(given)
+}
+
+// abstain takes part in the exchange of a transport that this rank cannot open, so that the
+// other ranks know that the transport does not reach this rank. cause is the error of Open.
+// next is the transport that this rank tries next.
+func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
+	if verbose() && w.Rank == slices.Index(w.Nodes, w.Nodes[w.Rank]) {
+		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
+	}
+	if w.NoMemory != "" {
+		return nil // ranks of other hosts have inherited their memory, and exchange nothing
+	}
+	if err := w.KVS.Put(addressKey(p.Name(), w.Rank), noAddress); err != nil {
+		return fmt.Errorf("publish that there is no address: %w", err)
+	}
+	for range 2 { // in exchange, and in openRail
+		if err := w.KVS.Fence(ctx); err != nil {
+			return fmt.Errorf("wait for the addresses of all ranks: %w", err)
+		}
+	}
+	return nil
 }
 
 // ways is which rail leads to each rank.
@@ -124,7 +153,7 @@ func closeRails(rails []engine.Rail) {
 	}
 }
 
-// openRail opens one transport and says whom it reaches. The first that needs
+// openRail opens one transport and says which ranks it reaches. The first that needs
 // the rank's port takes w.Listener away.
 func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
 	r.Domain, err = p.Open(config(w))
@@ -163,7 +192,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	if !ok {
 		return r, func(transport.Addr) bool { return true }, nil
 	}
-	if how != there { // who can be reached shows up by inserting
+	if how != there { // inserting shows which ranks can be reached
 		if err = w.KVS.Fence(ctx); err != nil {
 			return r, nil, fmt.Errorf("wait for all ranks to have inserted addresses: %w", err)
 		}
@@ -175,7 +204,10 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 func config(w *bootstrap.World) transport.Config {
 	cfg := transport.Config{
 		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
-		Params: w.Params, Listener: w.Listener, Memory: w.Memory, OneHost: true,
+		Params: w.Params, Listener: w.Listener, Memory: w.Memory, NoMemory: w.NoMemory, OneHost: true,
+	}
+	if w.Memory != nil {
+		cfg.Locals = make([]transport.Addr, 0, w.Size)
 	}
 	for rank, n := range w.Nodes {
 		cfg.OneHost = cfg.OneHost && n == w.Nodes[0]
@@ -280,10 +312,17 @@ func insertAll(av transport.AddressVector, addrs []transport.Address) error {
 	return nil
 }
 
+// noAddress is what a rank publishes if it has no address in a transport.
+const noAddress = "-"
+
+// addressKey is the key under which a rank publishes its address in a transport.
+func addressKey(transport string, rank int) string {
+	return "weft-" + transport + "-" + strconv.Itoa(rank)
+}
+
 // exchange tells this rank's address to all and learns theirs.
 func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
-	key := func(rank int) string { return "weft-" + name + "-" + strconv.Itoa(rank) }
-	if err := w.KVS.Put(key(w.Rank), string(own)); err != nil {
+	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
 		return fmt.Errorf("publish address %q: %w", own, err)
 	}
 	if err := w.KVS.Fence(ctx); err != nil {
@@ -294,11 +333,13 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		a, err := w.KVS.Get(key(i))
+		a, err := w.KVS.Get(addressKey(name, i))
 		if err != nil {
 			return fmt.Errorf("learn the address of rank %d: %w", i, err)
 		}
-		addrs[i] = transport.Address(a)
+		if a != noAddress {
+			addrs[i] = transport.Address(a)
+		}
 	}
 	return insertAll(av, addrs)
 }

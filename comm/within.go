@@ -40,6 +40,6 @@ func (j *job) endOthers() {
 		return
 	}
 	if failed := j.eng.Failed(); len(failed) > 0 {
-		j.final.revoke(fmt.Errorf("%w: rank %d", ErrProcFailed, failed[0]))
+		j.final.revoke(fmt.Errorf("%w: rank %d of the world", ErrProcFailed, failed[0]))
 	}
 }

@@ -18,14 +18,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/weft-hpc/weft/internal/testbed"
 )
 
 // bin holds gorun and the examples.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+// hostsDown ends the hosts that tests have made.
+var hostsDown = func() error { return nil }
 
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "weft-examples-")
@@ -42,7 +43,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if err := testbed.Down(); err != nil {
+	if err := hostsDown(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
@@ -72,6 +73,29 @@ func example(t *testing.T, ranks int, name string, args ...string) string {
 	code, out, errs := gorun(t, all...)
 	require.Zero(t, code, "gorun %q\n%s%s", all, out, errs)
 	return out
+}
+
+// TestUsageIsPrintedOnce: rank 0 answers -h and wrong flags for all.
+func TestUsageIsPrintedOnce(t *testing.T) {
+	programs, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	require.Greater(t, len(programs), 6)
+	for _, p := range programs {
+		name := filepath.Base(filepath.Dir(p))
+		require.Equal(t, 1, strings.Count(example(t, 3, name, "-h"), "Usage of "), name)
+		for _, wrong := range []string{"-nosuch", "unexpected"} {
+			code, out, errs := gorun(t, "-np", "3", filepath.Join(bin, name), wrong)
+			require.Equal(t, 2, code)
+			require.Empty(t, out)
+			said := 0
+			for line := range strings.Lines(errs) {
+				if strings.HasPrefix(line, name+": ") && strings.HasSuffix(line, "; -h lists the flags\n") {
+					said++
+				}
+			}
+			require.Equal(t, 1, said, errs)
+		}
+	}
 }
 
 func TestExamples(t *testing.T) {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package examples_test
 
 import (
@@ -12,6 +14,8 @@ import (
 
 	"github.com/weft-hpc/weft/internal/testbed"
 )
+
+func init() { hostsDown = testbed.Down }
 
 // TestAHostIsCutOff pulls a host's cable while its ranks and others wait for each
 // other: tcp would have the others wait for a quarter of an hour.

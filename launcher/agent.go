@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -95,7 +96,7 @@ func Agent(ctx context.Context, up tree.Stream) error {
 			Self: self(hostname()),
 			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
 				node, emit = n, e
-				return &settledCrew{Crew: ranks}
+				return &settledCrew{Crew: ranks, ctx: ctx}
 			},
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
@@ -107,12 +108,17 @@ func Agent(ctx context.Context, up tree.Stream) error {
 type settledCrew struct {
 	tree.Crew
 	settled bool
+	ctx     context.Context // context of the agent
 }
 
 func (c *settledCrew) Do(m proto.Message) {
 	if !c.settled {
 		c.settled = true
 		remote.RemoveBroadcast()
+	}
+	if e, ok := m.(proto.End); ok && os.Getenv("SLURM_STEP_ID") != "" && errors.Is(context.Cause(c.ctx), remote.ErrTerminated) {
+		e.Asked = true // Slurm sends its SIGTERM to all processes of a step
+		m = e
 	}
 	c.Crew.Do(m)
 }

@@ -31,8 +31,10 @@ type dialIn struct {
 	conns map[string]*remote.Conn
 	came  *sync.Cond
 	taken map[string]bool
-	twice map[string]bool // another has come by a name that is there
-	err   error           // nobody comes any more
+	want  int             // agents that the job needs; 0: not known yet
+	twice map[string]bool // another agent has connected with the same name
+	err   error           // no more agents can connect
+	over  bool            // agents that connect are turned away
 }
 
 // dialPatience is for how long agents are waited for that somebody else starts,
@@ -71,6 +73,14 @@ func (d *dialIn) begin(ctx context.Context) {
 				d.came.Broadcast()
 				d.mu.Unlock()
 				return
+			}
+			if d.step != nil {
+				d.step.HoldHelper() // before any rank starts
+			}
+			if d.over {
+				d.mu.Unlock()
+				_ = conn.Close()
+				continue
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
@@ -135,15 +145,29 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.conns[name], d.taken[name] = nil, true
+	all := len(d.taken) == d.want
+	d.mu.Unlock()
+	if all { // no other agent is expected
+		_ = d.listener.Close()
+	}
 	return conn, nil
 }
 
-func (d *dialIn) close() {
-	_ = d.listener.Close()
-	<-d.accepted
+// expect sets how many agents the job needs. When all have been taken, the listener
+// closes.
+func (d *dialIn) expect(agents int) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.want = agents
+}
+
+// close turns away all agents that are not taken, also those that srun is still starting.
+// An agent that is turned away removes its copy of gorun; if gorun had to end srun, the
+// agent could not.
+func (d *dialIn) close() {
+	d.mu.Lock()
+	d.over = true
 	for _, c := range d.conns {
 		if c != nil {
 			_ = c.Close()
@@ -153,6 +177,8 @@ func (d *dialIn) close() {
 	if d.step != nil {
 		_ = d.step.Close()
 	}
+	_ = d.listener.Close()
+	<-d.accepted
 }
 
 // gatherDialled waits for agents that others start, as pods. They are the job's
@@ -231,6 +257,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 		j.GiveSlots(named)
 	}
 	r.allocated = true
+	d.expect(len(named))
 	r.setHosts(named)
 	return nil
 }
@@ -239,7 +266,7 @@ func (r *run) tellWaiting(d *dialIn, want int) {
 	r.verbose("waiting for %s to connect to %s", plural(want, "agent"), d.listener.Addr())
 }
 
-// missing is who of the hosts that the user has named has not come.
+// missing returns the hosts that the user has named and whose agents have not come.
 func missing(named []hosts.Host, came []string) []string {
 	var names []string
 	for _, h := range named {
@@ -250,7 +277,7 @@ func missing(named []hosts.Host, came []string) []string {
 	return names
 }
 
-// surplus tells of agents that have come by one name.
+// surplus reports agents that have come by one name.
 func (d *dialIn) surplus() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -303,7 +330,8 @@ func (r *run) gatherSlurm() error {
 	}
 	d.listener.Cause = d.step.CauseOf
 	r.reach = &reach{dialIn: d, patience: r.patience(slurmPatience)}
-	d.begin(ctx)
+	d.expect(len(nodes))
+	d.begin(context.WithoutCancel(ctx)) // until close
 	sctx, cancel := d.step.Context(ctx)
 	context.AfterFunc(sctx, func() { // with srun, or with the run
 		d.mu.Lock()
@@ -321,7 +349,7 @@ func (r *run) gatherSlurm() error {
 const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
 
 // judgeSlurm has the verdict say so where Slurm has ended the job: it sends its signals
-// to ranks and agents alike, and who is heard of first is chance.
+// to ranks and agents alike, and which of them gorun hears of first is chance.
 func (r *run) judgeSlurm() {
 	v := r.verdict
 	if v == nil || r.reach == nil || r.reach.dialIn == nil || r.reach.dialIn.step == nil {
@@ -330,6 +358,8 @@ func (r *run) judgeSlurm() {
 	words, all := r.reach.dialIn.step.Cancelled()
 	switch {
 	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // which is a rank's own word
+		return
+	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM: // gorun itself got the signal, for example by ^C
 		return
 	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // somebody else has ended an agent, later
 		return

@@ -1,8 +1,10 @@
 package launcher
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/weft-hpc/weft/launcher/job"
@@ -11,7 +13,18 @@ import (
 
 // DryRun does what gorun -dry-run does, and returns its exit code.
 func DryRun(stdout, stderr io.Writer, j *job.Job) int {
+	for _, w := range j.Warnings {
+		_, _ = fmt.Fprintf(stderr, "gorun: warning: %s\n", w)
+	}
 	err := writeDryRun(stdout, j)
+	if err == nil {
+		err = job.DescribeSettings(stdout, j)
+	}
+	for _, app := range j.Apps {
+		if err == nil {
+			_, _, err = find(context.Background(), app, pathOf(j, app))
+		}
+	}
 	if err == nil {
 		return 0
 	}
@@ -19,18 +32,18 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	return codeOf(err)
 }
 
-// writeDryRun prints what gorun -dry-run shows: the job as understood, where each
-// value came from, and which rank would run where. Nothing is started, and no host
-// is asked: the cores of this one alone are known.
+// writeDryRun prints the first part of the output of gorun -dry-run: the programs, the
+// hosts, and which rank would run where. It starts nothing and asks no host, so it knows
+// only the cores of this host.
 func writeDryRun(w io.Writer, j *job.Job) error {
-	if err := job.Describe(w, j); err != nil {
-		return err
-	}
 	r := newRun(&session{job: j, host: hostname()}, "")
 	if err := r.choose(); err != nil {
 		return err
 	}
 	if len(r.hosts) == 0 {
+		if err := job.Describe(w, j); err != nil {
+			return err
+		}
 		_, err := fmt.Fprintln(w, "\nThe hosts are those whose agents connect to", j.Listen)
 		return err
 	}
@@ -48,20 +61,36 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "\nby %s\n", r.kind); err != nil {
+	var notes []string
+	if r.fills() {
+		filled := *j
+		filled.Apps = slices.Clone(j.Apps)
+		filled.Apps[0].NP = len(placed.Ranks)
+		j = &filled
+	}
+	if note := r.filled(placed); note != "" {
+		notes = append(notes, note)
+	}
+	if placed.Warning != "" {
+		notes = append(notes, "warning: "+placed.Warning)
+	}
+	if unknown != nil {
+		notes = append(notes, fmt.Sprintf("note: the cores of %s are not known before they are reached, and are taken for one slot each here",
+			strings.Join(firstFew(unknown), ", ")))
+	}
+	if err := job.Describe(w, j); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "\nlauncher: %s\n", r.kind); err != nil {
 		return err
 	}
 	if err := place.Render(w, machines, placed); err != nil {
 		return err
 	}
-	if placed.Warning != "" {
-		if _, err := fmt.Fprintln(w, "warning:", placed.Warning); err != nil {
+	for _, n := range notes {
+		if _, err := fmt.Fprintln(w, n); err != nil {
 			return err
 		}
 	}
-	if unknown != nil {
-		_, err = fmt.Fprintf(w, "note: the cores of %s are not known before they are reached, and are taken for one slot each here\n",
-			strings.Join(firstFew(unknown), ", "))
-	}
-	return err
+	return nil
 }

@@ -40,9 +40,7 @@ func appEnv(j *job.Job, app job.App, base []string) []string {
 			own = append(own, v.Name+"="+v.Value)
 		}
 	}
-	return slices.DeleteFunc(crew.MergeEnv(base, own), func(kv string) bool {
-		return crew.ForeignEnv(kv) || strings.HasPrefix(kv, envAllocated+"=")
-	})
+	return slices.DeleteFunc(crew.MergeEnv(base, own), crew.ForeignEnv)
 }
 
 // withoutEnv drops a variable.

@@ -18,23 +18,88 @@ const (
 	hostLost   = "lost"
 )
 
-// cause is what a verdict rests on, so far as it says whether something that is
-// learned later was there first.
+// cause describes the cause of a verdict. fail uses it to decide whether a failure that is
+// reported later replaces the verdict.
 type cause struct {
-	rank  int  // -1: none
-	host  int  // of the rank
-	final bool // nothing that is learned later takes its place: a signal ended a rank, a host is lost
-	dying bool // the rank was on its way out when it failed the job
-	abort bool // it called Abort and is about to end by itself
-	end   bool // the user's wish: the job is not started anew
+	rank   int // -1: none
+	host   int // of the rank
+	kind   kind
+	timing timing
+	dying  bool // the rank was already ending when it failed the job
+	abort  bool // the rank called Abort and is about to end by itself
+	end    bool // the user ended the job: it is not restarted
+	first  bool // the rank ended before it got SIGTERM
 }
+
+// kind is how a rank or a host fails.
+type kind int
+
+const (
+	kindOther       kind = iota // the user ended the job, a rank could not be started, or a rank ended without failing the job
+	kindConsequence             // a rank aborted because of another rank's failure
+	kindSilent                  // a rank ended by itself and gave no reason
+	kindFollower                // as kindSilent, and an abort because of another rank's failure was reported before
+	kindStated                  // a rank aborted for a reason of its own, or broke the protocol
+	kindSignal                  // a signal ended a rank
+	kindStruck                  // a signal ended a rank that did not ask for it
+	kindLost                    // a host is lost
+	kinds
+)
+
+// timing is what gorun knows about the order of a failure, the verdict's failure, and the end
+// of the job.
+type timing int
+
+const (
+	timingTold   timing = iota // the failure's host had begun to end the ranks, or the rank that aborted had got a signal
+	timingAfter                // not timingTold; the verdict's failure was on the same host, and earlier
+	timingApart                // not timingTold; the verdict's failure was on another host, so the order is not known
+	timingBefore               // the failure began before the verdict's failure
+)
+
+// takesPlace holds the lowest timing with which a failure replaces the verdict. The first
+// index is the kind of the verdict, the second the kind of the failure. If there is no entry,
+// the verdict stays.
+//
+// Any failure that does not result from the end of the job replaces a consequence. A rank
+// that ended without a reason after a consequence may have noticed the same failure, so a
+// failure with a reason or by a signal replaces kindFollower too. In the other rows a failure
+// replaces the verdict only if it began earlier, or if it is on another host and no failure
+// of the verdict's host can have caused it.
+var takesPlace = [kinds][kinds]timing{
+	kindConsequence: {kindSilent: timingAfter, kindStated: timingAfter, kindSignal: timingAfter, kindStruck: timingAfter, kindLost: timingApart},
+	kindFollower:    {kindSilent: timingBefore, kindStated: timingAfter, kindSignal: timingAfter, kindStruck: timingAfter, kindLost: timingApart},
+	kindSilent:      {kindSilent: timingBefore, kindStated: timingBefore, kindSignal: timingBefore, kindStruck: timingApart, kindLost: timingApart},
+	kindStated:      {kindSilent: timingBefore, kindStated: timingBefore, kindSignal: timingBefore, kindStruck: timingApart, kindLost: timingApart},
+}
+
+// replaces reports whether a failure with cause c replaces the verdict.
+func (c cause) replaces(verdict cause) bool {
+	least := takesPlace[verdict.kind][c.kind]
+	return least > timingTold && c.timing >= least
+}
+
+// failedOf is the beginning of the reason of a rank that ended the job and said why.
+const failedOf = "failed: "
 
 const withoutFinalize = "exited without Finalize"
 
-// fail notes the first failure in time, and ends the job.
+// fail records the first failure in time, and ends the job. If SIGTERM has ended the job,
+// SIGTERM is also the cause of later failures. If the job has failed already, fail records
+// the failure if it replaces the verdict.
 func (r *run) fail(c cause, f Failure, code int) {
 	if r.verdict != nil {
+		if c.replaces(r.first) {
+			if c.kind == kindSilent && (r.first.kind == kindConsequence || r.first.kind == kindFollower) {
+				c.kind = kindFollower
+			}
+			r.blame(c, f, code)
+		}
 		return
+	}
+	if r.termed && !c.first {
+		c, code = cause{rank: -1, end: true}, proto.ExitSignalFloor+int(syscall.SIGTERM)
+		f = Failure{Rank: -1, Host: r.host, Signal: syscall.SIGTERM}
 	}
 	r.blame(c, f, code)
 	if r.phase < phaseStarting {
@@ -46,11 +111,18 @@ func (r *run) fail(c cause, f Failure, code int) {
 		return
 	}
 	end := proto.End{Grace: r.job.Grace, Except: -1}
+	if c.rank >= 0 {
+		end.Linger = lingerLimit
+	}
 	if c.abort {
 		end.Except = c.rank
 	}
 	r.node.Do(end)
 }
+
+// lingerLimit is how long ranks that are busy when another rank fails have to end by
+// themselves before SIGTERM. Tests change it.
+var lingerLimit = 500 * time.Millisecond
 
 // blame notes what the job failed of.
 func (r *run) blame(c cause, f Failure, code int) {
@@ -112,11 +184,15 @@ func (r *run) hostFailed(f proto.HostError) {
 
 // ranksStarted notes what the hosts have started, and judges what they have not.
 func (r *run) ranksStarted(m proto.Started) {
-	n := 0
+	n, rebound := 0, 0
 	for _, s := range m.Ranks {
 		if s.Rank >= 0 && s.Rank < len(r.ranks) {
-			r.ranks[s.Rank].pid, r.ranks[s.Rank].started = s.PID, time.Unix(0, s.At)
+			rk := &r.ranks[s.Rank]
+			rk.pid, rk.started, rk.cpus = s.PID, time.Unix(0, s.At), s.CPUs
 			n++
+			if s.CPUs != nil {
+				rebound++
+			}
 		}
 	}
 	if r.phase == phaseStarting {
@@ -127,9 +203,12 @@ func (r *run) ranksStarted(m proto.Started) {
 		v.PID = r.ranks[v.Rank].pid
 	}
 	r.show("")
-	r.verbose("%d ranks started after %v", n, r.since())
+	r.verbose("%s started after %v", plural(n, "rank"), r.since())
+	if rebound > 0 {
+		r.verbose("other jobs use the planned cores of %s, so gorun has chosen free cores", plural(rebound, "rank"))
+	}
 	if f := m.Failed; f != nil && f.Rank >= 0 && f.Rank < len(r.ranks) {
-		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, final: true, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)
+		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)
 	}
 }
 
@@ -141,10 +220,14 @@ func (r *run) exited(e proto.Exit) {
 	rk := &r.ranks[e.Rank]
 	rk.exit, rk.pid = &e, e.PID
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
-	c := cause{rank: e.Rank, host: rk.host, final: e.Signal != 0, dying: e.Dying}
+	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Dying, first: !e.Told}
+	c.timing = r.timingOf(c.kind, e)
 	code := exitCode(e)
 	if code == 0 {
 		f.Reason, code = withoutFinalize, proto.ExitFailed
+	}
+	if e.Memory != "" {
+		f.Reason = "was killed by " + signalName(f.Signal) + ", " + strings.ToValidUTF8(e.Memory, "?")
 	}
 	const exitQuit = 2 // of a Go program that SIGQUIT ends, when it has written its stacks
 	if r.signaled == syscall.SIGQUIT && e.Code == exitQuit {
@@ -154,10 +237,11 @@ func (r *run) exited(e proto.Exit) {
 		r.tell(fmt.Sprintf("rank %d, pid %d on %s, does not die by SIGKILL: it is left behind", e.Rank, e.PID, r.nameOf(rk.host)))
 	}
 	switch {
-	case r.verdict != nil:
-		if r.mourned(e) {
-			r.blame(c, f, code)
-		}
+	case rk.abort != nil: // the job has failed, and the rank's abort says more than its exit
+		f, code = rk.abort.failure(), rk.abort.Code
+		r.fail(c, f, code)
+	case r.verdict != nil, r.termed && e.Told:
+		r.fail(c, f, code)
 	case f.Signal != 0 && f.Signal == r.signaled:
 		c.end = true
 		r.fail(c, f, code)
@@ -211,30 +295,46 @@ func (r *run) mark(ranks []int) {
 	}
 }
 
-// mourned says whether the job failed of what another did when a rank, whose end is
-// heard of only now, had been killed, or was leaving by itself without having said
-// why. Of several that were leaving the first to end is named.
-func (r *run) mourned(e proto.Exit) bool {
+// kindOf returns the kind of failure of a rank that has ended.
+func (r *run) kindOf(e proto.Exit) kind {
+	abort := r.ranks[e.Rank].abort
 	switch {
-	case r.first.final:
-		return false
+	case abort != nil:
+		return abort.kind()
+	case strikes(syscall.Signal(e.Signal)):
+		return kindStruck
 	case e.Signal != 0:
-		struck := strikes(syscall.Signal(e.Signal))
-		if e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL || struck && r.leftFirst(e) {
-			return true
-		}
-		// What a rank on another host did may well be because of this.
-		return !e.Told && r.elsewhere(e.Rank) && (struck || r.earlier(e))
-	case e.Code == 0 && !e.Early: // it has finalized
-		return false
+		return kindSignal
+	case !e.Early && (e.Code == 0 || r.job.OnFailure == job.FailNotify):
+		return kindOther
 	}
-	return r.leftFirst(e) || !e.Told && r.elsewhere(e.Rank) && r.earlier(e)
+	return kindSilent
 }
 
-// leftFirst says whether a rank was on its way out when the one that the job has failed
-// of was not, which did no more than say why it would end.
-func (r *run) leftFirst(e proto.Exit) bool {
-	return e.Dying && r.first.rank >= 0 && !r.first.dying
+// timingOf returns the timing of the failure of a rank that has ended. If the rank was
+// already ending when the verdict's failure was reported, the rank had failed before. But if
+// the verdict's failure was on another host, the rank may be ending because it noticed that
+// failure, unless a signal such as SIGSEGV ends it. If several ranks were ending, gorun names
+// the rank that ended first. For kindSignal, e.Dying proves nothing, because gorun sends
+// SIGTERM also to a rank that is ending.
+func (r *run) timingOf(k kind, e proto.Exit) timing {
+	apart := r.elsewhere(e.Rank)
+	ending := e.Dying && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	switch {
+	case e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL:
+		return timingBefore
+	case ending && (!apart || r.first.kind == kindConsequence || r.earlier(e)):
+		return timingBefore
+	case ending && k == kindStruck && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun sends SIGKILL, too
+		return timingApart
+	case e.Told:
+		return timingTold
+	case apart && r.earlier(e):
+		return timingBefore
+	case apart:
+		return timingApart
+	}
+	return timingAfter
 }
 
 // elsewhere says whether a rank runs on another host than the one that the job has
@@ -268,26 +368,47 @@ func strikes(s syscall.Signal) bool {
 	}, s)
 }
 
+// abort is the report about a rank that called Abort or broke the protocol on its control
+// channel.
+type abort proto.Aborted
+
+func (a *abort) kind() kind {
+	if a.Consequence {
+		return kindConsequence
+	}
+	return kindStated
+}
+
+func (a *abort) failure() Failure {
+	switch {
+	case a.Broken:
+		return Failure{Rank: a.Rank, Reason: "does not speak PMI-1 on its control channel: " + a.Reason}
+	case a.Reason != "": // package comm reports it: the error that Main's function returned, or a panic
+		return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: failedOf + a.Reason}
+	}
+	return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: "called Abort"}
+}
+
 // aborted ends the job at the wish of a rank.
 func (r *run) aborted(m proto.Aborted) {
 	if m.Rank < 0 || m.Rank >= len(r.ranks) {
 		return
 	}
-	c := cause{rank: m.Rank, host: r.ranks[m.Rank].host}
-	f := Failure{Rank: m.Rank}
+	rk, a := &r.ranks[m.Rank], (*abort)(&m)
 	if m.PID != 0 {
-		r.ranks[m.Rank].pid = m.PID
+		rk.pid = m.PID
 	}
-	if m.Broken {
-		f.Reason = "does not speak PMI-1 on its control channel: " + m.Reason
-	} else {
-		c.abort = true
-		f.ExitCode, f.Reason = m.Code, "called Abort"
-		if m.Reason != "" {
-			f.Reason += ": " + m.Reason
-		}
+	rk.abort = a
+	c := cause{rank: m.Rank, host: rk.host, kind: a.kind(), abort: !m.Broken}
+	switch {
+	case m.Told:
+		c.timing = timingTold
+	case r.elsewhere(m.Rank):
+		c.timing = timingApart
+	default:
+		c.timing = timingAfter
 	}
-	r.fail(c, f, m.Code)
+	r.fail(c, a.failure(), m.Code)
 }
 
 // hostsLost judges hosts that do not answer any more.
@@ -325,13 +446,11 @@ func (r *run) hostsLost(m proto.Lost) {
 		r.node.Do(proto.News{Ranks: ranks, Reason: reason})
 		return
 	}
-	c := cause{rank: -1, host: first, final: true}
-	f := Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}
-	if r.verdict != nil && !r.first.final && r.verdict.Rank >= 0 && r.first.host != first {
-		r.blame(c, f, proto.ExitFailed) // others have failed because of it
-		return
+	c := cause{rank: -1, host: first, kind: kindLost, timing: timingAfter}
+	if r.first.host != first {
+		c.timing = timingApart
 	}
-	r.fail(c, f, proto.ExitFailed)
+	r.fail(c, Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}, proto.ExitFailed)
 }
 
 // states is what hosts have told of themselves, and what follows for all.
@@ -417,7 +536,7 @@ func (r *run) judgeState(s proto.State) {
 		rank, why = lowest(r.states.left), "ended while other ranks wait for it in a fence"
 	}
 	if rank >= 0 && rank < len(r.ranks) {
-		r.fail(cause{rank: rank, host: r.ranks[rank].host}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
+		r.fail(cause{rank: rank, host: r.ranks[rank].host, kind: kindSilent}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
 	}
 }
 
@@ -439,6 +558,9 @@ func (r *run) allEnded(m proto.Ended) {
 	if r.verdict == nil && r.job.OnFailure == job.FailNotify {
 		r.judgeRest()
 	}
+	if v := r.verdict; v != nil && v.Signal == syscall.SIGTERM && v.Rank < 0 {
+		v.late = r.lateRanks()
+	}
 	if v := r.verdict; v != nil && v.Rank >= 0 {
 		rk := &r.ranks[v.Rank]
 		v.PID = rk.pid // it may have failed before it was known to have been started
@@ -453,13 +575,28 @@ func (r *run) allEnded(m proto.Ended) {
 	}
 }
 
+// lateRanks returns a text about the ranks that SIGKILL ended after the grace period; "":
+// there are none.
+func (r *run) lateRanks() string {
+	n := 0
+	for i := range r.ranks {
+		if e := r.ranks[i].exit; e != nil && e.Late {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s still ran after %v and got SIGKILL", plural(n, "rank"), r.job.Grace)
+}
+
 // judgeRest makes the verdict on a job that went on without ranks that failed: how
 // those that were left ended, and where none was, the first failure.
 func (r *run) judgeRest() {
 	if r.soft != 0 {
 		for i := range r.ranks {
 			if e := r.ranks[i].exit; e != nil && !r.ranks[i].failed && exitCode(*e) == r.soft {
-				r.blame(cause{rank: i, host: r.ranks[i].host}, Failure{Rank: i, ExitCode: r.soft}, r.soft)
+				r.blame(cause{rank: i, host: r.ranks[i].host, kind: kindSilent}, Failure{Rank: i, ExitCode: r.soft}, r.soft)
 				return
 			}
 		}

@@ -1,16 +1,26 @@
 package launcher
 
 import (
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// WriteInfo prints what gorun -info shows: transports, algorithms, everything
-// that can be set, and the providers of libfabric.
-func WriteInfo(w io.Writer, j *job.Job) error {
-	if err := job.WriteInfo(w, j); err != nil {
+// WriteInfo prints the output of gorun -info: transports, algorithms, all settings and
+// tunables, and the providers of libfabric. With words it prints only the entries that
+// have one of the words in their name. If no entry has, it returns an error.
+func WriteInfo(w io.Writer, j *job.Job, words []string) error {
+	found, err := job.WriteInfo(w, j, words)
+	if err != nil {
 		return err
 	}
-	return writeProviders(w)
+	if job.Selects(words, "libfabric providers") {
+		return writeProviders(w)
+	}
+	if !found {
+		return &job.UsageError{What: "-info", Problem: fmt.Sprintf("nothing has %q in its name; gorun -info alone lists all", strings.Join(words, " "))}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-//go:build libfabric
+//go:build linux && libfabric
 
 package launcher
 
@@ -19,7 +19,7 @@ func TestInfoListsProviders(t *testing.T) {
 	j, _, err := job.Parse([]string{"-info"}, nil)
 	require.NoError(t, err)
 	var b strings.Builder
-	require.NoError(t, WriteInfo(&b, j))
+	require.NoError(t, WriteInfo(&b, j, nil))
 	_, providers, found := strings.Cut(b.String(), "\n\nLIBFABRIC "+fi.LibraryVersion().String()+", ")
 	require.True(t, found, b.String())
 	blank := regexp.MustCompile(` {2,}`)

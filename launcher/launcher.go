@@ -23,14 +23,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/crew"
 	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/launcher/proto"
-	"golang.org/x/sys/unix"
 )
 
 // Stdio is where a job reads and writes.
@@ -64,28 +65,47 @@ type Failure struct {
 	Stderr   []string       // the rank's last lines of stderr: a panic, or at most ten
 }
 
-// Run runs a job to its end and returns when every process of it has ended and
-// everything that they wrote has been passed on. What goes wrong is told on
-// stdio.Err, in lines that begin with "gorun: "; the caller only exits with
-// Result.ExitCode.
+// Run runs a job to its end. It returns when every process of the job has ended and Run
+// has written all their output. Run reports errors on stdio.Err, in lines that begin with
+// "gorun: "; the caller only exits with Result.ExitCode.
 //
-// While it runs, Run catches INT, TERM, HUP, QUIT, USR1, USR2 and TSTP of this
-// process and passes them to the ranks' process groups; a second INT kills the
-// job at once. The end of ctx ends the job as a timeout does, with exit code 1.
+// While it runs, Run catches these signals of this process. If ctx ends, Run ends the job
+// as a timeout does, with exit code 1.
 //
-// A process runs one job at a time: Run makes it the reaper of its orphaned
-// descendants. It starts this executable once more as a watchdog, which takes
-// over in package crew's init: callers need do nothing for that. On other hosts
-// this executable runs as an agent; see [AgentMain]. Where a job wants Slurm and is
-// in no allocation, salloc takes the place of this process, and runs it once more.
+//   - INT, HUP, USR1, USR2 and TSTP: Run passes them to the ranks' process groups. A second
+//     INT kills the job at once.
+//   - TERM: Run sends SIGTERM to the ranks, and SIGKILL after the grace period.
+//   - QUIT: Run writes to stdio.Err what the ranks do, and ends the job. Only ranks that
+//     have not answered get SIGQUIT.
+//   - PWR: Run writes to stdio.Err what the ranks do. [Stacks] asks the same from another
+//     process.
+//
+// A process runs one job at a time: Run makes it the reaper of its orphaned descendants.
+// If the process gets a child in a session of its own while ranks run, Run takes it for a
+// process that a rank has left behind, and kills it when the ranks have ended. So the
+// caller must not start a process with Setsid while Run runs.
+//
+// Run starts this executable once more as a watchdog, which takes over in package crew's
+// init: callers need do nothing for that. On other hosts this executable runs as an agent;
+// see [AgentMain]. If a job wants Slurm and is not in an allocation, Run waits for salloc,
+// which runs this executable once more in an allocation.
 func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
-	notAllocated := allocate(j)
+	code, done, notAllocated := allocate(ctx, j)
+	if done {
+		res := Result{ExitCode: code}
+		if code != 0 {
+			res.Failure = &Failure{Rank: -1, Host: hostname(), ExitCode: code, Reason: fmt.Sprintf("salloc ended with status %d", code)}
+		}
+		return res
+	}
 	s := &session{ctx: ctx, job: j, stdio: stdio, host: hostname(), begun: time.Now()}
 	var stopSignals func()
 	s.signals, stopSignals = catchSignals()
 	defer stopSignals()
+	outer := readyForSignals()
 	s.out = newWriter(stdio.Out, stdio.Err)
 	s.inputAt = inputAt(stdio.In)
+	s.warn()
 	id := bootstrap.NewJobID()
 	s.watchdog = crew.StartWatchdog(id)
 	restore := crew.BecomeReaper()
@@ -93,6 +113,9 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	if j.Timeout > 0 {
 		s.deadline = s.begun.Add(j.Timeout)
 	}
+
+	stopListening := s.listen()
+	defer stopListening()
 
 	var v *verdict
 	if notAllocated != nil {
@@ -102,6 +125,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	}
 	for v == nil {
 		r := newRun(s, id)
+		s.current.Store(r)
 		v = r.execute()
 		s.report.add(r, v)
 		if !s.again(r, v) {
@@ -116,7 +140,9 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		id = bootstrap.NewJobID()
 		s.watchdog.Job(id)
 	}
-	return s.end(v)
+	res := s.end(v)
+	outer.ended(res.ExitCode)
+	return res
 }
 
 // session is a job, however often it is started.
@@ -138,6 +164,9 @@ type session struct {
 	inputAt  int64 // where standard input stood at first; -1: it is no file
 
 	failed map[string]string // hosts that are left out, and why
+
+	stacksDir string              // absolute; "": none
+	current   atomic.Pointer[run] // the current run; nil: none
 }
 
 // verdict is how a run ended.
@@ -145,15 +174,23 @@ type verdict struct {
 	Failure
 	code   int      // exit code
 	end    bool     // the job is not started anew
-	asked  bool     // it ended by the signal that gorun had passed on
+	asked  bool     // the rank ended by the signal that gorun had passed on
 	others int      // ranks that were ended because of it
-	lines  []string // that follow the failure
+	late   string   // says which ranks SIGKILL ended after the grace period
+	lines  []string // lines that follow the failure
 }
 
 // refuse is a verdict on a job that cannot be started.
 func (s *session) refuse(err error) *verdict {
 	code := codeOf(err)
 	return &verdict{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
+}
+
+// warn writes warnings about settings that the user probably did not intend.
+func (s *session) warn() {
+	for _, w := range s.job.Warnings {
+		s.tell("warning: " + w)
+	}
 }
 
 // prepare finds or builds the programs, and makes the directory of output; nil: all is well.
@@ -170,12 +207,19 @@ func (s *session) prepare(id string) *verdict {
 	if j.OutputDir != "" {
 		dir, err := filepath.Abs(j.OutputDir)
 		if err == nil {
-			err = os.MkdirAll(dir, 0o777)
+			err = s.interruptible(func() error { return os.MkdirAll(dir, 0o777) })
 		}
 		if err != nil {
 			return s.refuse(err)
 		}
 		s.out.dir = dir
+	}
+	if j.StacksDir != "" {
+		dir, err := filepath.Abs(j.StacksDir)
+		if err != nil {
+			return s.refuse(err)
+		}
+		s.stacksDir = dir
 	}
 	if err := s.findPrograms(id); err != nil {
 		return s.refuse(err)
@@ -362,5 +406,5 @@ func hostname() string {
 func suspend() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+	sys.StopThread()
 }

@@ -31,6 +31,18 @@ func namesInterface(s *params.Set) bool {
 	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
 }
 
+// tcpInterface returns what the user names for tcp to listen on. It returns "" if the user
+// names nothing or no rank listens. If the ranks share memory, no rank listens: then a
+// name from a job file or the environment may be meant for other machines, and only a
+// flag's name counts.
+func tcpInterface(s *params.Set, shared bool) string {
+	v := s.Get("transport.tcp.interface")
+	if !slices.Contains(s.List("transport.use"), "tcp") || shared && v.Source != params.FromFlag {
+		return ""
+	}
+	return v.Text
+}
+
 // findHeaders says what is missing to build with the libfabric transport; nil:
 // nothing.
 func findHeaders(ctx context.Context) error {

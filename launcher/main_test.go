@@ -1,3 +1,5 @@
+//go:build linux
+
 package launcher
 
 import (
@@ -15,6 +17,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -154,7 +157,7 @@ func rankMain(args []string) int {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	case "abort":
-		_ = open().KVS.Abort(7, "the disk is full")
+		_ = open().KVS.Abort(bootstrap.Abort{Code: 7, Reason: "the disk is full"})
 		return 8 // as it is on its way out already
 	case "dying":
 		return dying(ctx, open(), arg(1))
@@ -299,7 +302,7 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		_ = w.KVS.Abort(1, "rank 1 is gone")
+		_ = w.KVS.Abort(bootstrap.Abort{Code: 1, Reason: "rank 1 is gone"})
 		return waitForEnd(false)
 	case 1:
 		n, _ := strconv.Atoi(code)
@@ -343,15 +346,47 @@ type gorun struct {
 	cmd    *exec.Cmd
 	pipe   io.Closer // of out
 	out    *bufio.Reader
-	stderr bytes.Buffer
+	stderr syncBuffer
+}
+
+// syncBuffer is a buffer that may be read while something writes to it.
+type syncBuffer struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// awaitStarted waits until a verbose gorun knows that all ranks have been started: a
+// signal that asks to end fails the job before that.
+func (g *gorun) awaitStarted(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(g.stderr.String(), " ranks started after ") }, time.Minute, time.Millisecond)
+}
+
+// gorunCommand is a launcher that has not been started.
+func gorunCommand(t *testing.T, j *job.Job) *exec.Cmd {
+	t.Helper()
+	text, err := json.Marshal(j)
+	require.NoError(t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleEnv+"=gorun", jobEnv+"="+string(text))
+	return cmd
 }
 
 func startGorun(t *testing.T, j *job.Job) *gorun {
 	t.Helper()
-	text, err := json.Marshal(j)
-	require.NoError(t, err)
-	g := &gorun{cmd: exec.Command(os.Args[0])}
-	g.cmd.Env = append(os.Environ(), roleEnv+"=gorun", jobEnv+"="+string(text))
+	g := &gorun{cmd: gorunCommand(t, j)}
 	g.cmd.Stderr = &g.stderr
 	pipe, err := g.cmd.StdoutPipe()
 	require.NoError(t, err)

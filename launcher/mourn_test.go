@@ -1,11 +1,15 @@
+//go:build linux
+
 package launcher
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/launcher/hosts"
 	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/launcher/proto"
@@ -203,5 +208,213 @@ func TestDyingFirst(t *testing.T) {
 		r.aborted(proto.Aborted{Rank: 0, Code: 1})
 		r.exited(test.second)
 		require.Equal(t, test.want, r.verdict.Rank, name)
+	}
+}
+
+// TestConsequenceFirst: gorun hears first from rank 0, which aborts because of another
+// rank's failure. What failed by itself takes its place.
+func TestConsequenceFirst(t *testing.T) {
+	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
+	for name, test := range map[string]struct {
+		second proto.Message
+		want   int
+	}{
+		"exit":                       {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5}}, 1},
+		"exit without Finalize":      {proto.Exited{Exit: proto.Exit{Rank: 1, Early: true}}, 1},
+		"exit after Finalize":        {proto.Exited{Exit: proto.Exit{Rank: 1}}, 0},
+		"exit after SIGTERM":         {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, Told: true}}, 0},
+		"exit begun before SIGTERM":  {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, Told: true, Dying: true}}, 1},
+		"signal":                     {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM)}}, 1},
+		"signal of gorun":            {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Told: true}}, 0},
+		"abort":                      {proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"}, 1},
+		"abort after SIGTERM":        {proto.Aborted{Rank: 1, Code: 3, Reason: "interrupted", Told: true}, 0},
+		"another consequence":        {consequence, 0},
+		"exit of another that noted": {proto.Exited{Exit: proto.Exit{Rank: 2, Code: 1}}, 0},
+	} {
+		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
+		r.ranks = []rank{{pid: 1}, {pid: 2}, {pid: 3}}
+		r.phase, r.killed = phaseRunning, true // nothing is sent
+		r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
+		r.aborted(proto.Aborted{Rank: 2, Code: 1, Consequence: true})
+		switch m := test.second.(type) {
+		case proto.Exited:
+			r.exited(m.Exit)
+		case proto.Aborted:
+			r.aborted(m)
+		}
+		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want == 0, r.first.kind == kindConsequence, name)
+	}
+}
+
+// failedRun returns a run of three ranks. If apart is set, rank 1 runs on another host. If
+// clocks is set, the hosts' clocks are known to agree.
+func failedRun(apart, clocks bool) *run {
+	r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
+	r.hosts = []host{{Host: hosts.Host{Name: "a"}, state: hostUp}, {Host: hosts.Host{Name: "b"}, state: hostUp}}
+	r.plans = []proto.Plan{{Ranks: []proto.Rank{{Rank: 0}, {Rank: 2}}}, {Ranks: []proto.Rank{{Rank: 1}}}}
+	begun := time.Unix(1000, 0)
+	started := begun.Add(time.Second / 2)
+	if clocks {
+		r.startSent, r.startDone = begun, begun.Add(time.Second)
+	}
+	r.ranks = []rank{{pid: 1, started: started}, {pid: 2, started: started}, {pid: 3, started: started}}
+	if apart {
+		r.ranks[1].host = 1
+	}
+	r.phase, r.killed = phaseRunning, true // nothing is sent
+	return r
+}
+
+// TestVerdictIsReplaced checks which failures replace a failure that was reported before, for
+// all pairs of kinds and for each timing.
+func TestVerdictIsReplaced(t *testing.T) {
+	const atVerdict, before = 1 << 40, 1<<40 - 1
+	tell := func(r *run, kind string, rank int, at int64, told bool) {
+		e := proto.Exit{Rank: rank, At: at, Told: told}
+		switch kind {
+		case "other":
+			if rank == 0 {
+				r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Signal: unix.SIGINT}, 130)
+				return
+			}
+		case "consequence":
+			r.aborted(proto.Aborted{Rank: rank, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
+			e.Code = 1
+		case "follower":
+			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
+			e.Code = 5
+		case "silent":
+			e.Code = 5
+		case "stated":
+			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", Told: told})
+			e.Code = 6
+		case "signal":
+			e.Signal = int(unix.SIGPIPE)
+		case "struck":
+			e.Signal = int(unix.SIGSEGV)
+		case "lost":
+			r.hostsLost(proto.Lost{First: r.ranks[rank].host, Count: 1, Cause: "no answer"})
+			return
+		}
+		r.exited(e)
+	}
+	timings := []string{"told", "after", "apart", "before"}
+	failures := []string{"other", "consequence", "silent", "stated", "signal", "struck", "lost"}
+	for verdict, least := range map[string]string{ // the columns are in the order of failures
+		"other":       "-  -  -       -       -       -      -",
+		"consequence": "-  -  after   after   after   after  apart",
+		"follower":    "-  -  before  after   after   after  apart",
+		"silent":      "-  -  before  before  before  apart  apart",
+		"stated":      "-  -  before  before  before  apart  apart",
+		"signal":      "-  -  -       -       -       -      -",
+		"struck":      "-  -  -       -       -       -      -",
+		"lost":        "-  -  -       -       -       -      -",
+	} {
+		for i, failure := range failures {
+			from := slices.Index(timings, strings.Fields(least)[i]) // -1: never
+			for n, timing := range timings {
+				r := failedRun(timing == "apart" || timing == "before", timing == "before")
+				tell(r, verdict, 0, atVerdict, false)
+				first := *r.verdict
+				tell(r, failure, 1, before, timing == "told")
+				what := fmt.Sprintf("%s, then %s, %s", verdict, failure, timing)
+				switch {
+				case from < 0 || n < from:
+					require.Equal(t, first, *r.verdict, what)
+				case failure == "lost":
+					require.Equal(t, "b: no answer", r.verdict.Reason, what)
+				default:
+					require.Equal(t, 1, r.verdict.Rank, what)
+					require.Equal(t, failure == "stated", r.verdict.Reason == "failed: no such mesh", what)
+				}
+			}
+		}
+	}
+}
+
+// TestReasonAfterFollower: if ranks exit without a reason after a consequence, an abort with
+// a reason still replaces the verdict, regardless of the number of these ranks.
+func TestReasonAfterFollower(t *testing.T) {
+	r := failedRun(false, false)
+	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
+	r.exited(proto.Exit{Rank: 2, Code: 1})
+	require.Equal(t, 2, r.verdict.Rank)
+	r.exited(proto.Exit{Rank: 0, Code: 1})
+	require.Equal(t, 2, r.verdict.Rank)
+	r.aborted(proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"})
+	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.verdict.Failure)
+	require.Equal(t, 3, r.verdict.code)
+}
+
+// TestDyingElsewhere: a rank on another host that was ending when its host heard of the first
+// failure may have noticed that failure. The verdict names this rank if it ended earlier, or
+// if the first failure is a consequence.
+func TestDyingElsewhere(t *testing.T) {
+	dying := proto.Exit{Rank: 1, Code: 3, Dying: true, Told: true, At: 5}
+	for name, test := range map[string]struct {
+		clocks      bool
+		consequence bool
+		ended       int64 // when rank 0 ended
+		want        int
+	}{
+		"order not known": {false, false, 6, 0},
+		"ended later":     {true, false, 4, 0},
+		"ended earlier":   {true, false, 6, 1},
+		"consequence":     {false, true, 6, 1},
+	} {
+		for _, signal := range []unix.Signal{0, unix.SIGSEGV} {
+			r := failedRun(true, test.clocks)
+			r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: test.consequence})
+			r.exited(proto.Exit{Rank: 0, Code: 1, At: test.ended})
+			second := dying
+			second.Signal = int(signal)
+			r.exited(second)
+			want := test.want
+			if signal == unix.SIGSEGV { // no other rank's failure causes it
+				want = 1
+			}
+			require.Equal(t, want, r.verdict.Rank, "%s, %v", name, signal)
+		}
+	}
+}
+
+// TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
+// code after Finalize does not fail the job, and its exit does not replace the verdict.
+func TestExitThatFailsNobody(t *testing.T) {
+	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Dying: true}, {Code: 5, Dying: true, Told: true}} {
+		for _, apart := range []bool{false, true} {
+			for _, consequence := range []bool{false, true} {
+				r := failedRun(apart, true)
+				r.job.OnFailure = job.FailNotify
+				r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: consequence})
+				r.exited(proto.Exit{Rank: 0, Code: 1, At: 2})
+				exit.Rank = 1
+				r.exited(exit)
+				require.Zero(t, r.verdict.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
+			}
+		}
+	}
+}
+
+// TestReasonAfterConsequence: rank 1 revokes the communicator, and rank 0 fails because of
+// that and ends the job, before rank 1 reports its reason.
+func TestReasonAfterConsequence(t *testing.T) {
+	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
+	lingerLimit = mournPatience // rank 0 may be slow on a busy machine
+	program := filepath.Join(t.TempDir(), "revoke")
+	text, err := exec.Command("go", "build", "-o", program, "./testdata/revoke").CombinedOutput()
+	require.NoError(t, err, string(text))
+	for _, use := range []string{"shm,tcp", "tcp"} {
+		j := testJob(2)
+		j.Apps[0].Program, j.Params = program, &params.Set{}
+		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
+		res, _, stderr := runJob(t, j)
+		require.Equal(t, 1, res.ExitCode, stderr)
+		require.Contains(t, stderr, "rank 1: no such mesh\ngorun: rank 1 failed (exit code 1)")
+		require.NotContains(t, stderr, "rank 0")
+		require.Equal(t, 1, res.Failure.Rank)
+		require.Equal(t, "failed: no such mesh", res.Failure.Reason)
 	}
 }

@@ -1,15 +1,20 @@
+//go:build linux
+
 package launcher
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -96,6 +101,36 @@ func TestOutputThatCannotBeWrittenIsToldAtTheEnd(t *testing.T) {
 	require.Equal(t, 1, calls)
 }
 
+// TestOutputFilesOnAFullDisk: output that a rank of this host loses is an error, even if
+// the rank does not look at what its writes return.
+func TestOutputFilesOnAFullDisk(t *testing.T) {
+	j := testJob(2, "-c", `echo out $PMI_RANK; exit 0`)
+	j.Apps[0].Program = "sh"
+	j.OutputDir = t.TempDir()
+	require.NoError(t, os.Symlink("/dev/full", filepath.Join(j.OutputDir, "1.out")))
+	res, out, stderr := runJob(t, j)
+	require.Equal(t, proto.ExitFailed, res.ExitCode)
+	require.Empty(t, out)
+	require.Equal(t, fmt.Sprintf("gorun: output of the ranks is lost: write %s/1.out: no space left on device\n", j.OutputDir), stderr)
+	text, err := os.ReadFile(filepath.Join(j.OutputDir, "0.out"))
+	require.NoError(t, err)
+	require.Equal(t, "out 0\n", string(text))
+}
+
+// TestOutputFilesGetBytesAsTheyCome: a line that has not ended stands in the file while
+// the rank runs.
+func TestOutputFilesGetBytesAsTheyCome(t *testing.T) {
+	j := testJob(1, "-c", `printf 'half a line'; until [ -s 0.out ]; do sleep 0.01; done; cat 0.out >&2`)
+	j.Apps[0].Program = "sh"
+	j.OutputDir = t.TempDir()
+	j.Apps[0].Wdir = j.OutputDir
+	res, _, stderr := runJob(t, j)
+	require.Zero(t, res.ExitCode, stderr)
+	text, err := os.ReadFile(filepath.Join(j.OutputDir, "0.err"))
+	require.NoError(t, err)
+	require.Equal(t, "half a line", string(text))
+}
+
 func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
 	j := testJob(2, "-c", "[ $PMI_RANK = 1 ] && exec sleep 1000; exec yes")
 	j.Apps[0].Program = "sh"
@@ -104,6 +139,48 @@ func TestReaderWhoHasGoneIsTheRanksAffair(t *testing.T) {
 	require.NoError(t, g.pipe.Close())
 	require.Equal(t, proto.ExitSignalFloor+int(unix.SIGPIPE), g.wait(t))
 	require.Contains(t, g.stderr.String(), "gorun: rank 0 was killed by signal 13 (SIGPIPE)")
+}
+
+// TestLastWordsOfABusyRank: all ranks end the job, and the one that has the message for
+// the user is the last to do so.
+func TestLastWordsOfABusyRank(t *testing.T) {
+	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
+	lingerLimit = 10 * time.Minute // the machine may have little time for the busy rank
+	for _, first := range []string{"exit 1", "kill -KILL $$", "echo cmd=abort exitcode=1 >&3; exit 1"} {
+		j := testJob(3, "-c", `test $PMI_RANK = 0 || { `+first+`; }
+			i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo usage; exit 1`)
+		j.Apps[0].Program, j.Grace = "sh", time.Minute
+		res, out, stderr := runJob(t, j)
+		require.Equal(t, "usage\n", out, stderr)
+		require.NotZero(t, res.ExitCode)
+	}
+}
+
+// TestPromptOnATerminal: the user sees what rank 0 asks before it gets an answer.
+func TestPromptOnATerminal(t *testing.T) {
+	master, tty := terminal(t)
+	defer func() { require.NoError(t, tty.Close()) }()
+	j := testJob(2, "-c", `test $PMI_RANK = 0 || exit 0; printf 'name? '; read name; echo "hello $name"`)
+	j.Apps[0].Program, j.Stdin = "sh", job.StdinRank0
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan Result, 1)
+	go func() { done <- Run(ctx, j, Stdio{In: tty, Out: tty, Err: tty}) }() // ends with the job
+	var seen strings.Builder
+	buf := make([]byte, 1<<10)
+	answered := false
+	for !strings.Contains(seen.String(), "hello bob") {
+		n, err := master.Read(buf)
+		require.NoError(t, err)
+		seen.Write(buf[:n])
+		require.NotContains(t, seen.String(), "gorun: ")
+		if !answered && strings.Contains(seen.String(), "name? ") {
+			answered = true
+			_, err := master.WriteString("bob\n")
+			require.NoError(t, err)
+		}
+	}
+	require.Zero(t, (<-done).ExitCode)
 }
 
 // TestLinesOfGorunStandAlone: they, and what other hosts have, wait for a long line
@@ -125,13 +202,15 @@ func TestLinesOfGorunStandAlone(t *testing.T) {
 	require.Equal(t, "long line\ngorun: a message\nanother\nstalls\ngoes on\n", out.String())
 }
 
-// TestLastWordsAreNotRepeated where nobody wrote after them.
+// TestLastWordsAreNotRepeated where they stand a little above, tagged or not.
 func TestLastWordsAreNotRepeated(t *testing.T) {
-	for between, want := range map[string]string{"": "a\nb\nfailed\n", "c\n": "a\nb\nc\nfailed\nwrote b\n"} {
+	for between, want := range map[string]string{
+		"": "a\n[1] b\nfailed\n", "c\n": "a\n[1] b\nc\nfailed\n", strings.Repeat("c\n", lastBytes/2): "a\n[1] b\n" + strings.Repeat("c\n", lastBytes/2) + "failed of b\n",
+	} {
 		var out bytes.Buffer
 		w := newWriter(nil, &out)
-		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\nb\n" + between)}))
-		w.sayAgain("failed\n", "wrote b\n", "b\n")
+		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\n[1] b\n" + between)}))
+		w.sayOnce("failed of b\n", "failed\n", []string{"a", "b"})
 		w.finish()
 		<-w.done
 		require.Equal(t, want, out.String())

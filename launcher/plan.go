@@ -66,10 +66,24 @@ func (r *run) plan() (*proto.Prepare, error) {
 	if err != nil {
 		return nil, err
 	}
+	if note := r.filled(placed); note != "" && r.epoch == 0 {
+		r.tell(note)
+	}
 	if placed.Warning != "" && r.epoch == 0 {
 		r.tell("warning: " + placed.Warning)
 	}
 	return r.describe(placed)
+}
+
+// filled returns a line about how many ranks the named hosts get if nothing gives the
+// number. It returns "" if something does, such as an allocation, unless gorun itself has
+// got the allocation, with one slot on each named host.
+func (r *run) filled(placed *place.Result) string {
+	byUser := r.allocated && (os.Getenv(envAllocated) == "" || len(r.job.Hosts) == 0)
+	if !r.fills() || byUser || r.job.Rankfile != "" {
+		return ""
+	}
+	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.wants), "host"))
 }
 
 // place lays the ranks over machines.
@@ -77,7 +91,7 @@ func (r *run) place(machines []place.Machine) (*place.Result, error) {
 	policy, err := policyOf(r.job)
 	var appNP []int
 	if err == nil {
-		appNP, err = r.appNP(machines, policy.Rankfile)
+		appNP, err = r.appNP(machines, policy)
 	}
 	var placed *place.Result
 	if err == nil {
@@ -118,29 +132,22 @@ func policyOf(j *job.Job) (place.Policy, error) {
 	return p, err
 }
 
-// appNP is the number of ranks of each app. Where the user does not say it, a
-// single app has as many as a rankfile has lines, or in an allocation as there are
-// slots, and else one.
-func (r *run) appNP(machines []place.Machine, f *place.Rankfile) ([]int, error) {
+// fills reports whether the number of ranks is not given. The program then gets as many as
+// fill the named or allocated hosts, or as the rankfile has.
+func (r *run) fills() bool {
 	j := r.job
+	return !j.NPGiven && len(j.Apps) == 1 && (j.Rankfile != "" || r.allocated || len(j.Hosts) > 0)
+}
+
+// appNP returns the number of ranks of each app.
+func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	var list []int
-	for _, a := range j.Apps {
+	for _, a := range r.job.Apps {
 		list = append(list, a.NP)
 	}
-	if j.NPGiven || len(list) > 1 {
-		return list, nil
-	}
-	switch {
-	case f != nil:
-		list[0] = f.NP()
-	case r.allocated:
-		list[0] = 0
-		for i := range machines {
-			n := machines[i].Slots
-			if n == 0 {
-				n = max(machines[i].Topology.Usable(), 1)
-			}
-			list[0] += n
+	if r.fills() {
+		if list[0] = place.Fill(machines, p); list[0] == 0 {
+			return nil, fmt.Errorf("-map-by %s: nothing is known of the cores of %s; give the number of ranks with -n", p.MapBy, machines[0].Name)
 		}
 	}
 	if list[0] < 1 || list[0] > job.MaxRanks {
@@ -173,8 +180,10 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		},
 		Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
 		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.alone(),
-		OneSink: r.out.one(), PerRank: r.out.dir != "" && !r.alone(),
+		OneSink: r.out.one(), PerRank: r.out.dir != "",
+		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
+		Rebind: j.Bind == job.BindCore && j.Rankfile == "",
 	}
 	r.addresses(m)
 	if err := r.describePrograms(m); err != nil {
@@ -202,6 +211,7 @@ func (r *run) addresses(m *proto.Prepare) {
 	}
 	m.Card.Nodes, r.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
+	m.Interface = tcpInterface(params, len(used) == 1 && m.Memory)
 	if namesInterface(params) || len(used) == 1 && m.Memory {
 		return
 	}
@@ -334,7 +344,10 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 		}
 	}
 	start := proto.Start{Addrs: r.addrs(m.Ports)}
-	r.verbose("job %s: %s", r.id, r.listening(start))
+	for _, e := range m.NoMemory {
+		r.verbose("%s: its ranks cannot share memory and use the next of transport.use: %s", r.nameOf(e.Index), e.Cause)
+	}
+	r.verbose("job %s: %s", r.id, r.listening(start, len(m.NoMemory) == 0))
 	if len(m.Need) == 0 {
 		r.start(start)
 		return
@@ -370,8 +383,9 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 	return addrs
 }
 
-// listening says where the ranks do.
-func (r *run) listening(s proto.Start) string {
+// listening says where the ranks do. memory says whether every host has a memory file
+// for them, where the job wants that.
+func (r *run) listening(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
 		return "each rank listens on a port of its own, since those in a row are taken"
@@ -379,7 +393,7 @@ func (r *run) listening(s proto.Start) string {
 		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
 	case r.prep.Card.BasePort != 0:
 		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
+	case memory && r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"

@@ -129,7 +129,12 @@ func (r *run) noneLeft() error {
 	return fmt.Errorf("no host is left")
 }
 
+// allocationName returns the name of an allocation for messages to the user. The user does
+// not know the job id of an allocation that salloc got for gorun.
 func allocationName(a *hosts.Allocation) string {
+	if os.Getenv(envAllocated) != "" {
+		return fmt.Sprintf("the allocation that -launcher slurm got by salloc (job %s)", a.JobID)
+	}
 	name := map[string]string{hosts.Slurm: "Slurm", hosts.PBS: "PBS", hosts.LSF: "LSF", hosts.SGE: "Grid Engine"}[a.Manager]
 	if a.JobID != "" {
 		return name + " job " + a.JobID

@@ -46,18 +46,33 @@ type programs struct {
 	libfabric bool // the job wants the transport
 }
 
-// resolve returns the path of the executable behind a program's name.
+// source is a Go package, or a file of one, for go build.
+type source struct{ dir, what string }
+
+// resolve returns the path of the executable for a program's name. If find returns a
+// source, resolve builds it.
+func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
+	exe, src, err := find(ctx, app, path)
+	if err != nil || src == nil {
+		return exe, err
+	}
+	return p.build(ctx, app.Program, src.dir, src.what)
+}
+
+// find returns the path of the executable for a program's name, or the source to build it
+// from. It builds nothing.
 //
 //	an executable file with a slash, or a name on PATH  → itself
 //	a .go file, a directory with .go files              → what go build makes of it
 //	an import path of the module around us              → what go build makes of it
-func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
+func find(ctx context.Context, app job.App, path string) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {
-		return "", &startError{proto.ExitUsage, "no program"}
+		return "", nil, &startError{proto.ExitUsage, "no program"}
 	}
 	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") && name != "." && name != ".." {
-		return lookPath(name, path)
+		exe, err = lookPath(name, path)
+		return exe, nil, err
 	}
 	full := name
 	if _, err := os.Stat(full); err != nil && !filepath.IsAbs(name) && app.Wdir != "" {
@@ -67,26 +82,26 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 	switch {
 	case err == nil && st.IsDir():
 		if m, _ := filepath.Glob(filepath.Join(globEscape(full), "*.go")); len(m) == 0 {
-			return "", &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
+			return "", nil, &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
 		}
-		return p.build(ctx, name, full, ".")
+		return "", &source{full, "."}, nil
 	case err == nil && strings.HasSuffix(name, ".go"):
-		return p.build(ctx, name, filepath.Dir(full), filepath.Base(full))
+		return "", &source{filepath.Dir(full), filepath.Base(full)}, nil
 	case err == nil:
 		if err := executable(full, st); err != nil {
-			return "", err
+			return "", nil, err
 		}
 		abs, err := filepath.Abs(full) // a rank starts in its own directory
 		if err != nil {
-			return "", &startError{proto.ExitFailed, err.Error()}
+			return "", nil, &startError{proto.ExitFailed, err.Error()}
 		}
-		return abs, nil
+		return abs, nil, nil
 	case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
-		return "", &startError{proto.ExitNotExec, err.Error()}
+		return "", nil, &startError{proto.ExitNotExec, err.Error()}
 	case isImportPath(ctx, name):
-		return p.build(ctx, name, ".", name)
+		return "", &source{".", name}, nil
 	}
-	return "", &startError{proto.ExitNotFound, name + ": no such file or directory"}
+	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }
 
 // lookPath finds a name on PATH, as a shell does: what is there but cannot be

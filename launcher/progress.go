@@ -119,3 +119,9 @@ func terminalWidth(w io.Writer) (columns int, ok bool) {
 	}
 	return int(size.Col), true
 }
+
+// onTerminal reports whether w is a terminal.
+func onTerminal(w io.Writer) bool {
+	_, ok := terminalWidth(w)
+	return ok
+}

@@ -13,8 +13,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
-// report is what -report writes: a job, and each time that it was started.
+// schemaVersion is the version of docs/report.schema.json. It grows if a key is removed or
+// changes its meaning. A new key does not change it.
+const schemaVersion = 1
+
+// report is the file that -report writes: a job, and each of its runs.
+// docs/report.schema.json is its JSON Schema.
 type report struct {
+	Schema   int            `json:"schema_version"`
+	Gorun    string         `json:"gorun_version"`
 	Job      string         `json:"job"`
 	ExitCode int            `json:"exit_code"`
 	Begun    time.Time      `json:"begun"`
@@ -64,6 +71,22 @@ type reportRank struct {
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Signal   string     `json:"signal,omitempty"`
 	Failed   bool       `json:"failed,omitempty"` // the others went on without it
+
+	// Resources used by the rank and the processes that it has waited for; absent: not known.
+	UserCPU   *float64 `json:"user_cpu_seconds,omitempty"`
+	SystemCPU *float64 `json:"system_cpu_seconds,omitempty"`
+	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
+
+	Comm *reportComm `json:"comm,omitempty"` // absent: the rank has not called Finalize, or is no weft program
+}
+
+// reportComm is what a rank has reported in Finalize.
+type reportComm struct {
+	MessagesSent     int64   `json:"messages_sent"`
+	MessagesReceived int64   `json:"messages_received"`
+	BytesSent        int64   `json:"bytes_sent"`
+	BytesReceived    int64   `json:"bytes_received"`
+	Wait             float64 `json:"wait_seconds"`
 }
 
 type reportFailure struct {
@@ -106,7 +129,9 @@ func (p *report) add(r *run, v *verdict) {
 	for i := range r.ranks {
 		rk := &r.ranks[i]
 		rr := reportRank{Rank: i, App: rk.app, Host: r.hosts[rk.host].Name, PID: rk.pid, State: "not started", Failed: rk.failed}
-		rr.CPUs = r.plans[rk.host].Ranks[local[rk.host]].CPUs
+		if rr.CPUs = r.plans[rk.host].Ranks[local[rk.host]].CPUs; rk.cpus != nil {
+			rr.CPUs = rk.cpus
+		}
 		local[rk.host]++
 		if rk.pid != 0 {
 			rr.State, rr.Started = "running", &rk.started
@@ -115,6 +140,13 @@ func (p *report) add(r *run, v *verdict) {
 		case rk.exit != nil:
 			at := time.Unix(0, rk.exit.At)
 			rr.State, rr.Ended = "exited", &at
+			if u := rk.exit.Usage; u != nil {
+				user, system := u.User.Seconds(), u.System.Seconds()
+				rr.UserCPU, rr.SystemCPU, rr.MaxRSS = &user, &system, u.MaxRSS
+			}
+			if a := rk.exit.Account; a != nil {
+				rr.Comm = &reportComm{a.MessagesSent, a.MessagesReceived, a.BytesSent, a.BytesReceived, a.Waited.Seconds()}
+			}
 			switch {
 			case rk.exit.Stuck:
 				rr.State, rr.Ended = "stuck", nil
@@ -137,6 +169,7 @@ func (s *session) writeReport(res Result) error {
 		return nil
 	}
 	p := &s.report
+	p.Schema, p.Gorun = schemaVersion, version()
 	p.Job, p.ExitCode, p.Begun, p.Ended, p.Host = s.job.Name, res.ExitCode, s.begun, time.Now(), s.host
 	p.Failure = reportOf(res.Failure, res.ExitCode)
 	if p.Runs == nil {

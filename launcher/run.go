@@ -54,10 +54,16 @@ type run struct {
 	stopped   context.Context // its end ends what stages files and connects with hosts
 	stop      context.CancelFunc
 
+	asks        *inspection      // the inspection under way; nil: none
+	writing     int              // number of directories to which files of the last inspection are being written
+	asked       []inspectRequest // inspections that have not begun
+	inspections int
+
 	verdict  *verdict
-	first    cause          // what the verdict rests on
+	first    cause          // the cause of the verdict
 	signaled syscall.Signal // the last one passed on that asks a program to end
 	interred bool           // ^C has come once
+	termed   bool           // SIGTERM has come: gorun asks the ranks to end
 	killed   bool
 	ending   bool    // the ranks are told to end
 	gone     [2]bool // hosts know that nobody reads stdout, stderr
@@ -89,8 +95,10 @@ type rank struct {
 	host    int
 	pid     int
 	started time.Time
+	cpus    []int       // that it is bound to; nil: as planned
 	exit    *proto.Exit // nil: it runs, or was never started, or its host is lost
 	failed  bool        // the others go on without it
+	abort   *abort      // nil: it has neither called Abort nor broken the protocol
 }
 
 func newRun(s *session, id string) *run {
@@ -172,8 +180,8 @@ func (r *run) alone() bool { return r.hasOwn() && len(r.hosts) == 1 }
 func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
 	c := crew.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
-		Stored:    func(p proto.FilePart) { r.node.Stored(p) },
-		OutputDir: r.out.dir, Watchdog: r.watchdog,
+		Stored:   func(p proto.FilePart) { r.node.Stored(p) },
+		Watchdog: r.watchdog,
 	}
 	if r.alone() {
 		c.Host, c.In = r.host, r.stdio.In
@@ -189,10 +197,12 @@ func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
 // close ends what is left of the run.
 func (r *run) close() {
 	r.stop()
+	r.current.CompareAndSwap(r, nil)
 	if r.stdin != nil {
 		r.stdin.close()
 	}
 	r.stagers.Wait()
+	r.dropInspections()
 	if r.node != nil {
 		r.node.Close()
 	}
@@ -226,17 +236,31 @@ type unread struct {
 type mailbox struct {
 	mu   sync.Mutex
 	mail []any
+	over bool          // no goroutine reads mail any more
 	wake chan struct{} // has an element when there is mail
 }
 
-func (m *mailbox) post(x any) {
+// post reports whether the mailbox has taken x. It does not after close.
+func (m *mailbox) post(x any) bool {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.over {
+		return false
+	}
 	m.mail = append(m.mail, x)
-	m.mu.Unlock()
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
+	return true
+}
+
+// close returns the mail that control has not read.
+func (m *mailbox) close() []any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = true
+	return m.mail
 }
 
 func (m *mailbox) take() []any {
@@ -281,9 +305,7 @@ func (r *run) control() {
 				starting.end()
 			}
 		case <-timeout:
-			r.hurried = true
-			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host,
-				Reason: fmt.Sprintf("the job ran longer than its timeout of %v%s", r.job.Timeout, r.during())}, proto.ExitTimeout)
+			r.timedOut()
 		case <-cancelled:
 			cancelled = nil
 			r.hurried = true
@@ -291,6 +313,28 @@ func (r *run) control() {
 				Reason: "the job was cancelled: " + context.Cause(r.ctx).Error()}, proto.ExitFailed)
 		}
 	}
+}
+
+// timedOut reports what the ranks of a job do that has run for too long, and ends the job.
+func (r *run) timedOut() {
+	end := func(during string) {
+		r.hurried = true
+		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host,
+			Reason: fmt.Sprintf("the job ran longer than its timeout of %v%s", r.job.Timeout, during)}, proto.ExitTimeout)
+	}
+	if r.phase != phaseRunning || r.verdict != nil || r.ending {
+		end(r.during())
+		return
+	}
+	r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) {
+		if r.phase != phaseRunning {
+			return // the job has ended meanwhile
+		}
+		if r.verdict == nil {
+			r.tellInspected(fmt.Sprintf("after %v, its timeout, the job does this:", r.job.Timeout), a)
+		}
+		end("")
+	}})
 }
 
 // allGone says whether no rank lives, for all that is known; then only output that
@@ -344,6 +388,18 @@ func (r *run) handle(m any) {
 		if r.stdin != nil {
 			r.stdin.credit(m.Bytes)
 		}
+	case proto.Stacks:
+		r.stacksOf(m)
+	case proto.Inspected:
+		r.hostInspected(m)
+	case lateInspection:
+		if r.asks != nil && r.asks.n == m.n {
+			r.endRound()
+		}
+	case filesWritten:
+		r.stacksWritten(m)
+	case inspectRequest:
+		r.inspect(m)
 	case unread:
 		r.stopOutput(m)
 	case deserted:
@@ -388,18 +444,26 @@ func (r *run) stopOutput(u unread) {
 	r.node.Do(proto.Gone{Stderr: u.stderr})
 }
 
-// signal passes a signal on. The second ^C, and any while the job is being
-// ended, kills.
+// signal handles a signal to gorun; it passes most signals to the ranks. A second ^C, or
+// any ^C while the job is ending, kills the job. SIGTERM ends the job: ranks that it does
+// not end get SIGKILL after the grace period.
 func (r *run) signal(s syscall.Signal) {
-	if s == syscall.SIGTSTP {
+	switch {
+	case s == syscall.SIGTSTP:
 		r.suspend()
+		return
+	case s == inspectSignal:
+		r.inspect(inspectRequest{stacks: r.stacksDir != "", dir: r.stacksDir, then: func(a inspected) { r.tellInspected("the job does this:", a) }})
+		return
+	case s == syscall.SIGQUIT && r.phase == phaseRunning && r.verdict == nil && !r.ending:
+		r.quit()
 		return
 	}
 	if s == syscall.SIGINT && r.allGone() {
 		r.hurried = true
 		return
 	}
-	if s == syscall.SIGINT && (r.interred || r.verdict != nil) {
+	if s == syscall.SIGINT && (r.interred || r.ending || r.verdict != nil) {
 		r.hurried = true
 		r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s, Reason: "interrupted twice"}, proto.ExitSignalFloor+int(s))
 		r.kill()
@@ -412,7 +476,39 @@ func (r *run) signal(s syscall.Signal) {
 			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: s}, proto.ExitSignalFloor+int(s))
 		}
 	}
+	if s == syscall.SIGTERM {
+		r.terminate()
+		return
+	}
 	r.node.Do(proto.Signal{Signal: int(s)})
+}
+
+// terminate sends SIGTERM to the ranks, and SIGKILL after the grace period. If a rank then
+// does not exit with 0, that rank determines the verdict; see fail.
+func (r *run) terminate() {
+	if r.ending || r.killed || r.verdict != nil {
+		return // the ranks have got SIGTERM
+	}
+	r.termed, r.ending = true, true
+	r.node.Do(proto.End{Grace: r.job.Grace, Except: -1})
+}
+
+// quit reports what the ranks do, and ends the job. Ranks that have answered are ended as
+// in a job that fails. Other ranks get SIGQUIT, which may end them or not.
+func (r *run) quit() {
+	r.inspect(inspectRequest{stacks: true, dir: r.stacksDir, then: func(a inspected) {
+		if a.weft { // also if the job has ended meanwhile: the answer says where the stacks are
+			r.tellInspected("signal 3 (SIGQUIT): the job does this:", a)
+		}
+		if r.phase != phaseRunning {
+			return
+		}
+		r.signaled = syscall.SIGQUIT
+		r.node.Do(proto.Signal{Signal: int(syscall.SIGQUIT)})
+		if a.weft {
+			r.fail(cause{rank: -1, end: true}, Failure{Rank: -1, Host: r.host, Signal: syscall.SIGQUIT}, proto.ExitSignalFloor+int(syscall.SIGQUIT))
+		}
+	}})
 }
 
 // suspendLimit is for how long a suspension waits until the hosts are told of it.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package launcher
 
 import (
@@ -158,7 +160,7 @@ func TestExitCodes(t *testing.T) {
 		{"one fails", self, []string{"fail", "1", "5"}, 5, "rank 1 exited with code 5"},
 		{"panic", self, []string{"panic", "2"}, 2, "a rank panics"},
 		{"killed", self, []string{"kill", "1"}, 137, "rank 1 was killed by signal 9 (SIGKILL)"},
-		{"abort", self, []string{"abort", "1"}, 7, "rank 1 called Abort: the disk is full (exit code 7)"},
+		{"abort", self, []string{"abort", "1"}, 7, "rank 1 failed: the disk is full (exit code 7)"},
 		{"early", self, []string{"early"}, 1, "rank 0 exited without Finalize"},
 		{"leaves", self, []string{"leaves"}, 1, "rank 0 ended without Init, which other ranks have called"},
 		{"not PMI", "sh", []string{"-c", "echo cmd=abort >&3; sleep 100"}, 1, "called Abort"},
@@ -234,7 +236,7 @@ func TestRanksThatDoNotEndAreKilled(t *testing.T) {
 	begun := time.Now()
 	res, _, _ := runJob(t, j)
 	require.Equal(t, 4, res.ExitCode)
-	require.Less(t, time.Since(begun), 2*time.Second*raceFactor)
+	require.Less(t, time.Since(begun), 30*time.Second, "rank 1 ran on until the test's context ended the job")
 }
 
 func TestStoppedRanksEnd(t *testing.T) {
@@ -251,7 +253,8 @@ func TestTimeout(t *testing.T) {
 	j.Timeout = 100 * time.Millisecond
 	res, _, stderr := runJob(t, j)
 	require.Equal(t, 124, res.ExitCode)
-	require.Equal(t, "gorun: the job ran longer than its timeout of 100ms\n", stderr)
+	require.Regexp(t, "^(gorun: after 100ms, its timeout, the job does this:\n"+
+		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // the ranks may not run yet
 	require.Equal(t, -1, res.Failure.Rank)
 }
 
@@ -304,12 +307,16 @@ func TestTooFewFiles(t *testing.T) {
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}))
-	res, out, stderr := runJob(t, testJob(64, "exit", "0"))
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	most := 256 + len(open) // this process has some files of its own
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(most), Max: limit.Max}))
+	ranks := most / 5
+	res, out, stderr := runJob(t, testJob(ranks, "exit", "0"))
 	require.Equal(t, proto.ExitFailed, res.ExitCode)
 	require.Empty(t, out)
-	require.Equal(t, "gorun: 64 ranks need 280 open files here, and 256 are allowed: raise the limit (ulimit -n)\n", stderr)
-	res, _, stderr = runJob(t, testJob(48, "exit", "0"))
+	require.Equal(t, fmt.Sprintf("gorun: %d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)\n", ranks, 5*ranks+24, most), stderr)
+	res, _, stderr = runJob(t, testJob(46, "exit", "0"))
 	require.Zero(t, res.ExitCode, stderr)
 }
 

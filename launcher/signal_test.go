@@ -1,7 +1,10 @@
+//go:build linux
+
 package launcher
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,13 +15,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 
 func TestSignalsAreForwarded(t *testing.T) {
-	g := startGorun(t, testJob(3, "trap"))
+	j := testJob(3, "trap")
+	j.Verbose = true
+	g := startGorun(t, j)
 	require.Equal(t, []string{"ready", "ready", "ready"}, g.lines(t, 3))
+	g.awaitStarted(t)
 	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
 		require.NoError(t, g.cmd.Process.Signal(s))
 		for _, line := range g.lines(t, 3) {
@@ -26,7 +33,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 		}
 	}
 	require.Zero(t, g.wait(t), "the ranks ended well")
-	require.Empty(t, g.stderr.String())
+	require.NotContains(t, g.stderr.String(), "ended by")
 }
 
 func TestSignalThatEndsTheRanks(t *testing.T) {
@@ -43,15 +50,54 @@ func TestSignalThatEndsTheRanks(t *testing.T) {
 	}
 }
 
+// TestTerminate has gorun end ranks that ignore SIGTERM. They get it once, and SIGKILL
+// after the grace period.
+func TestTerminate(t *testing.T) {
+	j := testJob(2, "deaf")
+	j.Grace = 3 * time.Second // within which the ranks are to say that they got it
+	g := startGorun(t, j)
+	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+	out, err := io.ReadAll(g.out)
+	require.NoError(t, err)
+	require.Equal(t, 143, g.wait(t))
+	require.Equal(t, 2, strings.Count(string(out), "got "+signalName(syscall.SIGTERM)+"\n"), string(out))
+	require.Equal(t, "gorun: ended by signal 15 (SIGTERM); 2 ranks still ran after 3s and got SIGKILL\n", g.stderr.String())
+}
+
+// TestTerminateExitCode has ranks end by themselves after SIGTERM.
+func TestTerminateExitCode(t *testing.T) {
+	for rank, want := range map[string]int{"exit 0": 0, "exit 7": 143, "kill -KILL $$": 143} {
+		j := testJob(2, "-c", `trap 'test $PMI_RANK = 0 && exit 0; `+rank+`' TERM; echo up; while :; do sleep 0.05; done`)
+		j.Apps[0].Program, j.Grace, j.Verbose = "sh", time.Hour, true
+		g := startGorun(t, j)
+		g.lines(t, 2)
+		g.awaitStarted(t)
+		require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+		require.Equal(t, want, g.wait(t), rank)
+	}
+}
+
+func TestInterruptAfterTerminateKills(t *testing.T) {
+	j := testJob(2, "deaf")
+	j.Grace = time.Hour
+	g := startGorun(t, j)
+	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, "got "+signalName(syscall.SIGTERM), g.lines(t, 2)[1])
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 143, g.wait(t), "the first signal counts")
+	require.Contains(t, g.stderr.String(), "gorun: ended by signal 15 (SIGTERM)")
+}
+
 func TestSecondInterruptKills(t *testing.T) {
 	j := testJob(2, "deaf")
 	j.Grace = time.Hour
 	g := startGorun(t, j)
 	require.Equal(t, []string{"ready", "ready"}, g.lines(t, 2))
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM} { // TERM does not count
-		require.NoError(t, g.cmd.Process.Signal(s))
-		require.Equal(t, "got "+signalName(s), g.lines(t, 2)[1])
-	}
+	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
+	require.Equal(t, "got "+signalName(syscall.SIGINT), g.lines(t, 2)[1])
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 130, g.wait(t))
 	require.Equal(t, "gorun: ended by signal 2 (SIGINT)\n", g.stderr.String())
@@ -178,6 +224,58 @@ func TestNothingOutlivesGorun(t *testing.T) {
 			}
 			if how == "killed" {
 				_ = g.cmd.Wait()
+			}
+		})
+	}
+}
+
+// TestHiddenDaemon: a daemon without the job's environment, in a session of its own and
+// with its own child, does not outlive the job.
+func TestHiddenDaemon(t *testing.T) {
+	for _, how := range []string{"ended", "terminated", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "pids")
+			daemon := "exec <&- >&- 2>&-; sh -c 'echo $$ >> " + file + "; exec sleep 1000' & echo $$ >> " + file + "; exec sleep 1000"
+			script := `(setsid env -i /bin/sh -c "$DAEMON" &)
+				until test $(cat $FILE | wc -l) = 2; do sleep 0.01; done 2>/dev/null
+				sed 's/^/pid /' $FILE; echo cgroup $(grep ^0:: /proc/self/cgroup); test $HOW = ended || exec sleep 1000`
+			j := testJob(1, "-c", script)
+			j.Apps[0].Program, j.Verbose = "sh", true
+			j.Env = append(j.Env, job.EnvVar{Name: "DAEMON", Value: daemon}, job.EnvVar{Name: "FILE", Value: file}, job.EnvVar{Name: "HOW", Value: how})
+			g := startGorun(t, j)
+			lines := g.lines(t, 3)
+			for _, line := range lines[:2] { // whatever this test finds
+				pid, err := strconv.Atoi(strings.TrimPrefix(line, "pid "))
+				require.NoError(t, err)
+				if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+					t.Cleanup(func() { _ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); _ = unix.Close(fd) })
+				}
+			}
+			fds := pidfds(t, lines[:2])
+			grouped := strings.Contains(lines[2], "/weft-")
+			switch how {
+			case "terminated":
+				require.NoError(t, g.cmd.Process.Signal(syscall.SIGTERM))
+				require.Equal(t, 143, g.wait(t))
+			case "killed":
+				require.NoError(t, g.cmd.Process.Kill())
+				_ = g.cmd.Wait()
+				if !grouped {
+					for _, fd := range fds {
+						_ = unix.Close(fd)
+					}
+					t.Skip("this process may make no cgroup: then a hidden daemon stays when gorun is killed, as documented")
+				}
+			default:
+				require.Zero(t, g.wait(t), g.stderr.String())
+			}
+			requireGone(t, fds)
+			if _, path, _ := strings.Cut(lines[2], "0::"); grouped {
+				require.Eventually(t, func() bool {
+					left, _ := filepath.Glob("/sys/fs/cgroup/" + path)
+					other, _ := filepath.Glob("/sys/fs/cgroup/unified" + path)
+					return len(left)+len(other) == 0
+				}, time.Minute, time.Millisecond, "the cgroup is left")
 			}
 		})
 	}

@@ -2,21 +2,27 @@ package launcher
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
-// caught are the signals that are passed on to the ranks.
+// caught are the signals that gorun acts on; most are passed on to the ranks.
 var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
+	inspectSignal,
 }
 
-// catchSignals begins to catch; a job under nohup goes on ignoring HUP, and one that a
-// script has put into the background INT and QUIT. PIPE is
-// caught so that a write whose reader has gone fails, and does not end gorun.
+// inspectSignal asks gorun what the ranks do. It is not passed on.
+const inspectSignal = sys.InspectSignal
+
+// catchSignals begins to catch signals, except those that this process ignores: HUP under
+// nohup, and INT and QUIT if a script has put gorun into the background. It catches PIPE
+// so that a write to a pipe without a reader returns an error and does not end gorun.
 func catchSignals() (c chan os.Signal, stop func()) {
 	c = make(chan os.Signal, 64)
 	for _, s := range caught {
@@ -67,6 +73,30 @@ func buildContext(ctx context.Context, signals <-chan os.Signal) (_ context.Cont
 		cancel()
 		return <-got
 	}
+}
+
+// interruptible runs f, which reads or writes files before gorun starts ranks. f may take
+// long, because a file is large or a file server does not answer. So interruptible returns
+// early if a signal asks gorun to end, or at the job's timeout.
+func (s *session) interruptible(f func() error) (err error) {
+	ctx, stop := buildContext(s.ctx, s.signals)
+	if !s.deadline.IsZero() {
+		late := &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v, while gorun read or wrote files", s.job.Timeout)}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, s.deadline, late)
+		defer cancel()
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }() // ends when f returns, which may be after interruptible has returned
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if sig := stop(); sig != 0 {
+		return endedEarly(sig)
+	}
+	return err
 }
 
 // endedEarly is the error of a job that a signal ends before there are ranks.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -29,12 +30,8 @@ func (s *session) findPrograms(id string) error {
 	ctx, stop := buildContext(s.ctx, s.signals)
 	var err error
 	for _, app := range j.Apps {
-		path, ok := lookupEnv(appEnv(j, app, nil), "PATH")
-		if !ok {
-			path = os.Getenv("PATH")
-		}
 		var p program
-		if p.path, err = found.resolve(ctx, app, path); err != nil {
+		if p.path, err = found.resolve(ctx, app, pathOf(j, app)); err != nil {
 			break
 		}
 		p.arg0 = app.Program
@@ -57,6 +54,14 @@ func (s *session) findPrograms(id string) error {
 		s.verbose("built after %v", s.since())
 	}
 	return err
+}
+
+// pathOf returns the PATH in which gorun searches for an app's program.
+func pathOf(j *job.Job, app job.App) string {
+	if path, ok := lookupEnv(appEnv(j, app, nil), "PATH"); ok {
+		return path
+	}
+	return os.Getenv("PATH")
 }
 
 // describePrograms says to the hosts what the apps run, and which files they need.
@@ -88,7 +93,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 			}
 		} else if p.built || j.Stage {
 			if p.file == nil {
-				if p.file, err = describeFile(p.path); err != nil {
+				if p.file, err = r.describeFile(p.path); err != nil {
 					return err
 				}
 			}
@@ -99,7 +104,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 	}
 	named := make(map[string]*proto.File)
 	for _, name := range j.StageFiles {
-		f, err := describeFile(name)
+		f, err := r.describeFile(name)
 		if err != nil {
 			return err
 		}
@@ -110,6 +115,22 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		m.Files = append(m.Files, *f)
 	}
 	return nil
+}
+
+// hashFile returns the hash and the size of a file. Tests replace it.
+var hashFile = crew.HashFile
+
+// describeFile returns the size and the hash of a file. See interruptible.
+func (s *session) describeFile(name string) (*proto.File, error) {
+	var f *proto.File
+	err := s.interruptible(func() (err error) {
+		f, err = describeFile(name)
+		return err
+	})
+	if err != nil {
+		return nil, err // the function may still run and set f
+	}
+	return f, nil
 }
 
 func describeFile(name string) (*proto.File, error) {
@@ -124,7 +145,7 @@ func describeFile(name string) (*proto.File, error) {
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file, which could be copied to the hosts", name)
 	}
-	sum, size, err := crew.HashFile(abs)
+	sum, size, err := hashFile(abs)
 	if err != nil {
 		return nil, err
 	}

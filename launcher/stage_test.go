@@ -1,9 +1,13 @@
+//go:build linux
+
 package launcher
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,4 +36,27 @@ func TestStageFiles(t *testing.T) {
 	res, _, errs = runJob(t, j)
 	require.Equal(t, proto.ExitUsage, res.ExitCode)
 	require.Contains(t, errs, ax+" and "+cx+" differ, and would both be x on the hosts")
+}
+
+// TestStageFileThatTakesTooLong: the timeout ends a job while gorun still reads a file.
+func TestStageFileThatTakesTooLong(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large")
+	require.NoError(t, os.WriteFile(large, nil, 0o600))
+	proceed, ended := make(chan struct{}), make(chan struct{})
+	hash := hashFile
+	hashFile = func(string) (string, int64, error) {
+		defer close(ended)
+		<-proceed
+		return "", 0, io.ErrUnexpectedEOF
+	}
+	defer func() {
+		close(proceed)
+		<-ended // until then gorun uses hashFile
+		hashFile = hash
+	}()
+	j := testJob(1, "exit", "0")
+	j.StageFiles, j.Timeout = []string{large}, time.Second
+	res, _, errs := runJob(t, j)
+	require.Equal(t, proto.ExitTimeout, res.ExitCode, errs)
+	require.Contains(t, errs, "the job ran longer than its timeout of 1s, while gorun read or wrote files")
 }

@@ -99,16 +99,11 @@ func (s *stdin) close() {
 	s.from.Close()
 }
 
-// readyIO prepares what ranks of other hosts read and write here.
+// readyIO makes the files for the ranks' output, and prepares the standard input of ranks
+// on other hosts.
 func (r *run) readyIO(m *proto.Prepare) error {
-	if m.PerRank && r.epoch == 0 {
-		var ranks []int
-		for i := range r.ranks {
-			if !r.hasOwn() || r.ranks[i].host != 0 {
-				ranks = append(ranks, i)
-			}
-		}
-		if err := emptyFiles(r.out.dir, ranks); err != nil {
+	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files
+		if err := r.interruptible(func() error { return emptyFiles(r.out.dir, len(r.ranks)) }); err != nil {
 			return err
 		}
 	}

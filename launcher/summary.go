@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -82,12 +83,42 @@ func signalName(s syscall.Signal) string {
 func (s *session) tellFailure(v *verdict) {
 	f := &v.Failure
 	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
-		f.Reason = "ended by " + signalName(f.Signal)
+		f.Reason = "ended by " + signalName(f.Signal) + v.late
 		s.tell(f.Reason)
 		return
 	}
-	line := f.Error()
-	if f.Rank >= 0 && f.PID != 0 {
+	if f.Rank < 0 || f.PID == 0 || len(f.Stderr) == 0 {
+		s.out.say(v.text(f.Error()))
+		return
+	}
+	// If the rank has just written the reason to stderr, do not repeat it here; the same
+	// holds for the last lines of stderr. Lines that hold more than the reason stay.
+	brief, stderr := *f, f.Stderr
+	if reason, ok := strings.CutPrefix(f.Reason, failedOf); ok {
+		if strings.Contains(strings.Join(stderr, "\n"), reason) {
+			brief.Reason = strings.TrimSuffix(failedOf, ": ")
+		}
+		said := strings.Split(fmt.Sprintf("rank %d: %s", f.Rank, reason), "\n") // as comm.Main writes it
+		for i := len(stderr) - len(said); i >= 0; i-- {
+			if slices.Equal(stderr[i:i+len(said)], said) {
+				stderr = slices.Delete(slices.Clone(stderr), i, i+len(said))
+				break
+			}
+		}
+	}
+	long := v.text(f.Error())
+	if len(stderr) > 0 {
+		long += fmt.Sprintf("gorun: the last that rank %d wrote to stderr:\n", f.Rank)
+	}
+	for _, l := range stderr {
+		long += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"
+	}
+	s.out.sayOnce(long, v.text(brief.Error()), f.Stderr)
+}
+
+// text returns gorun's lines about a failure. line is the first one.
+func (v *verdict) text(line string) string {
+	if v.Rank >= 0 && v.PID != 0 {
 		if n := v.others; n == 1 {
 			line += "; the other rank was ended"
 		} else if n > 1 {
@@ -98,15 +129,7 @@ func (s *session) tellFailure(v *verdict) {
 	for _, l := range v.lines {
 		text += "gorun: " + l + "\n"
 	}
-	if f.Rank < 0 || f.PID == 0 || len(f.Stderr) == 0 {
-		s.out.say(text)
-		return
-	}
-	tail := fmt.Sprintf("gorun: the last that rank %d wrote to stderr:\n", f.Rank)
-	for _, l := range f.Stderr {
-		tail += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"
-	}
-	s.out.sayAgain(text, tail, strings.Join(f.Stderr, "\n")+"\n")
+	return text
 }
 
 func plural(n int, what string) string {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package launcher
 
 import (
@@ -15,14 +17,14 @@ import (
 // been started: it did start.
 func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 	for pid, says := range map[int]string{
-		4711: "gorun: rank 1 called Abort: the disk is full (exit code 7): app, pid 4711 on host; the other rank was ended\n",
-		0:    "gorun: rank 1 did not start: called Abort: the disk is full\n",
+		4711: "gorun: rank 1 failed: the disk is full (exit code 7): app, pid 4711 on host; the other rank was ended\n",
+		0:    "gorun: rank 1 did not start: failed: the disk is full\n",
 	} {
 		var stderr strings.Builder
 		s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: 2}}}, programs: make([]program, 1), host: "host", out: newWriter(nil, &stderr)}
 		r := newRun(s, "id")
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
-		r.blame(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "called Abort: the disk is full"}, 7)
+		r.blame(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
 		r.ranks[1].pid = pid // as Started says it
 		r.allEnded(proto.Ended{})
 		require.Equal(t, 7, r.verdict.code)
@@ -32,4 +34,33 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		<-s.out.done
 		require.Equal(t, says, stderr.String())
 	}
+}
+
+// TestReasonIsWrittenOnce: gorun leaves the lines in which comm.Main has written the reason
+// out of a rank's last lines, and no others.
+func TestReasonIsWrittenOnce(t *testing.T) {
+	const head = "gorun: rank 1 failed: "
+	for name, x := range map[string]struct {
+		reason string
+		stderr []string
+		says   string
+	}{
+		"alone":         {"no grid", []string{"rank 1: no grid"}, head + "no grid: app, pid 7 on host\n"},
+		"holds more":    {"no grid", []string{"ERROR no grid: see grid.log", "rank 1: no grid"}, head + "no grid: app, pid 7 on host\n" + last("ERROR no grid: see grid.log")},
+		"only in more":  {"no grid", []string{"ERROR no grid: see grid.log"}, head + "no grid: app, pid 7 on host\n" + last("ERROR no grid: see grid.log")},
+		"several lines": {"no grid\nno mesh", []string{"first", "rank 1: no grid", "no mesh", "bye"}, head + "no grid\nno mesh: app, pid 7 on host\n" + last("first", "bye")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stderr strings.Builder
+			s := &session{out: newWriter(nil, &stderr)}
+			s.tellFailure(&verdict{Failure: Failure{Rank: 1, PID: 7, Program: "app", Host: "host", Reason: failedOf + x.reason, Stderr: x.stderr}})
+			s.out.finish()
+			<-s.out.done
+			require.Equal(t, x.says, stderr.String())
+		})
+	}
+}
+
+func last(lines ...string) string {
+	return "gorun: the last that rank 1 wrote to stderr:\ngorun:   " + strings.Join(lines, "\ngorun:   ") + "\n"
 }

@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/crew"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -23,12 +25,12 @@ import (
 // line on a sink, what others have for that sink waits, unless the line stalls for
 // longer than stallLimit.
 //
-// What waits here is bounded by the senders: a host has at most proto.Window
-// bytes on the way, and this host's crew waits for each of its pieces.
+// The senders bound the bytes that wait here: a host has at most proto.Window bytes on the
+// way, and this host's crew waits until each of its pieces is written.
 type writer struct {
-	sinks [2]*sink // of stdout and stderr, which may be one
-	dir   string   // of files of each rank's output; set before the first of them comes
-	file  error    // of the first of them that could not be written; loop's
+	sinks [2]*sink         // of stdout and stderr, which may be the same file
+	dir   string           // directory for each rank's output; set before the first output comes
+	lossy map[string]error // by file: the first error, after which nothing is written to it; loop's
 
 	mu     sync.Mutex // guards what follows
 	more   *sync.Cond
@@ -54,9 +56,10 @@ type piece struct {
 	proto.Output
 	written func(err error) // is told when it has been; nil: nobody wants to know
 
-	// What begins at repeat is left out where what it repeats has just been written.
-	repeat  int // 0: nothing
-	repeats []byte
+	// If each line of shown is in what was written last, the writer writes short instead of
+	// data.
+	short []byte // nil: always write data
+	shown []string
 
 	status bool // the data is to be written over: a line of progress
 }
@@ -75,7 +78,7 @@ type sink struct {
 }
 
 func newWriter(out, err io.Writer) *writer {
-	w := &writer{quit: make(chan struct{}), done: make(chan struct{})}
+	w := &writer{lossy: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
 	w.sinks[0] = &sink{w: out}
 	w.sinks[1] = w.sinks[0]
@@ -183,17 +186,16 @@ func (k *sink) passStatus(line []byte) {
 // say queues whole lines of gorun's own, and never blocks.
 func (w *writer) say(lines string) { w.put(own(lines), nil) }
 
-// sayAgain is say of lines and then others, which are left out where they would
-// only repeat what somebody who reads stderr sees right above.
-func (w *writer) sayAgain(lines, others, repeats string) {
+// sayOnce writes long to stderr. If the lines of shown are in what was written last, in
+// this order, sayOnce writes short instead. Other lines may stand between them.
+func (w *writer) sayOnce(long, short string, shown []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.given {
 		return
 	}
 	w.queue = append(w.queue, &piece{
-		Output: own(lines + others),
-		repeat: len(lines), repeats: []byte(repeats),
+		Output: own(long), short: []byte(short), shown: shown,
 	})
 	w.more.Signal()
 }
@@ -287,8 +289,8 @@ func (w *writer) pass(p *piece) error {
 		k.passStatus(nil)
 	}
 	data := p.Data
-	if p.repeat > 0 && bytes.HasSuffix(k.last, p.repeats) {
-		data = data[:p.repeat]
+	if p.short != nil && k.shows(p.shown) {
+		data = p.short
 	}
 	if k.mid && k.owner != p.Index {
 		data = append([]byte{'\n'}, data...)
@@ -307,11 +309,16 @@ func (w *writer) pass(p *piece) error {
 // toFile appends to the file of a rank, which is opened each time: there may be
 // more ranks than files that may be open.
 func (w *writer) toFile(p *piece) (err error) {
-	if w.file != nil {
-		return w.file
+	name := outputFile(w.dir, p.Stream, p.Stderr)
+	if err := w.lossy[name]; err != nil {
+		return err
 	}
-	defer func() { w.file = err }()
-	f, err := os.OpenFile(crew.OutputFile(w.dir, p.Stream, p.Stderr), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
+	defer func() {
+		if err != nil {
+			w.lossy[name] = err
+		}
+	}()
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
@@ -320,6 +327,19 @@ func (w *writer) toFile(p *piece) (err error) {
 		err = cerr
 	}
 	return err
+}
+
+// shows reports whether lines are in what was written last, in this order.
+func (k *sink) shows(lines []string) bool {
+	rest := k.last
+	for _, l := range lines {
+		_, behind, ok := bytes.Cut(rest, []byte(l+"\n"))
+		if !ok {
+			return false
+		}
+		rest = behind
+	}
+	return true
 }
 
 // gone says whether the reader of a pipe has closed it.
@@ -332,17 +352,33 @@ func (w *writer) lost() error {
 			return k.err
 		}
 	}
-	return w.file
+	if len(w.lossy) == 0 {
+		return nil
+	}
+	return w.lossy[slices.Min(slices.Collect(maps.Keys(w.lossy)))]
 }
 
-// emptyFiles makes the files of ranks whose output comes from other hosts.
-func emptyFiles(dir string, ranks []int) error {
-	for _, r := range ranks {
+// emptyFiles makes empty output files for n ranks, or empties existing ones.
+func emptyFiles(dir string, n int) error {
+	for rank := range n {
 		for _, stderr := range []bool{false, true} {
-			if err := os.WriteFile(crew.OutputFile(dir, r, stderr), nil, 0o666); err != nil {
-				return fmt.Errorf("output of rank %d: %w", r, err)
+			f, err := os.Create(outputFile(dir, rank, stderr))
+			if err == nil {
+				err = f.Close()
+			}
+			if err != nil {
+				return fmt.Errorf("output of rank %d: %w", rank, err)
 			}
 		}
 	}
 	return nil
+}
+
+// outputFile returns the name of the file for a rank's stdout or stderr.
+func outputFile(dir string, rank int, stderr bool) string {
+	ext := ".out"
+	if stderr {
+		ext = ".err"
+	}
+	return filepath.Join(dir, strconv.Itoa(rank)+ext)
 }

@@ -1,14 +1,51 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the packages named for FUZZTIME, one after another,
-# and fails if any of them does.
+# Runs each fuzz target of the packages named for FUZZTIME, as many at a time as
+# there are cores, and fails if any of them does. The input that makes a target
+# fail is then in testdata/fuzz of its package.
+#
+# Each package is built once for all of its targets.
 set -eu
 
 go=${GO:-go}
-for dir in $($go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$@"); do
+export FUZZTIME=${FUZZTIME:-10s}
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+
+# Lines of: directory, test program, target.
+: >"$bin/targets"
+dirs=$($go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$@")
+for dir in $dirs; do
 	grep -qs '^func Fuzz' "$dir"/*_test.go || continue
-	for target in $($go test -list '^Fuzz' "$dir" | grep '^Fuzz'); do
-		echo "== ${dir#"$PWD"/} $target"
-		# Without a limit an input that is only interesting is made smaller for a minute.
-		$go test -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-10s}" -fuzzminimizetime 100x "$dir"
+	program=$bin/${dir//\//-}
+	(cd "$dir" && $go test -c -fuzz . -o "$program" .)
+	targets=$(cd "$dir" && "$program" -test.list '^Fuzz')
+	for target in $targets; do
+		echo "$dir $program $target" >>"$bin/targets"
 	done
 done
+[ -s "$bin/targets" ] || exit 0
+
+fuzz() {
+	local name="${1#"$PWD"/} $3" out="$2.$3" rc=0
+	# Inputs that are new are kept where go test -fuzz keeps them.
+	cache=$($GOCMD env GOCACHE)/fuzz/$($GOCMD -C "$1" list .)
+	# Without a limit the fuzzer minimizes each input with new coverage for up to a minute.
+	(cd "$1" && "$2" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "$FUZZTIME" -test.fuzzminimizetime 100x \
+		-test.parallel 1 -test.fuzzcachedir "$cache" -test.timeout 0) >"$out" 2>&1 || rc=1
+	# If a worker was in the middle of an input when the time was over, the coordinator may
+	# report that as this one line. If an input has failed, another line says so.
+	if [ $rc != 0 ] && grep -qx '    context deadline exceeded' "$out" &&
+		! grep -qi -e 'failing input' -e 'failure while testing' -e panic: "$out"; then
+		rc=0
+	fi
+	if [ $rc = 0 ]; then
+		echo "ok   $name: $(grep -o 'execs: [0-9]*' "$out" | tail -n 1)"
+	else
+		echo "FAIL $name"
+		cat "$out"
+	fi
+	return $rc
+}
+export -f fuzz
+export GOCMD=$go
+xargs -P "$(nproc)" -L 1 bash -c 'fuzz "$@"' fuzz <"$bin/targets"

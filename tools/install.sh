@@ -3,7 +3,8 @@
 # Open MPI, whose launchers and programs weft is tested with, libfabric, a C
 # compiler, and what internal/testbed makes hosts with, which includes Slurm.
 # Where it cannot, it says what is missing; the tests that need it then fail, and
-# those of the libfabric transport are not even built.
+# those of the libfabric transport are not even built. Each argument PROGRAM=PACKAGE adds a
+# program to install, and the Debian package that contains it.
 set -u
 PATH=$PATH:/usr/sbin:/sbin # not in that of every user, but daemons are there
 
@@ -24,6 +25,10 @@ declare -A package=(
 	[slurmd]=slurm-wlm
 	[slurmctld]=slurm-wlm
 )
+
+for argument in "$@"; do
+	package[${argument%%=*}]=${argument#*=}
+done
 
 missing() {
 	local program

@@ -10,6 +10,7 @@ import (
 var (
 	ErrAgain        = errors.New("resource temporarily unavailable")      // -FI_EAGAIN
 	ErrNotSupported = errors.New("not supported by the transport")        // -FI_ENOSYS, -FI_EOPNOTSUPP
+	ErrUnavailable  = errors.New("not available on this host")            // of Open: other processes of the job may have it
 	ErrPeerDown     = errors.New("peer is unreachable")                   // connection lost, refused or not authenticated
 	ErrPeerLeft     = errors.New("peer has left the job")                 // after its Shutdown
 	ErrKey          = errors.New("no such memory region at the peer")     // -FI_EKEYREJECTED

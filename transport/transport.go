@@ -71,6 +71,11 @@ type Config struct {
 	// needs such a file makes one and lets the others find it by its address.
 	Memory *os.File
 	Locals []Addr
+
+	// NoMemory is the reason why this process has no Memory, although processes on other
+	// hosts may have one. A provider that needs Memory then returns ErrUnavailable from
+	// Open. Empty: there is no such reason.
+	NoMemory string
 }
 
 // Domain is an opened fabric (fi_domain(3)).
@@ -81,9 +86,10 @@ type Domain interface {
 	// OpenAV opens an address vector of table type: an empty one, or one with
 	// the addresses of all the job, where the provider knows them.
 	OpenAV() (AddressVector, error)
-	// RegisterMemory lets peers with the region's key access buf, which must
-	// stay as it is until the region is closed (fi_mr_reg). It does not
-	// allocate in steady state.
+	// RegisterMemory permits peers with the region's key to access buf (fi_mr_reg). buf
+	// must stay valid until the region is closed. RegisterMemory does not
+	// allocate in steady state. If there is no room until another region is closed, it
+	// returns ErrAgain.
 	RegisterMemory(buf []byte, access Access) (MemoryRegion, error)
 	// OpenEndpoint opens the endpoint that sends to the addresses of av and
 	// reports to cq. A domain has one.
@@ -158,6 +164,7 @@ const (
 	CapSymmetric                     // AddressVector.InsertSym works
 	CapConnect                       // ConnectEndpoint; CapPeerDown is of peers that there is a connection with
 	CapDisconnect                    // DisconnectEndpoint
+	CapBatch                         // BatchEndpoint
 )
 
 // Has says whether all bits of want are there.
@@ -182,9 +189,10 @@ type Address string
 
 // AddressVector translates indexes to addresses (fi_av(3), FI_AV_TABLE).
 type AddressVector interface {
-	// Insert adds addresses at consecutive indexes and returns the first. Who
-	// is at them is open, or his Listener listens: where nobody is, a peer has
-	// ended.
+	// Insert adds addresses at consecutive indexes and returns the first. An empty
+	// address stands for a process whose Open returned ErrUnavailable. Only a Reacher
+	// accepts it, and does not reach that process. The peer at any other address has an
+	// open endpoint or a listening Listener; if not, the peer has ended.
 	Insert(addrs []Address) (Addr, error)
 	// InsertSym adds nodes × services addresses that follow each other: node
 	// names the first host by a numeric address, service its first port; the
@@ -329,6 +337,21 @@ type DisconnectEndpoint interface {
 	// operations that it takes part in, and Close of the regions that it writes to,
 	// still end within seconds.
 	Disconnect(peer Addr) error
+}
+
+// BatchEndpoint is an endpoint that can send several small messages to a peer
+// at the cost of one; CapBatch. FI_MORE of fi_msg(3) serves the same purpose, but
+// there the caller must know that more messages follow.
+type BatchEndpoint interface {
+	// EnableBatch allows Send to keep a copy of a small message that closely
+	// follows others to the same peer. Send returns done for it; the message
+	// leaves with the next Read of the completion queue, or with a later
+	// operation on the same peer. Send keeps no message that follows no other
+	// closely, and none between Arm and the next Read. In return the caller Reads
+	// the queue soon when Unsent reports true. Shutdown sends what was kept.
+	EnableBatch()
+	// Unsent reports whether output waits for a Read of the queue.
+	Unsent() bool
 }
 
 // Op is an operation's context (fi_context). Its owner fills the upper part and

@@ -1,8 +1,11 @@
+//go:build linux
+
 package main
 
 import (
 	"bytes"
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,17 +18,48 @@ import (
 // figures to mean anything.
 func TestCompare(t *testing.T) {
 	var out, progress bytes.Buffer
-	code := run(t.Context(), &out, &progress, []string{"-only", "latency,bandwidth,idle", "-rounds", "1", "-time", "20ms", "-block", "100ms"})
+	code := run(t.Context(), &out, &progress, []string{"-only", "latency,bandwidth,rate,idle", "-rounds", "1", "-time", "20ms", "-block", "100ms"})
 	require.Zero(t, code, progress.String())
 	require.NotContains(t, out.String(), " fails")
 	require.NotRegexp(t, "(?m)^Not installed.*(gcc|mpi)", out.String(), "make test installs what is missing")
 	for _, row := range []string{
 		`(?m)^\| tcp latency, 8 B, one way \| µs \| \*\*.*C, spinning \*\*.* \| ≤ 1\.25 \| (yes|no) \|$`,
 		`(?m)^\| tcp bandwidth, 1 MiB \| GB/s \| \*\*.*Open MPI \*\*.* \| ≥ 2 \| (yes|no) \|$`,
+		`(?m)^\| tcp message rate, 8 B \| M/s \| \*\*.*Open MPI \*\*.* \| ≥ 5 \| (yes|no) \|$`,
 		`(?m)^\| CPU time of a rank blocked in Recv for 100ms \| ms \| \*\*.*\|  \| – \| ≤ 50 \| (yes|no) \|$`,
 	} {
 		require.Regexp(t, row, out.String())
 	}
+}
+
+// TestHosts runs all that is compared between hosts, too briefly for the figures
+// to mean anything.
+func TestHosts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make hosts of namespaces")
+	}
+	var out, progress bytes.Buffer
+	code := run(t.Context(), &out, &progress, []string{"-only", "hosts", "-rounds", "1", "-time", "20ms"})
+	require.Zero(t, code, progress.String())
+	require.NotContains(t, out.String(), " fails", progress.String())
+	for _, row := range []string{
+		`(?m)^\| tcp between two hosts, 8 B, one way \| µs \| \*\*.*Open MPI \*\*.* \| – \| – \|$`,
+		`(?m)^\| tcp between two hosts, message rate, 8 B \| M/s \| \*\*.*Open MPI \*\*.* \| ≥ 5 \| (yes|no) \|$`,
+		`(?m)^\| tcp between two hosts, 1 MiB, one way \| µs \| \*\*.*Open MPI \*\*.* \| ≤ 0\.9 \| (yes|no) \|$`,
+		`(?m)^\| tcp between two hosts, bcast, 1 MiB \| µs \| \*\*.*Open MPI \*\*.* \| ≤ 0\.9 \| (yes|no) \|$`,
+	} {
+		require.Regexp(t, row, out.String())
+	}
+}
+
+func TestWants(t *testing.T) {
+	s, err := parse(nil, io.Discard)
+	require.NoError(t, err)
+	require.True(t, s.wants("hosts"))
+	s, err = parse([]string{"-only", "rate,hosts"}, io.Discard)
+	require.NoError(t, err)
+	require.True(t, s.wants("hosts"))
+	require.False(t, s.wants("latency"))
 }
 
 func TestRow(t *testing.T) {

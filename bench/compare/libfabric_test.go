@@ -1,4 +1,4 @@
-//go:build libfabric
+//go:build linux && libfabric
 
 package main
 

@@ -1,14 +1,20 @@
-// Compare measures weft over tcp against a C program over one socket and Open MPI,
-// and over libfabric against C programs, on this machine, and prints a table in
-// Markdown. Ranks of one host against MPI are bench/peers' business.
+//go:build linux
+
+// Compare measures weft on this machine and prints a table in Markdown. It compares weft
+// over tcp with a C program over one socket and with Open MPI, also between two hosts; the
+// values of transport.tcp.security with each other; and weft over libfabric with C
+// programs. For ranks of one host against MPI, see bench/peers.
 //
 //	go run ./bench/compare
+//	go run ./bench/compare -only hosts
+//	go run ./bench/compare -only security
 //	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
 //
 // It builds what it needs in a temporary directory. The sides take turns, round
 // after round, since machines drift; what is printed is the median of each
 // side's rounds, their range, and the ratio to the better peer. A peer that is
-// not installed is left out and named. Nothing else should run meanwhile.
+// not installed is left out and named. The hosts are of namespaces, which only root
+// can make: without root they are left out. Nothing else should run meanwhile.
 package main
 
 import (
@@ -42,7 +48,10 @@ type settings struct {
 }
 
 // names are the groups of comparisons.
-var names = []string{"latency", "bandwidth", "idle", "libfabric", "rma"}
+var names = []string{"latency", "bandwidth", "rate", "idle", "hosts", "security", "libfabric", "rma"}
+
+// wants says whether a group of comparisons is asked for.
+func (s *settings) wants(name string) bool { return len(s.only) == 0 || slices.Contains(s.only, name) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -115,7 +124,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 
 // compare prints the table and says whether a target was missed.
 func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bool, err error) {
-	b, err := build(ctx)
+	b, err := build(ctx, s)
 	if err != nil {
 		return false, err
 	}
@@ -125,11 +134,14 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 	if len(b.Missing) > 0 {
 		fmt.Fprintf(w, "Not installed, and so left out: %s.\n", strings.Join(b.Missing, ", "))
 	}
+	if b.noHosts != nil {
+		fmt.Fprintf(w, "There are no hosts, and so these are left out: %v.\n", b.noHosts)
+	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "| what | unit | weft | peers | ratio to the better peer | target | met |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
 	for _, c := range all {
-		if len(s.only) > 0 && !slices.Contains(s.only, c.Name) {
+		if !s.wants(c.Name) {
 			continue
 		}
 		results, err := c.Hold(ctx, progress, s.rounds)

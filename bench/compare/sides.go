@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -10,16 +12,38 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/bench/contest"
+	"github.com/weft-hpc/weft/internal/testbed"
 )
 
 // built is the programs that are compared.
 type built struct {
 	*contest.Programs
 	libfabric bool // the Go programs have the transport
+
+	hosts   *testbed.Cluster // nil: there are none, because nobody wants them or of noHosts
+	noHosts error
 }
 
-// build builds gorun, the benchmarks, and what can be of the C programs.
-func build(ctx context.Context) (*built, error) {
+// Close removes the programs and the hosts.
+func (b *built) Close() error { return errors.Join(testbed.Down(), b.Programs.Close()) }
+
+// figure is a number that the benchmarks print.
+type figure struct {
+	key   string // of the JSON objects
+	scale float64
+	unit  string
+	more  bool // is better
+}
+
+var (
+	micros    = figure{"median_us", 1, "µs", false}
+	bandwidth = figure{"bytes_per_s", 1e-9, "GB/s", true}
+	rate      = figure{"messages_per_s", 1e-6, "M/s", true}
+)
+
+// build builds gorun, the benchmarks, and what can be of the C programs, and makes
+// the hosts if they are wanted.
+func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench")
 	if err != nil {
 		return nil, err
@@ -36,6 +60,9 @@ func build(ctx context.Context) (*built, error) {
 			return nil, errors.Join(err, p.Close())
 		}
 	}
+	if s.wants("hosts") || s.wants("security") {
+		b.openHosts()
+	}
 	return b, nil
 }
 
@@ -50,18 +77,24 @@ func (b *built) contests(s *settings) []*contest.Contest {
 		},
 		{
 			Name:  "bandwidth",
-			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: "GB/s", Target: 2, More: true}},
-			Ours:  b.bench(s, overTCP, "bytes_per_s", 1e-9, "bw", "-sizes", "1m"),
-			Peers: b.openMPI(s),
+			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: bandwidth.unit, Target: 2, More: true}},
+			Ours:  b.bench(s, overTCP, bandwidth.key, bandwidth.scale, "bw", "-sizes", "1m"),
+			Peers: b.openMPI(s, bandwidth, "bw", "1048576"),
+		},
+		{
+			Name:  "rate",
+			Lines: []contest.Line{{What: "tcp message rate, 8 B", Unit: rate.unit, Target: 5, More: true}},
+			Ours:  b.bench(s, overTCP, rate.key, rate.scale, "mr", "-sizes", "8"),
+			Peers: b.openMPI(s, rate, "mr", "8"),
 		},
 	}
 	all = slices.DeleteFunc(all, func(c *contest.Contest) bool { return len(c.Peers) == 0 })
 	all = append(all, &contest.Contest{
 		Name:  "idle",
 		Lines: []contest.Line{{What: fmt.Sprintf("CPU time of a rank blocked in Recv for %v", s.block), Unit: "ms", Target: 50, Of: contest.OfFigure}},
-		Ours:  b.bench(&settings{time: s.block}, overTCP, "cpu_us", 1e-3, "idle"),
+		Ours:  b.bench(&settings{time: s.block}, overTCP, "cpu_us", 1e-3, "idle", "-sizes", "1m"),
 	})
-	return slices.Concat(all, b.messages(s), b.onesided(s))
+	return slices.Concat(all, b.betweenHosts(s), b.bySecurity(s), b.messages(s), b.onesided(s))
 }
 
 // overTCP is what makes gorun use tcp.
@@ -70,13 +103,16 @@ var overTCP = []string{"-transport", "tcp"}
 // bench is a benchmark of ours on two ranks, of which one figure counts. over
 // are gorun's flags for the transport.
 func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) contest.Side {
+	return contest.Side{Name: "weft", Measure: objects(key, scale, b.benchCommand(s, over, args...)...)}
+}
+
+func (b *built) benchCommand(s *settings, over []string, args ...string) []string {
 	program := b.Path("bench")
 	if slices.Contains(over, "libfabric") {
 		program = b.Path("bench.libfabric")
 	}
 	command := slices.Concat([]string{b.Path("gorun"), "-np", "2"}, over, []string{program}, args)
-	command = append(command, "-time", s.time.String(), "-json")
-	return contest.Side{Name: "weft", Measure: objects(key, scale, command...)}
+	return append(command, "-time", s.time.String(), "-json")
 }
 
 // objects measures by a command that prints JSON objects.
@@ -111,15 +147,22 @@ func (b *built) spinning(s *settings) []contest.Side {
 	})}}
 }
 
-// openMPI is Open MPI's bandwidth over tcp.
-func (b *built) openMPI(s *settings) []contest.Side {
-	program := b.Path("bench.openmpi")
-	if program == "" || !b.Has("mpirun.openmpi") {
+// openMPI is a benchmark of Open MPI over tcp on two ranks.
+func (b *built) openMPI(s *settings, f figure, bench, size string) []contest.Side {
+	if !b.hasOpenMPI() {
 		return nil
 	}
-	return []contest.Side{{Name: "Open MPI", Measure: objects("bytes_per_s", 1e-9,
-		"mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-		"-np", "2", program, "bw", strconv.Itoa(1<<20), fmt.Sprint(s.time.Seconds()))}}
+	return []contest.Side{{Name: "Open MPI", Measure: objects(f.key, f.scale, b.mpiCommand(s, nil, bench, size)...)}}
+}
+
+func (b *built) hasOpenMPI() bool {
+	return b.Path("bench.openmpi") != "" && b.Has("mpirun.openmpi")
+}
+
+// mpiCommand is such a benchmark with more flags of mpirun.
+func (b *built) mpiCommand(s *settings, flags []string, bench, size string) []string {
+	command := append([]string{"mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "-np", "2"}, flags...)
+	return append(command, b.Path("bench.openmpi"), bench, size, fmt.Sprint(s.time.Seconds()))
 }
 
 // field finds the number that follows a name.

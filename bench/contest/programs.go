@@ -87,11 +87,11 @@ func (p *Programs) C(ctx context.Context, compiler, name string, sources []strin
 // bench.LIBRARY and hello.LIBRARY, where that compiler is installed.
 func (p *Programs) MPI(ctx context.Context, library string) error {
 	var loops []string
-	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap"} {
+	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap", "threads", "apps"} {
 		loops = append(loops, "peers/mpi/"+name+".c")
 	}
 	compiler := "mpicc." + library
-	return errors.Join(p.C(ctx, compiler, "bench."+library, loops), p.C(ctx, compiler, "hello."+library, []string{"peers/mpi/hello.c"}))
+	return errors.Join(p.C(ctx, compiler, "bench."+library, loops, "-pthread"), p.C(ctx, compiler, "hello."+library, []string{"peers/mpi/hello.c"}))
 }
 
 // Has says whether a command is installed, and remembers in Missing if not.

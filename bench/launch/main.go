@@ -1,3 +1,5 @@
+//go:build linux
+
 // Launch measures what gorun costs beside the ranks: how long jobs take from start to
 // end, on one host and on several by ssh, beside Open MPI's mpirun; what the launcher
 // needs of memory; how fast output comes through; how soon a failure is told.

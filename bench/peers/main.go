@@ -37,7 +37,7 @@ type settings struct {
 	ranks  []int
 	start  int // ranks of the job whose start and end are timed
 	only   []string
-	sizes  []int // of all that have sizes, in bytes; empty: those with targets
+	sizes  []int // of all that have sizes in bytes; empty: those with targets
 	strict bool
 
 	write string // the page with the markers
@@ -88,7 +88,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	flags.IntVar(&s.start, "start", 64, "`ranks` of the job whose start and end are timed")
 	ranks := flags.String("ranks", "2,4,8", "comma separated `numbers` of ranks")
 	only := flags.String("only", "", "comma separated `names`: "+strings.Join(names(), ", ")+"; all by default")
-	quick := flags.Bool("quick", false, "one round, so brief that the figures mean nothing, of 8 and 4096 bytes: for tests")
+	quick := flags.Bool("quick", false, "one round, so brief that the figures mean nothing, of 8 and 4096 bytes or two of other sizes: for tests")
 	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
 	flags.StringVar(&s.write, "write", "", "write the table into this `page`, between its markers")
 	flags.StringVar(&s.svg, "svg", "", "draw the ratios into this `file`")
@@ -158,7 +158,7 @@ func measure(ctx context.Context, progress io.Writer, s *settings) (r *report, e
 			return nil, err
 		}
 		for i, result := range results {
-			r.Rows = append(r.Rows, entry{Bench: c.bench.name, Ranks: c.ranks, Size: c.sizes[i], Result: result})
+			r.Rows = append(r.Rows, entry{Bench: c.bench.name, Ranks: c.ranks, Size: c.sizes[i], Counts: c.bench.counts, Result: result})
 		}
 	}
 	r.Notes = b.notes()

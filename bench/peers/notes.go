@@ -6,13 +6,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/weft-hpc/weft/bench/contest"
 )
 
 // notice keeps what a reader must know of a measurement besides its figure.
 func (b *built) notice(side string, bench *benchmark, ranks int, object map[string]any) {
-	if n, ok := object["cores"].(float64); ok {
+	if n, ok := object["cores"].(float64); ok && !bench.threads {
 		if b.cores[ranks] == nil {
 			b.cores[ranks] = map[string]int{}
 		}
@@ -24,7 +22,7 @@ func (b *built) notice(side string, bench *benchmark, ranks int, object map[stri
 	if n, ok := object["allocs_per_op"].(float64); ok && n > b.most {
 		b.most = n
 		size, _ := object["size"].(float64)
-		b.where = fmt.Sprintf("%s of %s, %d ranks", bench.name, contest.BytesText(int(size)), ranks)
+		b.where = fmt.Sprintf("%s of %s, %d ranks", bench.name, sizeText(int(size), bench.counts), ranks)
 	}
 	if _, ok := object["overlap_percent"]; ok {
 		b.overlaps = true
@@ -51,7 +49,7 @@ func (b *built) notes() []string {
 		placed = append(placed, fmt.Sprintf("with %d ranks %s", ranks, strings.Join(sides, ", ")))
 	}
 	if len(placed) > 0 {
-		notes = append(notes, "Each launcher places ranks as it does by default; cores that rank 0 may run on: "+strings.Join(placed, "; ")+".")
+		notes = append(notes, "Each launcher places ranks as it does by default, except that Open MPI binds no rank with threads to a core; cores that rank 0 may run on: "+strings.Join(placed, "; ")+".")
 	}
 	if cores := runtime.NumCPU(); b.overlaps && cores <= 2 {
 		notes = append(notes, fmt.Sprintf("Overlap has no spare core here: 2 ranks compute on %d.", cores))

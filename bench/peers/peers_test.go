@@ -81,7 +81,7 @@ func TestQuick(t *testing.T) {
 		require.Contains(t, []string{"yes", "no", "–"}, row[9])
 	}
 	for _, b := range benchmarks {
-		require.Equal(t, len(b.at([]int{8, 4096})), count[b.what], b.what)
+		require.Equal(t, len(b.at(2, []int{8, 4096})), count[b.what], b.what)
 	}
 
 	text, err := os.ReadFile(page)
@@ -93,7 +93,7 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, table(out.String()), table(string(text)))
 	picture, err := os.ReadFile(svg)
 	require.NoError(t, err)
-	for _, want := range []string{"<svg", ">allgather<", ">put_latency, 2<", ">MPICH<"} {
+	for _, want := range []string{"<svg", ">allgather<", ">put_latency, 2<", ">threads, 4 goroutines<", ">compute, 100 µs<", ">cg, 256 rows<", ">MPICH<"} {
 		require.Contains(t, string(picture), want)
 	}
 
@@ -159,9 +159,9 @@ func TestPeerThatRefuses(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	row := func(b *benchmark, ranks, size int, sides ...contest.Figures) entry {
 		var e entry
-		for _, g := range b.at(nil) {
+		for _, g := range b.at(ranks, nil) {
 			if g.size == size {
-				e = entry{Bench: b.name, Ranks: ranks, Size: size, Result: contest.Result{Line: b.lines([]goal{g})[0], Sides: sides}}
+				e = entry{Bench: b.name, Ranks: ranks, Size: size, Counts: b.counts, Result: contest.Result{Line: b.lines([]goal{g})[0], Sides: sides}}
 			}
 		}
 		return e
@@ -177,17 +177,25 @@ func TestMarkdown(t *testing.T) {
 		row(by["bw"], 2, mib, figures("weft", 18), figures("Open MPI", 12), figures("MPICH", 10)),
 		row(by["bibw"], 2, mib, figures("weft", 18), figures("Open MPI", 12), figures("MPICH", 10)),
 		row(by["cacheline"], 2, 8, figures("weft", 0.25), figures("C", 0.125)),
+		row(by["alltoall"], 2, 8, figures("weft", 17), figures("Open MPI", 20), figures("MPICH", 21)),
+		row(by["alltoall"], 4, 8, figures("weft", 17), figures("Open MPI", 20), figures("MPICH", 21)),
+		row(by["threads"], 2, 64, figures("weft", 4), figures("Open MPI", 1), figures("MPICH", 2)),
+		row(by["waiters"], 2, 0, figures("weft", 4), figures("Open MPI", 2), figures("MPICH")),
 		row(by["iallreduce-overlap"], 2, mib, figures("weft", 85), figures("Open MPI", 0), figures("MPICH", 5)),
 		row(by["start"], 64, 0, figures("weft"), figures("Open MPI", 2), figures("MPICH", 3)),
 	}}
 	text := r.markdown("")
 	for _, want := range []string{
-		"Medians of 3 rounds of 1s per size", "\nA note.\n", "**4 of 6 targets are met.**",
+		"Medians of 3 rounds of 1s per size", "\nA note.\n", "**6 of 10 targets are met.**",
 		"| latency, one way | 2 | 4 KiB | µs | **2** | 4 | 8 | 0.50 | ≤ 0.8 | yes |",
 		"| barrier | 8 | – | µs | **9** | 10 | – | 0.90 | ≤ 0.8 | no |",
 		"| bandwidth | 2 | 1 MiB | GB/s | **18** | 12 | 10 | 1.50 | ≥ 1.5 | yes |",
 		"| bandwidth, both ways | 2 | 1 MiB | GB/s | **18** | 12 | 10 | 1.50 | – | – |",
 		"| latency ÷ a cache line's, C: 0.125 | 2 | 8 B | µs | **0.25** | – | – | 2.00 | ≤ 2 | yes |",
+		"| alltoall | 2 | 8 B | µs | **17** | 20 | 21 | 0.85 | ≤ 0.9 | yes |",
+		"| alltoall | 4 | 8 B | µs | **17** | 20 | 21 | 0.85 | ≤ 0.8 | no |",
+		"| message rate of pairs of goroutines or threads | 2 | 64 goroutines | M/s | **4** | 1 | 2 | 2.00 | ≥ 2 | yes |",
+		"| latency beside goroutines or threads blocked in Recv | 2 | 0 goroutines | µs | **4** | 2 | – | 2.00 | ≤ 1 | no |",
 		"| overlap of Iallreduce | 2 | 1 MiB | % | **85** | 0 | 5 | – | ≥ 80 % | yes |",
 		"| start to end of hello | 64 | – | s | **–** | 2 | 3 | – | ≤ 0.5 | no |",
 	} {
@@ -199,7 +207,7 @@ func TestMarkdown(t *testing.T) {
 	for _, p := range r.picture().Panels {
 		titles = append(titles, p.Title)
 	}
-	require.Equal(t, []string{"latency, one way", "bandwidth", "others", "overlap of Iallreduce"}, titles)
+	require.Equal(t, []string{"latency, one way", "bandwidth", "alltoall", "many goroutines", "others", "overlap of Iallreduce"}, titles)
 	require.Equal(t, [][2]float64{{4096, 2}}, r.picture().Panels[0].Series[0].Points, "twice as fast")
 	require.Equal(t, [][2]float64{{mib, 1.5}}, r.picture().Panels[1].Series[0].Points)
 }

@@ -60,14 +60,16 @@ func (r *report) draw(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// picture has a panel for each benchmark of several sizes, one for all others,
-// and one for overlap.
+// picture has a panel for each benchmark of several sizes in bytes, one for
+// goroutines, one for applications, one for all others, and one for overlap.
 func (r *report) picture() picture {
 	p := picture{Title: "weft against the better of Open MPI and MPICH: how many times as fast"}
 	for _, group := range [][]string{{"latency"}, {"bw", "bibw"}, {"bcast"}, {"reduce"}, {"allreduce"}, {"alltoall"}, {"allgather"}} {
 		p.add(r.bySize(group))
 	}
-	p.add(r.singles("barrier", "mr", "put_latency", "get_latency", "start"))
+	p.add(r.singles("many goroutines", "threads", "waiters"))
+	p.add(r.singles("after computation", "compute", "jacobi", "cg"))
+	p.add(r.singles("others", "barrier", "mr", "put_latency", "get_latency", "start"))
 	p.add(r.overlap())
 	return p
 }
@@ -130,12 +132,16 @@ func (r *report) bySize(benches []string) panel {
 	return p
 }
 
-func (r *report) singles(benches ...string) panel {
-	p := panel{Title: "others", Y: timesAsFast, Log: true}
+func (r *report) singles(title string, benches ...string) panel {
+	p := panel{Title: title, Y: timesAsFast, Log: true}
 	for _, bench := range benches {
 		for _, e := range r.of(bench) {
 			x := float64(len(p.Labels))
-			p.Labels = append(p.Labels, fmt.Sprintf("%s, %d", bench, e.Ranks))
+			label := fmt.Sprintf("%s, %d", bench, e.Ranks)
+			if e.Counts != "" {
+				label = bench + ", " + sizeText(e.Size, e.Counts)
+			}
+			p.Labels = append(p.Labels, label)
 			p.find("weft", false).add(x, e.faster(e.Ratio()))
 			if e.Target > 0 {
 				p.find("target", true).add(x, e.faster(e.Target))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,9 @@ type report struct {
 type entry struct {
 	Bench string
 	Ranks int
-	Size  int // bytes; 0: there is none
+	Size  int
+	// Counts is what Size counts; empty: bytes, of which 0 means that there is no size.
+	Counts string `json:",omitempty"`
 	contest.Result
 }
 
@@ -47,7 +50,7 @@ func (r *report) failure() error {
 	var failed []error
 	for _, row := range r.Rows {
 		if len(row.Sides[0].Rounds) == 0 {
-			failed = append(failed, fmt.Errorf("%s of %d bytes, %d ranks: weft fails", row.Bench, row.Size, row.Ranks))
+			failed = append(failed, fmt.Errorf("%s of %d %s, %d ranks: weft fails", row.Bench, row.Size, cmp.Or(row.Counts, "bytes"), row.Ranks))
 		}
 	}
 	return errors.Join(failed...)
@@ -126,10 +129,7 @@ func (r *report) markdown(picture string) string {
 }
 
 func (e *entry) markdown() string {
-	what, size, ratio := e.What, string(contest.Open), string(contest.Open)
-	if e.Size > 0 {
-		size = contest.BytesText(e.Size)
-	}
+	what, ratio := e.What, string(contest.Open)
 	if x := e.Ratio(); e.Of == contest.OfRatio && !math.IsNaN(x) {
 		ratio = fmt.Sprintf("%.2f", x)
 	}
@@ -148,7 +148,7 @@ func (e *entry) markdown() string {
 			what += fmt.Sprintf(", %s: %s", peer.Name, contest.Digits(peer.Median()))
 		}
 	}
-	return fmt.Sprintf("| %s | %d | %s | %s | **%s** | %s | %s | %s | %s |", what, e.Ranks, size, e.Unit,
+	return fmt.Sprintf("| %s | %d | %s | %s | **%s** | %s | %s | %s | %s |", what, e.Ranks, sizeText(e.Size, e.Counts), e.Unit,
 		contest.Digits(e.Sides[0].Median()), strings.Join(cells, " | "), ratio, e.Bound(), e.Verdict())
 }
 

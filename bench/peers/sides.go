@@ -52,6 +52,7 @@ type library struct {
 	title    string
 	launcher string
 	flags    func(ranks int) []string
+	threads  []string // more flags, for ranks with several threads
 }
 
 var libraries = []library{
@@ -61,8 +62,8 @@ var libraries = []library{
 			flags = append(flags, "--oversubscribe")
 		}
 		return append(flags, "-np", strconv.Itoa(ranks))
-	}},
-	{"mpich", "MPICH", "mpiexec.mpich", func(ranks int) []string { return []string{"-n", strconv.Itoa(ranks)} }},
+	}, []string{"--bind-to", "none"}}, // or all threads of a rank take turns on one core
+	{"mpich", "MPICH", "mpiexec.mpich", func(ranks int) []string { return []string{"-n", strconv.Itoa(ranks)} }, nil},
 }
 
 // processorCores is the number of cores as Open MPI counts its slots: threads of
@@ -101,7 +102,7 @@ func (b *built) contests() []*held {
 			counts = []int{b.s.start}
 		}
 		for _, ranks := range counts {
-			goals := bench.at(b.s.sizes)
+			goals := bench.at(ranks, b.s.sizes)
 			c := &held{bench: bench, ranks: ranks}
 			for _, g := range goals {
 				c.sizes = append(c.sizes, g.size)
@@ -126,6 +127,9 @@ func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Si
 	}
 	list := strings.Join(texts, ",")
 	peers = b.peers(func(m library, launch []string) func(context.Context) ([]float64, error) {
+		if bench.threads {
+			launch = slices.Insert(launch, 1, m.threads...)
+		}
 		return b.objects(m.title, bench, ranks, len(sizes),
 			append(launch, b.Path("bench."+m.name), bench.name, list, fmt.Sprint(b.s.time.Seconds()))...)
 	}, ranks)
@@ -135,7 +139,7 @@ func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Si
 // weft is a benchmark of ours, run as a user would.
 func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) contest.Side {
 	command := []string{b.Path("gorun"), "-np", strconv.Itoa(ranks), b.Path("bench"), bench.name, "-time", b.s.time.String(), "-json"}
-	if sizes[0] > 0 {
+	if sizes[0] > 0 || bench.counts != "" {
 		command = append(command, "-sizes", list)
 	}
 	return contest.Side{Name: "weft", Measure: b.objects("weft", bench, ranks, len(sizes), command...)}

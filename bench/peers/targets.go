@@ -1,6 +1,11 @@
 package main
 
-import "github.com/weft-hpc/weft/bench/contest"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-hpc/weft/bench/contest"
+)
 
 // A benchmark with what it must reach against the better peer of the same run.
 type benchmark struct {
@@ -8,8 +13,13 @@ type benchmark struct {
 	what   string // for people
 	figure figure
 	of     contest.Basis
-	ranks  []int // of which those are measured that -ranks has; empty: -start says
+	ranks  []int  // of which those are measured that -ranks has; empty: -start says
+	counts string // what sizes count; empty: bytes
 	goals  []goal
+	pair   []goal // with two ranks, in place of those of goals of the same sizes
+
+	// threads says that the ranks of MPI have several.
+	threads bool
 
 	// sides measure the benchmark; nil: the loops of ./bench and bench/peers/mpi.
 	sides func(b *built, ranks int) (ours contest.Side, peers []contest.Side)
@@ -17,7 +27,7 @@ type benchmark struct {
 
 // goal is a size with its target; 0: there is none.
 type goal struct {
-	size   int // bytes; 0: there are no sizes
+	size   int // bytes, where the benchmark counts nothing else; 0 bytes: there are no sizes
 	target float64
 }
 
@@ -47,24 +57,44 @@ var (
 	all  = []int{2, 4, 8}
 )
 
-// collective is what all of them must reach.
-var collective = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}
+// What collectives must reach, and with two ranks.
+var (
+	collective = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}
+	exchange   = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.9}, {mib, 0.9}} // alltoall and allgather
+	small      = []goal{{8, 0.9}}
+)
+
+// level are goals for several sizes, none of which may take longer than with the
+// better peer.
+func level(sizes ...int) []goal {
+	var goals []goal
+	for _, size := range sizes {
+		goals = append(goals, goal{size, 1})
+	}
+	return goals
+}
 
 // benchmarks are the lines of the table.
 var benchmarks = []*benchmark{
-	{name: "latency", what: "latency, one way", figure: micros, ranks: pair, goals: []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
+	{name: "latency", what: "latency, one way", figure: micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
 	{name: "cacheline", what: "latency ÷ a cache line's", figure: micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
-	{name: "bw", what: "bandwidth", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.3}, {64 * kib, 1.3}, {mib, 1.5}}},
+	{name: "bw", what: "bandwidth", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
 	{name: "bibw", what: "bandwidth, both ways", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
-	{name: "mr", what: "message rate", figure: rate, ranks: pair, goals: []goal{{8, 1.2}}},
+	{name: "mr", what: "message rate", figure: rate, ranks: pair, goals: []goal{{8, 1.1}}},
 	{name: "barrier", what: "barrier", figure: micros, ranks: all, goals: []goal{{0, 0.8}}},
-	{name: "bcast", what: "bcast", figure: micros, ranks: all, goals: collective},
-	{name: "reduce", what: "reduce", figure: micros, ranks: all, goals: collective},
-	{name: "allreduce", what: "allreduce", figure: micros, ranks: all, goals: collective},
-	{name: "alltoall", what: "alltoall", figure: micros, ranks: all, goals: collective},
-	{name: "allgather", what: "allgather", figure: micros, ranks: all, goals: collective},
+	{name: "bcast", what: "bcast", figure: micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
+	{name: "reduce", what: "reduce", figure: micros, ranks: all, goals: collective, pair: small},
+	{name: "allreduce", what: "allreduce", figure: micros, ranks: all, goals: collective, pair: small},
+	{name: "alltoall", what: "alltoall", figure: micros, ranks: all, goals: exchange, pair: small},
+	{name: "allgather", what: "allgather", figure: micros, ranks: all, goals: exchange},
 	{name: "put_latency", what: "put and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
 	{name: "get_latency", what: "get and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
+	{name: "threads", what: "message rate of pairs of goroutines or threads", figure: rate, ranks: pair, counts: "goroutines", threads: true,
+		goals: []goal{{2, 2}, {4, 2}, {16, 2}, {64, 2}}},
+	{name: "waiters", what: "latency beside goroutines or threads blocked in Recv", figure: micros, ranks: pair, counts: "goroutines", threads: true, goals: level(0, 1, 100)},
+	{name: "compute", what: "Sendrecv of 8 KiB after computation", figure: micros, ranks: pair, counts: "µs", goals: level(10, 100, 1000, 10_000)},
+	{name: "jacobi", what: "communication of Jacobi's method", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
+	{name: "cg", what: "communication of conjugate gradients", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
 	{name: "iallreduce-overlap", what: "overlap of Iallreduce", figure: percent, of: contest.OfFigure, ranks: pair, goals: []goal{{64 * kib, 80}, {mib, 80}}},
 	{name: "start", what: "start to end of hello", figure: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
 }
@@ -78,19 +108,39 @@ func names() []string {
 	return list
 }
 
-// at are the goals for these sizes; all if there are none or the benchmark has
-// none itself.
-func (b *benchmark) at(sizes []int) []goal {
-	if len(sizes) == 0 || b.sides != nil || b.goals[0].size == 0 {
-		return b.goals
+// sizeText is a size as people say it.
+func sizeText(size int, counts string) string {
+	switch {
+	case counts != "":
+		return fmt.Sprintf("%d %s", size, counts)
+	case size == 0:
+		return string(contest.Open)
+	}
+	return contest.BytesText(size)
+}
+
+// at are the goals with a number of ranks for sizes in bytes; all if there are no
+// such sizes or the benchmark has none itself. If it counts something else, they
+// are as many as sizes, the first ones.
+func (b *benchmark) at(ranks int, sizes []int) []goal {
+	known := slices.Clone(b.goals)
+	for i, g := range known {
+		at := slices.IndexFunc(b.pair, func(p goal) bool { return p.size == g.size })
+		if ranks == 2 && at >= 0 {
+			known[i] = b.pair[at]
+		}
+	}
+	switch {
+	case len(sizes) == 0 || b.sides != nil || b.counts == "" && known[0].size == 0:
+		return known
+	case b.counts != "":
+		return known[:min(len(known), len(sizes))]
 	}
 	var goals []goal
 	for _, size := range sizes {
 		g := goal{size: size}
-		for _, known := range b.goals {
-			if known.size == size {
-				g = known
-			}
+		if at := slices.IndexFunc(known, func(k goal) bool { return k.size == size }); at >= 0 {
+			g = known[at]
 		}
 		goals = append(goals, g)
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -104,7 +106,13 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
+	crowds := func() {
+		if r.crowds {
+			j.args = append(j.args, "-crowds")
+		}
+	}
 	if !kills {
+		crowds()
 		return j
 	}
 	j.ranks = max(j.ranks, 2)
@@ -113,6 +121,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		k.after /= 20
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", "0", "-bytes", "2097152"}
+	crowds()
 	if k.survive {
 		j.args = append(j.args, "-survive")
 		j.flags = append(j.flags, "-grace", "20s") // SIGTERM does nothing to them; they end by themselves

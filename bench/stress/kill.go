@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -60,15 +62,15 @@ func (p *running) kill(j job) error {
 	return nil
 }
 
-// survivors is whether each rank but the killed one was told by a call that a
-// process had failed, and has given weft up. After a rank was killed it may also have
+// survivors returns an error unless a call of each rank except the killed one failed because
+// a process had, or because a rank that had heard of it was in Finalize. After a rank was killed it may also have
 // found memory of others that was not as it had been: of that nobody is told at once.
 func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
 		if rank == j.kill.rank {
 			continue
 		}
-		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|others) `, rank))
+		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|others) `, rank))
 		m := told.FindStringSubmatch(p.stdout.String())
 		if m == nil {
 			return fmt.Errorf("no call of rank %d told that a process had failed", rank)

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Stress runs random jobs through gorun, one after the other, and looks whether
 // each does what it must:
 //
@@ -37,6 +39,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`number` that the first job is drawn from; the next has the next number")
 	ops := flags.Int("ops", 30, "`operations` of a job")
 	transports := flags.String("transports", "", "`list` of transports that all jobs use, as shm or tcp,shm; empty: each draws its own")
+	crowds := flags.Bool("crowds", false, "let most operations of the jobs be of many goroutines at once")
 	timeout := flags.Duration("timeout", 0, "`time` after which it fails with what it is at; 0: none")
 	first := flags.Bool("first", false, "end at the first failure")
 	verbose := flags.Bool("v", false, "print the command of every job")
@@ -56,9 +59,13 @@ func run(stdout, stderr io.Writer, args []string) int {
 		return 1
 	}
 	defer r.close()
+	r.crowds = *crowds
 	same := "" // of the commands that repeat jobs
 	if r.transports = *transports; r.transports != "" {
 		same = " -transports " + r.transports
+	}
+	if r.crowds {
+		same += " -crowds"
 	}
 	fmt.Fprintf(stdout, "%d jobs and %d kills from seed %d\n", *jobs, *kills, *seed)
 	failed, begun := 0, time.Now()
@@ -102,6 +109,7 @@ type runner struct {
 	tmp        string          // TMPDIR of the jobs
 	ops        int
 	transports string // of all jobs; "": drawn
+	crowds     bool   // most operations are of many goroutines
 	algorithms []setting
 }
 

@@ -7,11 +7,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/weft-hpc/weft/launcher"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -35,13 +34,21 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 	case job.Help:
 		err = job.WriteHelp(stdout)
 	case job.Version:
-		_, err = fmt.Fprintln(stdout, "gorun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+		err = launcher.WriteVersion(stdout)
 	case job.Info:
-		err = launcher.WriteInfo(stdout, j)
+		for _, w := range j.Warnings {
+			fmt.Fprintf(stderr, "gorun: warning: %s\n", w)
+		}
+		if err = launcher.WriteInfo(stdout, j, opts.Words); errors.As(err, new(*job.UsageError)) {
+			fmt.Fprintf(stderr, "gorun: %v\n", err)
+			return exitUsage
+		}
 	case job.DryRun:
 		return launcher.DryRun(stdout, stderr, j)
 	case job.Agent:
 		return launcher.AgentMain(ctx, opts, stderr)
+	case job.Stacks:
+		return launcher.Stacks(ctx, stdout, stderr, opts)
 	case job.Run:
 		return launcher.Run(ctx, j, launcher.Stdio{In: stdin, Out: stdout, Err: stderr}).ExitCode
 	}
@@ -50,22 +57,4 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 		return 1
 	}
 	return 0
-}
-
-// version is the module's, or the commit it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			v = s.Value
-		}
-	}
-	if v == "" {
-		return "unknown"
-	}
-	return v
 }

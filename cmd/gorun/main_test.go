@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -33,7 +35,12 @@ func TestHelp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	code, out, _ := gorun(t, "-version")
 	require.Zero(t, code)
-	require.Regexp(t, `^gorun \S+ go1\.\S+ linux/\w+\n$`, out)
+	require.Regexp(t, `^gorun \S+ go1\.\S+ linux/\w+ sha256:[0-9a-f]{64}\n$`, out)
+	code, hash, _ := gorun(t, "-agent", "-hash")
+	require.Zero(t, code)
+	if hash != "" { // it goes to standard output itself
+		require.Contains(t, out, strings.TrimSpace(hash))
+	}
 }
 
 func TestInfo(t *testing.T) {
@@ -44,12 +51,155 @@ func TestInfo(t *testing.T) {
 	require.Empty(t, errs)
 }
 
-// TestDryRun starts nothing: the program does not exist.
+// TestInfoOf prints what has a word in its name, in lines that fit on a screen.
+func TestInfoOf(t *testing.T) {
+	_, all, _ := gorun(t, "-info")
+	for line := range strings.Lines(all[:strings.Index(all, "\n\nLIBFABRIC")]) {
+		if !strings.HasPrefix(line, "bcast ") { // the longest list of algorithms
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
+		}
+	}
+	for words, want := range map[string][]string{
+		"tcp":            {"TRANSPORT  BETWEEN\ntcp ", "transport.tcp.interface = - (default)\n    WEFT_TRANSPORT_TCP_INTERFACE\n    network interface"},
+		"COLL":           {"COLLECTIVE  ", "\nscan ", "coll.shared_memory = 1m bytes (default)"},
+		"job.np timeout": {"job.timeout = 0s (default)", "transport.tcp.connect_timeout = 30s (default)"},
+		"WEFT_JOB_GRACE": {"job.grace = 1s (default)"},
+		"providers":      {"LIBFABRIC"},
+	} {
+		code, out, errs := gorun(t, append([]string{"-info"}, strings.Fields(words)...)...)
+		require.Zero(t, code, errs)
+		for _, w := range want {
+			require.Contains(t, out, w)
+		}
+		require.NotContains(t, out, "job.report")
+		require.Less(t, len(out), len(all)/2)
+	}
+	_, out, _ := gorun(t, "-info", "-timeout", "1m", "job.timeout")
+	require.Contains(t, out, "job.timeout = 1m0s (flag; default 0s)\n")
+	code, out, errs := gorun(t, "-info", "nosuch", "none")
+	require.Equal(t, exitUsage, code)
+	require.Empty(t, out)
+	require.Equal(t, "gorun: -info: nothing has \"nosuch none\" in its name; gorun -info alone lists all\n", errs)
+}
+
+// TestDryRun starts nothing.
 func TestDryRun(t *testing.T) {
-	code, out, errs := gorun(t, "-dry-run", "-n", "3", "/no/such/program", "-v")
+	file := filepath.Join(t.TempDir(), "file")
+	code, out, errs := gorun(t, "-dry-run", "-n", "3", "touch", file)
 	require.Zero(t, code)
-	require.Regexp(t, `(?m)^0-2 +0 +/no/such/program +-v +3 `, out)
+	require.Regexp(t, `(?m)^0-2 +0 +touch +\S+ +3 `, out)
 	require.Empty(t, errs)
+	require.NoFileExists(t, file)
+}
+
+// TestDryRunOfAMissingProgram fails as the job would, for each program.
+func TestDryRunOfAMissingProgram(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), nil, 0o600))
+	for name, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"/no/such/program": {127, "gorun: /no/such/program: no such file or directory\n"},
+		"no-such-program":  {127, "gorun: no-such-program: command not found\n"},
+		dir + "/text":      {126, "gorun: " + dir + "/text: permission denied\n"},
+		dir:                {126, "gorun: " + dir + ": is a directory without Go files\n"},
+	} {
+		code, out, errs := gorun(t, "-dry-run", "true", ":", name)
+		require.Equal(t, want.code, code, name)
+		require.Contains(t, out, "launcher: local")
+		require.Equal(t, want.says, errs)
+	}
+}
+
+// TestPlacementComesFirst: -dry-run prints what would run where, and of the settings
+// only those that somebody has set.
+func TestPlacementComesFirst(t *testing.T) {
+	_, out, _ := gorun(t, "-dry-run", "-n", "3", "-host", "localhost:3", "-timeout", "1m", "true")
+	before, settings, ok := strings.Cut(out, "\nSETTING")
+	require.True(t, ok, out)
+	require.Contains(t, before, "PER HOST")
+	require.Contains(t, settings, "job.timeout  1m0s   flag")
+	require.NotContains(t, out, "default ")
+	require.Less(t, strings.Count(out, "\n"), 18)
+}
+
+// TestHostsAreFilled where nobody says how many ranks there are: one for each slot.
+func TestHostsAreFilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	require.NoError(t, os.WriteFile(file, []byte("localhost slots=3\n"), 0o600))
+	jobFile := filepath.Join(t.TempDir(), "job.toml")
+	require.NoError(t, os.WriteFile(jobFile, []byte("[[host]]\nname=\"localhost\"\nslots=3\n[[app]]\nprogram=\"echo\"\nargs=[\"x\"]\n"), 0o600))
+	const note = "gorun: note: no number of ranks is given: 3 ranks on 1 host; -n N sets another number\n"
+	for _, test := range []struct {
+		args  []string
+		ranks int
+		says  string
+	}{
+		{[]string{"-hostfile", file, "echo", "x"}, 3, note}, {[]string{"-host", "localhost:3", "echo", "x"}, 3, note}, {[]string{"-config", jobFile}, 3, note},
+		{[]string{"-hostfile", file, "-map-by", "ppr:3:node", "echo", "x"}, 3, note},
+		{[]string{"-hostfile", file, "-np", "1", "echo", "x"}, 1, ""}, {[]string{"echo", "x"}, 1, ""},
+		{[]string{"-hostfile", file, "echo", "x", ":", "echo", "x"}, 2, ""},
+	} {
+		code, out, errs := gorun(t, test.args...)
+		require.Zero(t, code, errs)
+		require.Equal(t, strings.Repeat("x\n", test.ranks), out, "%v", test.args)
+		require.Equal(t, test.says, errs)
+	}
+	code, out, _ := gorun(t, "-dry-run", "-hostfile", file, "echo", "x")
+	require.Zero(t, code)
+	require.Regexp(t, `(?m)^0-2 +0 +echo +x +3 `, out)
+	require.Contains(t, out, strings.TrimPrefix(note, "gorun: "))
+}
+
+// TestWarnings: what nothing reads, and flags behind the program, get a line each.
+func TestWarnings(t *testing.T) {
+	for _, v := range []string{"WEFT_JOB_TIMOUT", "WEFT_TRANSPORT", "WEFT_IFACE", "WEFT_JOB_GRACE"} {
+		t.Setenv(v, "9s")
+	}
+	const read = "gorun: warning: %s is set, and nothing reads it; did you mean %s?\n"
+	want := fmt.Sprintf(read, "WEFT_IFACE", "WEFT_TRANSPORT_TCP_INTERFACE") + fmt.Sprintf(read, "WEFT_JOB_TIMOUT", "WEFT_JOB_TIMEOUT") +
+		fmt.Sprintf(read, "WEFT_TRANSPORT", "WEFT_TRANSPORT_USE") +
+		"gorun: warning: WEFT_ENGINE_EAGER_LIMIT has no effect among the variables of ranks, which take tunables from gorun; use -p engine.eager_limit=VALUE\n" +
+		"gorun: warning: WEFT_JOB_STDIN has no effect among the variables of ranks: gorun reads it from its own environment\n" +
+		fmt.Sprintf(read, "WEFT_VERBOS", "WEFT_VERBOSE") +
+		"gorun: warning: -np 4 is an argument of true here, since gorun's flags stand before the program: gorun -np 4 true\n"
+	args := []string{"-x", "WEFT_ENGINE_EAGER_LIMIT=1", "-x", "WEFT_JOB_STDIN=1", "-x", "WEFT_VERBOS=1", "-x", "WEFT_VERBOSE=0", "true", "-np", "4"}
+	for _, action := range [][]string{nil, {"-dry-run"}} {
+		code, _, errs := gorun(t, append(action, args...)...)
+		require.Zero(t, code)
+		require.Equal(t, want, errs)
+	}
+	for _, args := range [][]string{{"-np", "1", "true", "-np", "4"}, {"true", "-np"}, {"true", "-np", "x"}, {"true", ":", "true", "-np", "4"}} {
+		_, _, errs := gorun(t, args...)
+		require.NotContains(t, errs, "-np")
+	}
+}
+
+// TestInterfaceIsChecked: one that a host does not have ends the job before any rank is
+// started.
+func TestInterfaceIsChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	for iface, says := range map[string]string{
+		"nosuch0": "\"nosuch0\" is no interface, address or subnet of this host", "240.0.0.0/24": "no address of this host is in 240.0.0.0/24",
+		"240.0.0.1": "cannot assign requested address",
+	} {
+		for _, use := range []string{"tcp", "shm,tcp"} {
+			code, _, errs := gorun(t, "-n", "2", "-transport", use, "-iface", iface, "touch", file)
+			require.Equal(t, exitUsage, code, errs)
+			require.Contains(t, errs, "gorun: -iface (transport.tcp.interface): ")
+			require.Contains(t, errs, says)
+			require.NoFileExists(t, file)
+		}
+	}
+	code, _, errs := gorun(t, "-n", "2", "-transport", "tcp", "-iface", "lo", "touch", file)
+	require.Zero(t, code, errs)
+	require.FileExists(t, file)
+	t.Setenv("WEFT_TRANSPORT_TCP_INTERFACE", "nosuch0")
+	code, _, errs = gorun(t, "-n", "2", "true")
+	require.Zero(t, code, errs)
+	code, _, _ = gorun(t, "-n", "2", "-transport", "tcp", "true")
+	require.Equal(t, exitUsage, code)
 }
 
 func TestBadUsage(t *testing.T) {

@@ -84,10 +84,16 @@ func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
 // first rank whose f returns an error, panics, aborts, or ends by FailNow fails the
 // test, and ends the other ranks: their calls fail. Ranks that do not end in
 // time fail the test with the stack of each. Tests may call the methods of t
-// in f, FailNow included.
+// in f, FailNow included. Of the tunables, Run reads only check from the environment
+// (WEFT_CHECK).
 func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	t.Helper()
 	cfg := config{params: &params.Set{}, timeout: untilDeadline(t)}
+	if p, ok := params.Lookup("check"); ok && os.Getenv(p.Env()) != "" {
+		if cfg.bad = cfg.params.Set(p.Key, os.Getenv(p.Env()), params.FromEnv); cfg.bad != nil {
+			cfg.bad = fmt.Errorf("%s: %w", p.Env(), cfg.bad)
+		}
+	}
 	for _, o := range opts {
 		o(&cfg)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
 )
 
 // kvs is the key-value space of ranks that share a process.
@@ -62,7 +64,7 @@ func (k *kvs) Fence(ctx context.Context) error {
 
 func (k *kvs) Finalize() error { return nil }
 
-func (k *kvs) Abort(int, string) error { return nil }
+func (k *kvs) Abort(bootstrap.Abort) error { return nil }
 
 // close ends all fences.
 func (k *kvs) close() {

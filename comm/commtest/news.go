@@ -8,12 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
 // openNews makes the rank's channel of news.
 func (r *rank) openNews() error {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	pair, err := sys.Socketpair()
+	for _, fd := range pair {
+		if err == nil {
+			err = unix.SetNonblock(fd, true)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("socketpair: %w", err)
 	}

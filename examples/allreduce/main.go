@@ -15,11 +15,11 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 func main() {
@@ -28,12 +28,10 @@ func main() {
 	file := flag.String("file", "", "CSV `file` to take statistics of instead")
 	columns := flag.String("columns", "", "comma separated `names` of the file's columns; all by default")
 	header := flag.String("header", "auto", "whether the file's first row holds names, `yes|no|auto`; auto: where none of its cells is a number")
-	flag.Parse()
-	if flag.NArg() > 0 || *n < 0 || *reps < 1 || !slices.Contains([]string{"yes", "no", "auto"}, *header) {
-		fmt.Fprintln(os.Stderr, "allreduce: expected -n of 0 or more, -reps of 1 or more, -header yes, no or auto, and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
 	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-n of 0 or more, -reps of 1 or more, -header yes, no or auto, and nothing else", func() bool {
+			return flag.NArg() > 0 || *n < 0 || *reps < 1 || !slices.Contains([]string{"yes", "no", "auto"}, *header)
+		})
 		if *file != "" {
 			return statistics(c, *file, *header, *columns)
 		}

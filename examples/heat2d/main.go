@@ -12,22 +12,22 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"os"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 func main() {
 	nx := flag.Int("nx", 256, "`cells` in x")
 	ny := flag.Int("ny", 256, "`cells` in y")
 	steps := flag.Int("steps", 100, "`steps` in time")
-	flag.Parse()
-	if flag.NArg() > 0 || *nx < 1 || *ny < 1 || *steps < 0 {
-		fmt.Fprintln(os.Stderr, "heat2d: expected -nx and -ny of 1 or more, -steps of 0 or more, and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return solve(c, *nx, *ny, *steps) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-nx and -ny of 1 or more, -steps of 0 or more, and nothing else", func() bool {
+			return flag.NArg() > 0 || *nx < 1 || *ny < 1 || *steps < 0
+		})
+		return solve(c, *nx, *ny, *steps)
+	})
 }
 
 func solve(c *comm.Comm, nx, ny, steps int) error {

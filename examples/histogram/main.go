@@ -12,22 +12,22 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 func main() {
 	n := flag.Int("n", 20_000, "`numbers` per rank")
 	bins := flag.Int("bins", 64, "`bins` of the histogram")
 	seed := flag.Uint64("seed", 1, "`seed` of the random numbers")
-	flag.Parse()
-	if flag.NArg() > 0 || *n < 0 || *bins < 1 {
-		fmt.Fprintln(os.Stderr, "histogram: expected -n of 0 or more, -bins of 1 or more and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return histogram(c, *n, *bins, *seed) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-n of 0 or more, -bins of 1 or more and nothing else", func() bool {
+			return flag.NArg() > 0 || *n < 0 || *bins < 1
+		})
+		return histogram(c, *n, *bins, *seed)
+	})
 }
 
 // draw returns the bins that a rank's numbers fall into, more often low ones.

@@ -11,20 +11,20 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"os"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 func main() {
 	n := flag.Int("n", 10_000_000, "`intervals`")
-	flag.Parse()
-	if flag.NArg() > 0 || *n < 1 {
-		fmt.Fprintln(os.Stderr, "pi: expected -n of 1 or more and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return integrate(c, *n) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-n of 1 or more and nothing else", func() bool {
+			return flag.NArg() > 0 || *n < 1
+		})
+		return integrate(c, *n)
+	})
 }
 
 func integrate(c *comm.Comm, n int) error {

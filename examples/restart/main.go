@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 type options struct {
@@ -32,12 +33,12 @@ func main() {
 	flag.StringVar(&o.file, "file", "", "`file` for the state, which a restarted job finds where rank 0 runs")
 	flag.IntVar(&o.die, "die", -1, "`rank` that is to kill itself in the first run")
 	flag.IntVar(&o.at, "at", 7, "`round` before which it does")
-	flag.Parse()
-	if flag.NArg() > 0 || o.rounds < 1 || o.terms < 1 || o.file == "" {
-		fmt.Fprintln(os.Stderr, "restart: expected a -file, -rounds and -n of 1 or more and no arguments; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return run(c, &o, os.Stdout) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "a -file, -rounds and -n of 1 or more and no arguments", func() bool {
+			return flag.NArg() > 0 || o.rounds < 1 || o.terms < 1 || o.file == ""
+		})
+		return run(c, &o, os.Stdout)
+	})
 }
 
 // state is what all ranks know after some rounds.

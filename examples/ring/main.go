@@ -9,10 +9,10 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 // token is a message. Any type without pointers can be sent.
@@ -25,12 +25,12 @@ const tag = 7
 
 func main() {
 	rounds := flag.Int("rounds", 1000, "`times` that the token goes round")
-	flag.Parse()
-	if flag.NArg() > 0 || *rounds < 1 {
-		fmt.Fprintln(os.Stderr, "ring: expected -rounds of 1 or more and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return pass(c, *rounds) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-rounds of 1 or more and nothing else", func() bool {
+			return flag.NArg() > 0 || *rounds < 1
+		})
+		return pass(c, *rounds)
+	})
 }
 
 func pass(c *comm.Comm, rounds int) error {

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 type options struct {
@@ -30,12 +31,12 @@ func main() {
 	flag.IntVar(&o.terms, "n", 100000, "`intervals` that a round adds up")
 	flag.IntVar(&o.die, "die", -1, "`rank` that is to kill itself")
 	flag.IntVar(&o.at, "at", 7, "`round` before which it does")
-	flag.Parse()
-	if flag.NArg() > 0 || o.rounds < 1 || o.terms < 1 {
-		fmt.Fprintln(os.Stderr, "survive: expected -rounds and -n of 1 or more and no arguments; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return survive(c, &o, os.Stdout) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-rounds and -n of 1 or more and no arguments", func() bool {
+			return flag.NArg() > 0 || o.rounds < 1 || o.terms < 1
+		})
+		return survive(c, &o, os.Stdout)
+	})
 }
 
 // state is what all ranks know after some rounds.

@@ -17,19 +17,19 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/examples/internal/args"
 )
 
 func main() {
 	n := flag.Int("n", 5000, "`tasks`")
-	flag.Parse()
-	if flag.NArg() > 0 || *n < 0 || *n > 1<<31-1 {
-		fmt.Fprintln(os.Stderr, "workqueue: expected -n from 0 to 2147483647 and nothing else; -h lists the flags")
-		os.Exit(2)
-	}
-	comm.Main(func(c *comm.Comm) error { return run(c, *n) })
+	comm.Main(func(c *comm.Comm) error {
+		args.Parse(c, "-n from 0 to 2147483647 and nothing else", func() bool {
+			return flag.NArg() > 0 || *n < 0 || *n > 1<<31-1
+		})
+		return run(c, *n)
+	})
 }
 
 // pack makes a queue's word of its first task and its end.

@@ -15,6 +15,7 @@ import (
 	"os"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/wire"
 )
 
 // World is what a process knows of its job.
@@ -48,11 +49,35 @@ type World struct {
 	// closes it.
 	News *os.File
 
+	// Inspect is the channel on which gorun asks what this rank does, in frames of
+	// wire.AppendInspect. It is nil if gorun does not ask. The code that reads it closes it.
+	Inspect *os.File
+
+	// NoMemory is the reason why the launcher could not make Memory on this host; it may have
+	// made one on other hosts. Empty: the launcher made Memory here, or makes none on any host.
+	NoMemory string
+
 	// Epoch counts how often gorun has started the whole job anew; 0 is the first
 	// time.
 	Epoch int
 
 	KVS KVS // never nil; of a world of one it is local
+}
+
+// Finalize calls KVS.Finalize and reports the rank's account. Of the launchers, only gorun
+// gets the account.
+func (w *World) Finalize(a wire.Account) error {
+	if p, ok := w.KVS.(*pmiClient); ok {
+		return p.finalize(&a)
+	}
+	return w.KVS.Finalize()
+}
+
+// Abort is a rank's request to end the job.
+type Abort struct {
+	Code        int    // the exit code of the job
+	Reason      string // "" or a text for people; of the launchers, only gorun gets Reason and Consequence
+	Consequence bool   // the reason follows from the failure of another rank
 }
 
 // KVS is the launcher's key-value space: what every process put before a fence
@@ -67,7 +92,7 @@ type KVS interface {
 	Get(key string) (string, error)
 	// Finalize tells the launcher that this rank ends well; the last call.
 	Finalize() error
-	// Abort asks the launcher to end the job with this exit code. It returns
-	// where the launcher cannot; the caller exits anyway.
-	Abort(code int, reason string) error
+	// Abort asks the launcher to end the job. If the launcher cannot do so, Abort returns,
+	// and the caller exits anyway.
+	Abort(a Abort) error
 }

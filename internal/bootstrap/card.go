@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,8 +23,9 @@ const (
 	EnvEpoch    = "WEFT_EPOCH"     // decimal; Card.Epoch for programs that do not read the card
 )
 
-// The job card is one sealed memfd that all ranks of a host share, so it is
-// read by offset and can be changed by nobody:
+// The job card is one sealed memory file that all ranks of a host share. So ranks read it
+// by offset, and no process can change it. If the system has no memory files, the card is a
+// file without a name that the ranks can only read:
 //
 //	0        8
 //	┌────────┬──────────────────────────┐
@@ -33,12 +35,12 @@ const (
 	cardMagic    = "weftjob1"
 	cardVersion  = 1
 	cardMaxBytes = 256 << 20
-	cardSeals    = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	cardSeals    = sys.SealSeal | sys.SealShrink | sys.SealGrow | sys.SealWrite
 	maxSize      = 1 << 24 // ranks
 )
 
 // errNotCard is the error for a descriptor that no launcher made.
-var errNotCard = errors.New("not a sealed job card")
+var errNotCard = errors.New("not a job card")
 
 // Card is what gorun tells every rank of a job alike.
 type Card struct {
@@ -47,14 +49,16 @@ type Card struct {
 	Secret   []byte      `json:"secret"` // 32 bytes
 	Size     int         `json:"size"`
 	KVSName  string      `json:"kvs"`
-	Control  int         `json:"control"`          // number of the PMI-1 descriptor in every rank
-	Memory   int         `json:"memory,omitempty"` // number of the memory file in every rank; 0: none
-	News     int         `json:"news,omitempty"`   // number of the socket, another one in every rank, on which gorun tells of failures; 0: none
-	Epoch    int         `json:"epoch,omitempty"`  // how often the job has been started anew
-	Nodes    []Run       `json:"nodes"`            // the host of each rank, dense from 0
-	AppNums  []Run       `json:"apps"`             // the app of each rank
-	Cores    int         `json:"cores"`            // hardware threads of the host that the ranks share
-	Hosts    []string    `json:"hosts,omitempty"`  // with BasePort: the address of each host
+	Control  int         `json:"control"`             // number of the PMI-1 descriptor in every rank
+	Memory   int         `json:"memory,omitempty"`    // number of the memory file in every rank; 0: none
+	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file, although those of other hosts may have one; "": they have one, or no rank has
+	News     int         `json:"news,omitempty"`      // number of the socket, another one in every rank, on which gorun reports failures; 0: none
+	Inspect  int         `json:"inspect,omitempty"`   // number of the socket, another one in every rank, on which gorun asks what the rank does; 0: none
+	Epoch    int         `json:"epoch,omitempty"`     // how often the job has been restarted
+	Nodes    []Run       `json:"nodes"`               // the host of each rank, dense from 0
+	AppNums  []Run       `json:"apps"`                // the app of each rank
+	Cores    int         `json:"cores"`               // hardware threads of the host that the ranks share
+	Hosts    []string    `json:"hosts,omitempty"`     // with BasePort: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
 	Addrs    []string    `json:"addrs,omitempty"`
 	Params   []CardParam `json:"params,omitempty"`
@@ -97,6 +101,18 @@ func expand(runs []Run, size int) []int {
 	return values
 }
 
+// valueAt returns element i of the list that runs encode. check has made sure that there
+// is one.
+func valueAt(runs []Run, i int) int {
+	for _, r := range runs {
+		if i < r.Count {
+			return r.Value
+		}
+		i -= r.Count
+	}
+	return 0
+}
+
 // CardParams lists the parameters of a set that were set.
 func CardParams(s *params.Set) []CardParam {
 	if s == nil {
@@ -110,8 +126,11 @@ func CardParams(s *params.Set) []CardParam {
 	return list
 }
 
-// Seal writes the card to a memfd that nobody can change. The caller closes
-// it; it has FD_CLOEXEC until a child inherits it on purpose.
+// Seal writes the card to a file without a name. If the system has memory files, Seal seals
+// the file, and no process can change it. Otherwise the descriptor is open for reading only,
+// and no process can change the file through it. But a process of the same user can change
+// the file if it opened the file before Seal removed the file's name. The caller closes the
+// file. The file has FD_CLOEXEC until a child inherits it on purpose.
 func (c *Card) Seal() (*os.File, error) {
 	c.Version = cardVersion
 	if err := c.check(); err != nil {
@@ -121,20 +140,53 @@ func (c *Card) Seal() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("job card: %w", err)
 	}
-	fd, err := unix.MemfdCreate("weft-job", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	data := append([]byte(cardMagic), text...)
+	f, err := sys.MemoryFile("weft-job")
+	if errors.Is(err, sys.ErrNoMemoryFiles) {
+		return readOnly(data)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("job card: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "weft-job")
-	if _, err := f.Write(append([]byte(cardMagic), text...)); err != nil {
+	if _, err := f.Write(data); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("job card: %w", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, cardSeals); err != nil {
+	if err := sys.AddSeals(int(f.Fd()), cardSeals); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("job card: seal: %w", err)
 	}
 	return f, nil
+}
+
+// readOnly returns a file with this data. The file has no name, and is open for reading only.
+func readOnly(data []byte) (*os.File, error) {
+	w, err := os.CreateTemp("", "weft-job-*") // for its user alone
+	if err != nil {
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	_, err = w.Write(data)
+	err = errors.Join(err, w.Close())
+	f, oerr := os.Open(w.Name())
+	if err = errors.Join(err, oerr, os.Remove(w.Name())); err != nil {
+		if f != nil {
+			_ = f.Close()
+		}
+		return nil, fmt.Errorf("job card: %w", err)
+	}
+	return f, nil
+}
+
+// unchangeable reports whether a descriptor is a file that no process can change
+// through it.
+func unchangeable(fd int) bool {
+	if seals, err := sys.Seals(fd); err == nil && seals&cardSeals == cardSeals {
+		return true
+	}
+	var st unix.Stat_t
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY && unix.Fstat(fd, &st) == nil &&
+		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
 }
 
 // readCard reads the card behind a descriptor, which may be anything: it was
@@ -143,8 +195,7 @@ func readCard(fd int) (*Card, error) {
 	if fd < 0 {
 		return nil, errNotCard
 	}
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&cardSeals != cardSeals {
+	if !unchangeable(fd) {
 		return nil, errNotCard
 	}
 	var st unix.Stat_t
@@ -170,24 +221,18 @@ func readCard(fd int) (*Card, error) {
 
 // MemoryFile makes the empty memory file that the ranks of a job on one host
 // have in common. It has no name in any file system. The caller closes it; it
-// has FD_CLOEXEC until a child inherits it on purpose.
-func MemoryFile(jobID string) (*os.File, error) {
-	name := memoryName(jobID)
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("memory file: %w", err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
+// has FD_CLOEXEC until a child inherits it on purpose. If the host has no memory
+// files, the error wraps [sys.ErrNoMemoryFiles].
+func MemoryFile(jobID string) (*os.File, error) { return sys.MemoryFile(memoryName(jobID)) }
 
 func memoryName(jobID string) string { return "weft-" + jobID }
 
 // memoryFile checks that a descriptor is a memory file that may be sized and
 // sealed, or has been.
 func memoryFile(fd int) bool {
-	const sized = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SEAL != 0 && seals&sized != sized || seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+	const sized = sys.SealShrink | sys.SealGrow
+	seals, err := sys.Seals(fd)
+	if err != nil || seals&sys.SealSeal != 0 && seals&sized != sized || seals&(sys.SealWrite|sys.SealFutureWrite) != 0 {
 		return false // what is sealed against sealing alone is a file of tmpfs
 	}
 	var st unix.Stat_t
@@ -223,6 +268,8 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: memory file %d", c.Memory)
 	case c.News < 0:
 		return fmt.Errorf("job card: news on descriptor %d", c.News)
+	case c.Inspect < 0:
+		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
 	case c.Epoch < 0:
 		return fmt.Errorf("job card: epoch %d", c.Epoch)
 	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:

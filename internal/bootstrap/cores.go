@@ -4,7 +4,7 @@ import (
 	"os"
 	"runtime"
 
-	"golang.org/x/sys/unix"
+	"github.com/weft-hpc/weft/internal/sys"
 )
 
 // coresOfHost is the number of hardware threads that the ranks of this host
@@ -14,11 +14,8 @@ import (
 // runtime has looked up.
 func coresOfHost(getenv func(string) string) int {
 	n := runtime.NumCPU()
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(os.Getppid(), &set); err == nil {
-		if all := set.Count(); all > n {
-			return all
-		}
+	if all := len(sys.Allowed(os.Getppid())); all > n {
+		return all
 	}
 	if getenv("GOMAXPROCS") == "" {
 		n = min(n, runtime.GOMAXPROCS(0))

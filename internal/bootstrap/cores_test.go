@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package bootstrap
 
 import (
@@ -15,7 +17,7 @@ import (
 )
 
 // coresEnv makes the test binary print coresOfHost.
-const coresEnv = "WEFT_BOOTSTRAP_CORES"
+const coresEnv = "BOOTSTRAP_TEST_CORES"
 
 // A process that was bound by who started it shares that one's cores with the
 // others of the job; one that was not has what it may use.

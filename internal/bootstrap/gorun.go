@@ -42,8 +42,8 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	w := &World{
 		Rank: rank, Size: card.Size,
-		AppNum: expand(card.AppNums, card.Size)[rank], Nodes: expand(card.Nodes, card.Size),
-		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: "gorun", Params: set,
+		AppNum: valueAt(card.AppNums, rank), Nodes: expand(card.Nodes, card.Size),
+		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: native, Params: set,
 		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
 	}
 	listen, again := -1, false
@@ -55,15 +55,20 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if card.Memory != 0 && !memoryFile(card.Memory) {
 		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
 	}
-	if card.News != 0 && !newsSocket(card.News) {
+	if card.News != 0 && !channel(card.News) {
 		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.News)
 	}
-	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, reason: true}
+	if card.Inspect != 0 && !channel(card.Inspect) {
+		return nil, fmt.Errorf("descriptor %d is not the channel on which the launcher asks what the rank does", card.Inspect)
+	}
+	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, gorun: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
 	}
 	switch {
+	case kvs.again && card.Memory == 0: // as on other hosts, the ranks have no file in common
 	case card.Memory == 0:
+		w.NoMemory = card.NoMemory
 	case kvs.again: // it holds what the program before this one has left
 		_ = unix.Close(card.Memory)
 	default:
@@ -76,7 +81,12 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		}
 	}
 	if card.News != 0 {
-		if w.News, err = newsFile(card.News); err != nil {
+		if w.News, err = channelFile(card.News, "news"); err != nil {
+			return nil, err
+		}
+	}
+	if card.Inspect != 0 {
+		if w.Inspect, err = channelFile(card.Inspect, "inspection"); err != nil {
 			return nil, err
 		}
 	}

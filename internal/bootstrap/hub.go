@@ -11,50 +11,48 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/admission"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
 const (
-	// handshakeTimeout is for what comes before the other side is believed.
+	// handshakeTimeout bounds the time until the other side has proved itself.
 	handshakeTimeout = 10 * time.Second
-	// maxStrangers is how many connections may be in that state. When there are more,
-	// one that has been in it for strangerTime makes room.
+	// maxStrangers is the maximum number of connections that have not proved themselves.
 	maxStrangers = 512
-	strangerTime = time.Second
-	// flushWait is for what is on its way to a rank when rank 0 ends.
+	// flushWait bounds how long rank 0, when it ends, waits for frames on their way to a rank.
 	flushWait = 5 * time.Second
 )
 
-// hub is rank 0's end of a rendezvous: it counts who is in a fence, and tells
-// all when all are.
+// hub is rank 0's end of a rendezvous. It counts the ranks in a fence, and releases all
+// ranks when all have entered.
 //
-//	accept ── stranger: handshake ── listen: frames of a rank ──► round
-//	                                 write ◄── out ◄──────────────┘
+//	gate ── stranger: handshake ── listen: frames of a rank ──► round
+//	                               write ◄── out ◄──────────────┘
 //
-// Each arrow on the left is a goroutine of its own; close ends them and waits.
+// stranger and listen are one goroutine per connection, write is another; close ends
+// them and waits.
 type hub struct {
-	session wire.TCPSession // but for From and the nonces
+	session wire.TCPSession // From and the nonces are not set
 	timeout time.Duration
 	exit    func(code int, line string)
-	l       net.Listener
-	running sync.WaitGroup // accept, stranger, listen
+	gate    *admission.Gate
 	writing sync.WaitGroup // write
 
 	full   chan struct{} // closed when all ranks are in the first fence or have been
 	mine   chan []byte   // the pairs of a fence, for rank 0
 	failed chan struct{} // closed when err is set
 
-	mu        sync.Mutex
-	strangers map[net.Conn]time.Time // since when
-	peers     []*peer                // by rank; nil: not here
-	first     int                    // ranks that have been in a fence, rank 0 aside
-	round     int                    // counts fences
-	in        []bool                 // by rank: it is in this one
-	inCount   int
-	pairs     []byte      // that have been put before it
-	timer     *time.Timer // of the fence
-	err       error       // why no fence can end any more
-	closed    bool
+	mu      sync.Mutex
+	peers   []*peer // by rank; nil: not connected
+	first   int     // ranks except 0 that have been in a fence
+	round   int     // counts fences
+	in      []bool  // by rank: it is in this fence
+	inCount int
+	pairs   []byte      // that have been put before it
+	timer   *time.Timer // of the fence
+	err     error       // why no fence can end any more
+	closed  bool
 }
 
 // peer is a rank that is connected. The hub's lock guards what can change.
@@ -70,66 +68,29 @@ type peer struct {
 // outFrames is the pairs of a fence, a failure and an abort, and one to spare.
 const outFrames = 4
 
-func newHub(l net.Listener, session wire.TCPSession, timeout time.Duration, exit func(int, string)) *hub {
+func newHub(l *net.TCPListener, session wire.TCPSession, timeout time.Duration, exit func(int, string)) *hub {
 	size := int(session.Size)
 	h := &hub{
-		session: session, timeout: timeout, exit: exit, l: l,
+		session: session, timeout: timeout, exit: exit,
 		full: make(chan struct{}), mine: make(chan []byte, 1), failed: make(chan struct{}),
-		strangers: make(map[net.Conn]time.Time), peers: make([]*peer, size), in: make([]bool, size),
+		peers: make([]*peer, size), in: make([]bool, size),
 	}
-	h.running.Add(1)
-	go h.accept() // ends with the listener; close waits for it
+	h.gate = admission.Serve(l, maxStrangers, h.stranger, nil)
 	return h
 }
 
-func (h *hub) accept() {
-	defer h.running.Done()
-	for {
-		c, err := h.l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // as when there are no more descriptors
-			time.Sleep(20 * time.Millisecond)
-			continue
-		}
-		h.mu.Lock()
-		if h.closed || !h.room() {
-			h.mu.Unlock()
-			_ = c.Close() // a rank comes again
-			continue
-		}
-		h.strangers[c] = time.Now()
-		h.running.Add(1)
-		h.mu.Unlock()
-		go h.stranger(c) // ends by its deadline, or when close closes it
-	}
-}
-
-// room makes room for a stranger, if it can. It is called with mu held.
-func (h *hub) room() bool {
-	if len(h.strangers) < maxStrangers {
-		return true
-	}
-	for c, since := range h.strangers {
-		if time.Since(since) >= strangerTime {
-			delete(h.strangers, c)
-			_ = c.Close() // a rank comes again
-			return true
-		}
-	}
-	return false
-}
-
 // stranger lets a rank in, if it is one, and hears what it says.
-func (h *hub) stranger(c net.Conn) {
-	defer h.running.Done()
+func (h *hub) stranger(c *admission.Conn) {
 	defer c.Close() //nolint:errcheck // whoever it was
+	if c.Await() != nil {
+		return
+	}
+	c.Heard()
 	_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
 	s, err := h.greet(c)
+	c.Proved() // has no effect if the connection ends
 	var p *peer
 	h.mu.Lock()
-	delete(h.strangers, c)
 	verdict := wire.TCPBusy
 	if err == nil && !h.closed && h.peers[s.From] == nil {
 		verdict = wire.TCPWelcome
@@ -177,7 +138,9 @@ func (h *hub) greet(c net.Conn) (*wire.TCPSession, error) {
 		return nil, errStranger
 	}
 	s := h.session
-	s.From, s.Initiator = hello.From, hello.Nonce
+	if !s.Meet(&hello) {
+		return nil, errStranger
+	}
 	_, _ = rand.Read(s.Responder[:]) // never fails
 	var challenge [wire.TCPChallengeSize]byte
 	wire.PutTCPChallenge(challenge[:], &s.Responder)
@@ -449,20 +412,14 @@ func (h *hub) flush(limit time.Duration) {
 // close ends everything.
 func (h *hub) close() error {
 	h.flush(flushWait)
-	err := h.l.Close()
-	if errors.Is(err, net.ErrClosed) {
-		err = nil // no more ranks were to come
-	}
+	h.gate.Close()
 	h.mu.Lock()
-	for c := range h.strangers {
-		_ = c.Close()
-	}
 	for _, p := range h.peers {
 		if p != nil {
 			_ = p.conn.Close()
 		}
 	}
 	h.mu.Unlock()
-	h.running.Wait()
-	return err
+	h.gate.Wait()
+	return nil
 }

@@ -42,7 +42,7 @@ func TestHub(t *testing.T) {
 			require.NoError(t, err)
 			secret := NewSecret()
 			r := &rendezvous{place: &place{job: "j", size: c.size, rank: 1}}
-			h := newHub(l, r.session(secret[:]), time.Minute, exit)
+			h := newHub(l.(*net.TCPListener), r.session(secret[:]), time.Minute, exit)
 			conn, err := net.Dial("tcp", l.Addr().String())
 			require.NoError(t, err)
 			defer conn.Close()

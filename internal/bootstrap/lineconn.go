@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +18,7 @@ var errClosed = errors.New("the launcher's control channel is closed")
 
 // lineConn speaks lines over a blocking stream descriptor. The descriptor may
 // be shared with other processes (a shell that started us), so it is never
-// made non-blocking; waiting is done in poll(2), beside an eventfd for
+// made non-blocking; waiting is done in poll(2), beside a Waker for
 // cancellation.
 //
 // One goroutine at a time may call roundTrip; send may be called by any.
@@ -99,22 +100,22 @@ func (c *lineConn) wait(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		efd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		cancel, err := sys.NewWaker()
 		if err != nil {
-			return fmt.Errorf("eventfd: %w", err)
+			return err
 		}
-		defer func() { _ = unix.Close(efd) }()
+		defer cancel.Close()
 		woken := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
 			defer close(woken)
-			_, _ = unix.Write(efd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			cancel.Wake()
 		})
 		defer func() {
 			if !stop() {
 				<-woken // or it would write to a descriptor that is somebody else's by then
 			}
 		}()
-		p = append(p, unix.PollFd{Fd: int32(efd), Events: unix.POLLIN})
+		p = append(p, unix.PollFd{Fd: int32(cancel.FD()), Events: unix.POLLIN})
 	}
 	for {
 		_, err := unix.Poll(p, -1)

@@ -39,4 +39,4 @@ func (l *localKVS) Fence(ctx context.Context) error { return ctx.Err() }
 
 func (l *localKVS) Finalize() error { return nil }
 
-func (l *localKVS) Abort(int, string) error { return nil }
+func (l *localKVS) Abort(Abort) error { return nil }

@@ -14,7 +14,7 @@ import (
 )
 
 // helperEnv makes the test binary a rank instead of running the tests.
-const helperEnv = "WEFT_BOOTSTRAP_TEST"
+const helperEnv = "BOOTSTRAP_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(helperEnv) != "" {
@@ -83,7 +83,7 @@ func act(ctx context.Context, w *World) (code int, done bool) {
 		case "leave":
 			return 0, true
 		case "abort":
-			_ = w.KVS.Abort(7, "no more of this")
+			_ = w.KVS.Abort(Abort{Code: 7, Reason: "no more of this"})
 			return 7, true
 		case "child":
 			cmd := exec.Command(os.Args[0])

@@ -94,13 +94,13 @@ func (m *meeting) Finalize() error {
 
 // Abort has the ranks that can still hear it end at once: not every launcher ends
 // a job of which a rank fails.
-func (m *meeting) Abort(code int, reason string) error {
+func (m *meeting) Abort(a Abort) error {
 	m.mu.Lock()
 	done := m.done
 	m.mu.Unlock()
 	if done {
 		return errClosed
 	}
-	m.end.abort(m.rank, code, reason)
+	m.end.abort(m.rank, a.Code, a.Reason)
 	return nil
 }

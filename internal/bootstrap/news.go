@@ -16,10 +16,11 @@ import (
 //
 //	gorun ── failed 3,7-9 killed by signal 9 on node2 ──► rank
 
-// newsSocket says whether a descriptor, which may be anything, can be the channel.
-func newsSocket(fd int) bool {
-	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	if err != nil || domain != unix.AF_UNIX {
+// channel reports whether fd, which the environment names and which may be any descriptor
+// or none, can be one end of a channel between a rank and gorun.
+func channel(fd int) bool {
+	sa, err := unix.Getsockname(fd)
+	if _, local := sa.(*unix.SockaddrUnix); err != nil || !local {
 		return false
 	}
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
@@ -30,12 +31,12 @@ func newsSocket(fd int) bool {
 	return err == nil && listens == 0
 }
 
-// newsFile takes the channel over. It is not blocking, so that who reads it waits
-// in the runtime's poller, and a Close ends that.
-func newsFile(fd int) (*os.File, error) {
+// channelFile returns a file that owns the channel fd. The descriptor is nonblocking: a
+// goroutine that reads the file waits in the runtime's poller, and Close ends the wait.
+func channelFile(fd int, name string) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, fmt.Errorf("channel of the launcher's news: %w", err)
+		return nil, fmt.Errorf("channel of the launcher, %s: %w", name, err)
 	}
-	return os.NewFile(uintptr(fd), "news"), nil
+	return os.NewFile(uintptr(fd), name), nil
 }

@@ -10,15 +10,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
-func TestNewsSocket(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func TestChannel(t *testing.T) {
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	packets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	packets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	require.NoError(t, err)
 	defer unix.Close(packets[0])
 	defer unix.Close(packets[1])
@@ -28,19 +29,19 @@ func TestNewsSocket(t *testing.T) {
 	listens, err := listener.(*net.UnixListener).File()
 	require.NoError(t, err)
 	defer listens.Close()
-	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	tcp, err := sys.Socket(unix.AF_INET, unix.SOCK_STREAM)
 	require.NoError(t, err)
 	defer unix.Close(tcp)
-	require.True(t, newsSocket(pair[0]))
+	require.True(t, channel(pair[0]))
 	for _, fd := range []int{-1, 1 << 20, packets[0], int(listens.Fd()), tcp} {
-		require.False(t, newsSocket(fd), "descriptor %d", fd)
+		require.False(t, channel(fd), "descriptor %d", fd)
 	}
 }
 
 // TestNewsOfCard opens a world whose card names the channel: what is written
 // there is read, and a Close ends the wait for more.
 func TestNewsOfCard(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	gorun := os.NewFile(uintptr(pair[0]), "gorun")
 	defer gorun.Close()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
@@ -146,10 +147,11 @@ func removeNotice(path string, text []byte) {
 // staleAfter is how much longer than it is good for a notice is left alone.
 const staleAfter = 10 * time.Minute
 
-// What notices are called, by fileName, and before they are whole.
+// What notices are called, by fileName, and before they are whole. Most processes
+// never ask: they are compiled when one does.
 var (
-	noticeName = regexp.MustCompile(`^` + noticePattern + `$`)
-	noticePart = regexp.MustCompile(`^\.` + noticePattern + `\.[0-9]+$`)
+	noticeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + noticePattern + `$`) })
+	noticePart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\.` + noticePattern + `\.[0-9]+$`) })
 )
 
 const noticePattern = `(?:slurm|openmpi)-[A-Za-z0-9._-]{0,64}-[0-9a-f]{12}`
@@ -164,8 +166,8 @@ func sweepNotices(path string) {
 	dir := filepath.Dir(path)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		part := noticePart.MatchString(e.Name())
-		if !part && !noticeName.MatchString(e.Name()) {
+		part := noticePart().MatchString(e.Name())
+		if !part && !noticeName().MatchString(e.Name()) {
 			continue
 		}
 		fi, err := e.Info()

@@ -24,12 +24,19 @@ const EnvJoined = "WEFT_JOINED"
 // and marks them close-on-exec, and the process's environment, so that a program
 // which this one starts is a world of one.
 //
-// These count, in this order: gorun's job card, PMI-1, Open MPI's variables,
-// Slurm's. An environment that says that there are other ranks, and not how to
-// find them, is an error. Where this process is alone although that may not have
-// been the intention, Open says so in one line on stderr.
+// Open uses the first of these that is present: gorun's job card, PMI-1, Open MPI's
+// variables, Slurm's variables. If the environment says that there are other ranks but
+// not how to find them, Open returns an error. If this process is alone and that may not
+// be intended, Open writes one line to stderr. Rank 0 warns on stderr of WEFT_ variables
+// that nothing reads, unless gorun has warned.
 func Open(ctx context.Context) (*World, error) {
+	inherited := os.Getenv(EnvJoined) != ""
 	w, err := open(ctx, os.Getenv, os.Stderr)
+	if err == nil && w.Rank == 0 && w.Launcher != native && !inherited { // gorun, or the rank that started this one, has warned
+		for _, line := range params.UnknownVars(os.Environ(), "WEFT_JOB_", "WEFT_LAUNCHER_") { // gorun's settings
+			fmt.Fprintln(os.Stderr, "weft: warning:", line)
+		}
+	}
 	if err == nil && w.Launcher != alone {
 		err = os.Setenv(EnvJoined, stamp(os.Getenv))
 	}
@@ -91,8 +98,11 @@ func wrap(err error, launcher string) error {
 	return fmt.Errorf("bootstrap from %s: %w", launcher, err)
 }
 
-// alone is the Launcher of a world of one.
-const alone = "none"
+// Values of World.Launcher: of a world of one, and of ranks that gorun has started.
+const (
+	alone  = "none"
+	native = "gorun"
+)
 
 // openAlone makes a world of one. Where although is not empty, it says why that
 // may not be what was meant.

@@ -53,7 +53,7 @@ func TestWorldOfOne(t *testing.T) {
 	require.Equal(t, "b", v)
 	_, err = w.KVS.Get("c")
 	require.ErrorIs(t, err, ErrNoKey)
-	require.NoError(t, errors.Join(w.KVS.Abort(1, ""), w.KVS.Finalize()))
+	require.NoError(t, errors.Join(w.KVS.Abort(Abort{Code: 1}), w.KVS.Finalize()))
 }
 
 // TestRefusals: who is told of other ranks, and not how to find them, must not be

@@ -21,9 +21,9 @@ const abortWait = time.Second
 // pmiClient is the KVS of a rank that was started by gorun or by a PMI-1
 // launcher: one request, then its reply, never more than one on the way.
 type pmiClient struct {
-	conn   *lineConn
-	reason bool // the launcher takes an abort's reason
-	again  bool // the launcher says that another program has been this rank before
+	conn  *lineConn
+	gorun bool // the launcher is gorun: it takes an abort's reason and an account
+	again bool // the launcher says that another program has been this rank before
 
 	mu     sync.Mutex // held from a request to its reply
 	name   string     // of the key-value space
@@ -158,8 +158,15 @@ func (p *pmiClient) Fence(ctx context.Context) error {
 	return err
 }
 
-func (p *pmiClient) Finalize() error {
-	_, err := p.call(context.Background(), wire.NewPMI("finalize"), "finalize_ack")
+func (p *pmiClient) Finalize() error { return p.finalize(nil) }
+
+// finalize ends the rank's part in the job. It reports a to gorun, unless a is nil.
+func (p *pmiClient) finalize(a *wire.Account) error {
+	m := wire.NewPMI("finalize")
+	if p.gorun && a != nil {
+		m.Fields = a.PMIFields()
+	}
+	_, err := p.call(context.Background(), m, "finalize_ack")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done = true
@@ -168,10 +175,13 @@ func (p *pmiClient) Finalize() error {
 }
 
 // Abort does not wait for a call under way: a fence may be what hangs.
-func (p *pmiClient) Abort(code int, reason string) error {
-	kv := []string{"exitcode", strconv.Itoa(code)}
-	if p.reason && reason != "" {
-		kv = append(kv, "reason", escapeReason(reason))
+func (p *pmiClient) Abort(a Abort) error {
+	kv := []string{"exitcode", strconv.Itoa(a.Code)}
+	if p.gorun && a.Reason != "" {
+		kv = append(kv, "reason", escapeReason(a.Reason))
+	}
+	if p.gorun && a.Consequence {
+		kv = append(kv, "consequence", "1")
 	}
 	return p.conn.send(wire.NewPMI("abort", kv...), abortWait)
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/internal/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +29,7 @@ type step struct{ want, reply string }
 // end's number, which Open closes. done has the first deviation.
 func script(t *testing.T, steps ...step) (fd int, done <-chan error) {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	f := os.NewFile(uintptr(pair[0]), "launcher")
 	return pair[1], play(f, steps)
@@ -104,7 +106,7 @@ func TestPMIOpen(t *testing.T) {
 	require.NoError(t, w.KVS.Finalize())
 	require.NoError(t, <-done)
 	require.ErrorIs(t, w.KVS.Finalize(), errClosed)
-	require.ErrorIs(t, w.KVS.Abort(1, "late"), errClosed)
+	require.ErrorIs(t, w.KVS.Abort(Abort{Code: 1, Reason: "late"}), errClosed)
 }
 
 func TestPMIOpenRank0WithoutMapping(t *testing.T) {
@@ -182,8 +184,22 @@ func TestPMIBadLaunchers(t *testing.T) {
 	}
 }
 
+// TestAccountGoesToGorun: a rank reports its account to gorun, and to no other PMI-1 launcher.
+func TestAccountGoesToGorun(t *testing.T) {
+	for gorun, says := range map[bool]string{
+		true:  "cmd=finalize messages_sent=1 messages_received=0 bytes_sent=8 bytes_received=0 waited_ns=0",
+		false: "cmd=finalize",
+	} {
+		fd, done := script(t, step{says, "cmd=finalize_ack"})
+		w := &World{KVS: &pmiClient{conn: &lineConn{fd: fd}, name: "K", gorun: gorun}}
+		require.NoError(t, w.Finalize(wire.Account{MessagesSent: 1, BytesSent: 8}))
+		require.NoError(t, <-done)
+	}
+	require.NoError(t, (&World{KVS: &localKVS{}}).Finalize(wire.Account{}))
+}
+
 func TestFenceEndsWithItsContext(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	defer unix.Close(pair[0])
 	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K"}
@@ -197,16 +213,16 @@ func TestFenceEndsWithItsContext(t *testing.T) {
 }
 
 func TestFenceDeadlineLeavesTheChannelBroken(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	defer unix.Close(pair[0])
-	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K", reason: true}
+	p := &pmiClient{conn: &lineConn{fd: pair[1]}, name: "K", gorun: true}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, p.Fence(ctx), context.DeadlineExceeded)
 	_, err = p.Get("a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NoError(t, p.Abort(7, "no answer"))
+	require.NoError(t, p.Abort(Abort{Code: 7, Reason: "no answer"}))
 	buf := make([]byte, 200)
 	n, err := unix.Read(pair[0], buf)
 	require.NoError(t, err)
@@ -224,7 +240,7 @@ func TestAbortReason(t *testing.T) {
 }
 
 func TestNativeOpen(t *testing.T) {
-	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	listener, err := sys.Socket(unix.AF_INET, unix.SOCK_STREAM)
 	require.NoError(t, err)
 	fd, done := script(t, stepInit, stepEnd)
 	card := testCard()
@@ -283,52 +299,6 @@ func TestNativeOpen(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestMemory: the first program of a rank gets the memory file, one after it
-// does not, and a file that nobody could write is refused.
-func TestMemory(t *testing.T) {
-	again := step{stepInit.want, stepInit.reply + " again=1"}
-	for _, c := range []struct {
-		init   step
-		seal   int
-		memory bool
-		says   string
-	}{{stepInit, 0, true, ""}, {again, 0, false, ""}, {stepInit, unix.F_SEAL_WRITE, false, "memory file"}} {
-		f, err := MemoryFile("job1")
-		require.NoError(t, err)
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, c.seal)
-		require.NoError(t, err)
-		fd, done := script(t, c.init, stepEnd)
-		card := testCard()
-		card.Control, card.Memory = fd, inherit(t, f)
-		sealed, err := card.Seal()
-		require.NoError(t, err)
-		cardFD := inherit(t, sealed)
-		w, err := open(t.Context(), env(EnvRank, "1", EnvJobFD, strconv.Itoa(cardFD),
-			"PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "4"), io.Discard)
-		if c.says != "" {
-			require.ErrorContains(t, err, c.says)
-			for _, fd := range []int{card.Memory, cardFD, fd} {
-				require.NoError(t, unix.Close(fd))
-			}
-			require.Error(t, <-done)
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, c.memory, w.Memory != nil)
-		if c.memory {
-			require.Equal(t, card.Memory, int(w.Memory.Fd()))
-			flags, err := unix.FcntlInt(w.Memory.Fd(), unix.F_GETFD, 0)
-			require.NoError(t, err)
-			require.NotZero(t, flags&unix.FD_CLOEXEC)
-			require.NoError(t, w.Memory.Close())
-		}
-		_, err = unix.FcntlInt(uintptr(card.Memory), unix.F_GETFD, 0)
-		require.ErrorIs(t, err, unix.EBADF)
-		require.NoError(t, w.KVS.Finalize())
-		require.NoError(t, <-done)
-	}
-}
-
 // inherit gives a descriptor of its own to Open, which closes it.
 func inherit(t *testing.T, f *os.File) int {
 	t.Helper()
@@ -358,5 +328,24 @@ func TestHydra(t *testing.T) {
 			nodes := fmt.Sprint(make([]int, np))
 			require.Equal(t, fmt.Sprintf("rank %d of %d app 0 by pmi nodes %s secret %s", r, np, nodes, secret), line)
 		}
+	}
+}
+
+// TestUnknownVariablesAreToldOnce: rank 0 warns of them, and neither the other ranks nor
+// a program that a rank starts.
+func TestUnknownVariablesAreToldOnce(t *testing.T) {
+	const told = "weft: warning: WEFT_TRANSPORT is set, and nothing reads it; did you mean WEFT_TRANSPORT_USE?\n"
+	for _, test := range []struct {
+		role string
+		argv []string
+	}{
+		{"1", []string{os.Args[0]}}, {"1", []string{"mpiexec.hydra", "-n", "3", os.Args[0]}}, {"child 1", []string{"mpiexec.hydra", "-n", "2", os.Args[0]}},
+	} {
+		cmd := exec.Command(test.argv[0], test.argv[1:]...)
+		cmd.Env = append(os.Environ(), helperEnv+"="+test.role, "WEFT_TRANSPORT=tcp", "WEFT_JOB_TIMEOUT=1h", "WEFT_VERBOSE=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Equal(t, 1, strings.Count(string(out), "warning"), string(out))
+		require.Contains(t, string(out), told)
 	}
 }

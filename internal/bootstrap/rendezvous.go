@@ -161,7 +161,8 @@ func (r *rendezvous) host(ctx context.Context, m *meeting) (secret []byte, err e
 		select {
 		case <-h.full:
 			m.end = h
-			return secret, l.Close()
+			h.gate.Close() // all ranks are connected
+			return secret, nil
 		case <-h.failed:
 			return nil, h.err
 		case <-ctx.Done():
@@ -232,8 +233,15 @@ func haveRanks(list []int) string {
 
 // listen listens for the other ranks: on all addresses, or within one host on
 // that of the host itself.
-func (r *rendezvous) listen() (l net.Listener, addrs []string, err error) {
-	cfg := net.ListenConfig{KeepAliveConfig: keepAlive}
+func (r *rendezvous) listen() (l *net.TCPListener, addrs []string, err error) {
+	listen := func(addr string) (*net.TCPListener, error) {
+		cfg := net.ListenConfig{KeepAliveConfig: keepAlive}
+		l, err := cfg.Listen(context.Background(), "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return l.(*net.TCPListener), nil
+	}
 	if !r.oneHost {
 		own, err := ownAddrs()
 		if err != nil {
@@ -245,12 +253,12 @@ func (r *rendezvous) listen() (l net.Listener, addrs []string, err error) {
 			}
 		}
 		if len(addrs) > 0 {
-			l, err = cfg.Listen(context.Background(), "tcp", ":0")
+			l, err = listen(":0")
 			return l, addrs, err
 		}
 	}
 	for _, ip := range []string{"127.0.0.1", "::1"} {
-		if l, err = cfg.Listen(context.Background(), "tcp", net.JoinHostPort(ip, "0")); err == nil {
+		if l, err = listen(net.JoinHostPort(ip, "0")); err == nil {
 			return l, []string{ip}, nil
 		}
 	}

@@ -49,11 +49,7 @@ func together(ctx context.Context, envs ...[]string) ([]*World, []error) {
 	worlds, errs := make([]*World, len(envs)), make([]error, len(envs))
 	var all sync.WaitGroup
 	for i := range envs {
-		all.Add(1)
-		go func() { // ends with open, which is bounded
-			defer all.Done()
-			worlds[i], errs[i] = open(ctx, env(envs[i]...), io.Discard)
-		}()
+		all.Go(func() { worlds[i], errs[i] = open(ctx, env(envs[i]...), io.Discard) }) // ends with open, which is bounded
 	}
 	all.Wait()
 	return worlds, errs
@@ -64,11 +60,7 @@ func each(worlds []*World, f func(w *World) error) error {
 	errs := make([]error, len(worlds))
 	var all sync.WaitGroup
 	for i, w := range worlds {
-		all.Add(1)
-		go func() { // ends with f
-			defer all.Done()
-			errs[i] = f(w)
-		}()
+		all.Go(func() { errs[i] = f(w) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
@@ -99,7 +91,7 @@ func TestRendezvous(t *testing.T) {
 					require.ErrorIs(t, kvs.Finalize(), errClosed)
 					require.ErrorIs(t, kvs.Put("a", "b"), errClosed)
 					require.ErrorIs(t, kvs.Fence(t.Context()), errClosed)
-					require.ErrorIs(t, kvs.Abort(1, ""), errClosed)
+					require.ErrorIs(t, kvs.Abort(Abort{Code: 1}), errClosed)
 				}
 			})
 		}

@@ -31,7 +31,8 @@ type spoke struct {
 func shake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 	_, _ = rand.Read(s.Initiator[:]) // never fails
 	var hello [wire.TCPHelloSize]byte
-	(&wire.TCPHello{From: s.From, Nonce: s.Initiator}).Put(hello[:])
+	h := s.Hello()
+	h.Put(hello[:])
 	if _, err := c.Write(hello[:]); err != nil {
 		return false, err
 	}

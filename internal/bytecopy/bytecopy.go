@@ -40,9 +40,13 @@ func keep(dst, src []byte) int {
 // sharedMin is the least that Share has another way for.
 const sharedMin = 2 << 10
 
-// Share copies src to dst as copy does, overlapping or not, where other cores
-// have used dst last and are about to again. What it stores is seen before what
-// is stored by sync/atomic afterwards, but not always before a plain store.
+// Share copies src to dst as copy does, overlapping or not, if other cores have used dst
+// last and are about to use it again. It returns the number of bytes.
+//
+// Other cores may see the bytes of dst change in any order. To publish dst, store to another
+// word after Share, by sync/atomic or, on amd64, by a plain store that the compiler keeps
+// there: a core that sees that store sees all of dst. No fence is needed; share_amd64.go has
+// the sources.
 //
 // Hot path: no allocation.
 func Share(dst, src []byte) int {

@@ -26,7 +26,23 @@ func zen5() bool {
 //go:noescape
 func cpuid(leaf uint32) (a, b, c, d uint32)
 
-// moveString copies n bytes by one instruction.
+// moveString copies n bytes by one instruction, rep movsb.
+//
+// Its stores may become visible in any order among themselves, but a later store does not
+// become visible before them. So a flag needs no fence after the copy, and must not be part
+// of it. Sources:
+//
+//   - Intel, Software Developer's Manual, volume 3A, "Fast-String Operation and Out-of-Order
+//     Stores" (8.2.4, in later editions 11.2.4): stores of one string operation may be out of
+//     order; string operations and other stores keep their order; the example of a string
+//     operation and a later store.
+//   - AMD, Architecture Programmer's Manual, volume 1, "Write Ordering": no write becomes
+//     visible before earlier ones. The exception named there is memory of the type
+//     write-combining, not string instructions.
+//
+// Linux and glibc copy by this instruction, too. Neither has a fence behind it, although the
+// release store of C11 and the write barrier of Linux are then plain stores on this
+// processor. glibc has a fence (sfence) only behind streaming stores.
 //
 //go:noescape
 func moveString(dst, src *byte, n int)

@@ -23,7 +23,16 @@ func bcastScatterDoubling(l Link, _ *Config, buf []byte, root int) error {
 	for mask := 1; mask < size; mask *= 2 {
 		mine, peer := v&^(mask-1), mod(v^mask+root, size)
 		theirs := mine ^ mask
-		err := l.Sendrecv(c.of(buf, mine, mine+mask), peer, c.of(buf, theirs, theirs+mask), peer)
+		out, in := c.of(buf, mine, mine+mask), c.of(buf, theirs, theirs+mask)
+		var err error
+		switch v {
+		case 0: // the root has all
+			err = l.Send(out, peer)
+		case mask: // peer is the root
+			err = l.Recv(in, peer)
+		default:
+			err = l.Sendrecv(out, peer, in, peer)
+		}
 		if err != nil {
 			return err
 		}
@@ -41,7 +50,17 @@ func bcastScatterRing(l Link, _ *Config, buf []byte, root int) error {
 	right, left := mod(rank+1, size), mod(rank-1, size)
 	for k := range size - 1 {
 		s, r := mod(v-k, size), mod(v-k-1, size)
-		if err := l.Sendrecv(c.of(buf, s, s+1), right, c.of(buf, r, r+1), left); err != nil {
+		out, in := c.of(buf, s, s+1), c.of(buf, r, r+1)
+		var err error
+		switch v {
+		case 0: // the root has all
+			err = l.Send(out, right)
+		case size - 1: // right is the root
+			err = l.Recv(in, left)
+		default:
+			err = l.Sendrecv(out, right, in, left)
+		}
+		if err != nil {
 			return err
 		}
 	}

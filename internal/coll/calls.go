@@ -35,6 +35,11 @@ func Barrier(l Link, cfg *Config) error {
 	return choose(orDefault(cfg), FamilyBarrier, barriers, facts{}.on(l), barrierByDissemination)(l, orDefault(cfg))
 }
 
+// SparseBarrier is Barrier by the algorithm in which each rank has to do with the
+// fewest others: two, on average. It is for ranks that may not know each other yet,
+// since to meet another takes longer than a message.
+func SparseBarrier(l Link) error { return barrierTree(l, nil) }
+
 // Bcast copies the root's buf to all ranks (MPI_Bcast).
 func Bcast(l Link, cfg *Config, buf []byte, root int) error {
 	if root < 0 || root >= l.Size() {

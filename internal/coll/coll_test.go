@@ -117,6 +117,33 @@ func TestAlgorithmsAgainstOracle(t *testing.T) {
 	}
 }
 
+// sendOnly is a Link of a rank that must not receive.
+type sendOnly struct{ coll.Link }
+
+var errReceives = errors.New("the rank receives")
+
+func (sendOnly) Recv([]byte, int) error                  { return errReceives }
+func (sendOnly) Sendrecv([]byte, int, []byte, int) error { return errReceives }
+func (sendOnly) Irecv([]byte, int) coll.Ticket           { panic(errReceives) }
+
+// TestBcastLeavesTheRootsBuffer: no algorithm of messages writes to the root's buffer.
+// Other operations may read it, or it may be memory that cannot be written to.
+func TestBcastLeavesTheRootsBuffer(t *testing.T) {
+	for _, a := range coll.Algorithms() {
+		if a.Family != coll.FamilyBcast || a.Needs&(coll.NeedsSharedMemory|coll.NeedsHosts) != 0 {
+			continue
+		}
+		for _, n := range []int{2, 3, 4, 8} {
+			m := &maker{rng: rand.New(rand.NewPCG(1, 2)), cfg: coll.DefaultConfig(), n: n, max: 1 << 12, fixed: true, op: sum64()}
+			require.NoError(t, m.cfg.Force(coll.FamilyBcast, a.Name))
+			s := m.make(coll.KindBcast, 1)
+			call := s.call[1]
+			s.call[1] = func(l coll.Link) error { return call(sendOnly{l}) }
+			require.NoError(t, s.run(colltest.Options{}), "%s, %d ranks", a.Name, n)
+		}
+	}
+}
+
 // TestCutOffs runs what is chosen by default at sizes around each cut-off, all
 // cut-offs being a 64th of the defaults.
 func TestCutOffs(t *testing.T) {

@@ -96,9 +96,9 @@ var defaultConfig = Config{
 
 	SharedBytes:      1 << 20,
 	SharedRanks:      64,
-	SharedPairBytes:  8 << 10,
+	SharedPairBytes:  128 << 10,
 	SharedBlockBytes: 512 << 10,
-	SharedPairsBytes: 256 << 10,
+	SharedPairsBytes: 8 << 20,
 	SharedSliceBytes: 16 << 10,
 	SharedRootBytes:  512 << 10,
 	HostsTotalBytes:  256 << 10,

@@ -191,6 +191,12 @@ func (h *Host) Enter(l HostLink, sig uint16) {
 	h.next()
 }
 
+// Mark is equal on all ranks of the communicator that have made the same calls.
+func (h *Host) Mark() uint64 { return h.arrival() }
+
+// Rest forgets the last call's link. Another link may Enter the next call.
+func (h *Host) Rest() { h.link, h.tmp, h.speakers = nil, nil, speakers{} }
+
 // Owes says whether ranks that sleep are still to be woken, and that they will be.
 func (h *Host) Owes() bool {
 	owes := h.owes
@@ -299,7 +305,10 @@ func (h *Host) arrived(l *line) {
 
 // say stores a word that others may wait for.
 func (h *Host) say(word *atomic.Uint64, v uint64) {
-	word.Store(v)
+	// Wake looks next whether a rank sleeps, so the word needs a full barrier behind it. A
+	// Store to shared memory has one, except in a program built with -race, where later
+	// loads can pass it. On amd64 Store and Swap are both XCHG.
+	word.Swap(v)
 	h.link.Wake()
 }
 

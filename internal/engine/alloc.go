@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -29,7 +31,7 @@ type Span struct {
 	start   uintptr
 	mem     []byte
 	home    transport.MemoryRegion   // whose memory it is; nil: mapped here
-	regions []transport.MemoryRegion // guarded by Engine.mu; by rail, nil: it has no RMA, or all is over
+	regions []transport.MemoryRegion // guarded by Engine.mu; by rail; nil: the rail has no RMA, or the region is closed
 	holds   int                      // guarded by Engine.mu; windows over it
 	freed   bool                     // guarded by Engine.mu
 }
@@ -38,18 +40,16 @@ type Span struct {
 const everything = transport.RemoteRead | transport.RemoteWrite | transport.Local
 
 // Alloc allocates n bytes, zeroed and aligned to a page, and registers them with
-// every transport of the job. What is sent from them, received into them by
-// rendezvous, or made a window of, is not registered again.
+// every transport of the job. The engine does not register them again for a send, a
+// receive by rendezvous or a window.
 //
-// They are within reach of every rank that was ever told a key of them.
+// Every rank that has ever got a key of the memory can reach it.
 func (e *Engine) Alloc(n int) (*Span, error) {
 	if n <= 0 {
 		return &Span{e: e, freed: true}, nil
 	}
 	s := &Span{e: e, regions: make([]transport.MemoryRegion, len(e.rails))}
-	e.mu.lock()
-	err := s.shareLocked(n)
-	e.mu.unlock()
+	err := s.share(n)
 	if err == nil && s.home == nil {
 		s.mem, err = e.mapPages(n)
 	}
@@ -57,23 +57,20 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 		return nil, err
 	}
 	s.start = address(s.mem)
-	e.mu.lock()
-	if err = s.registerLocked(); err != nil {
-		err = errors.Join(err, s.leaveLocked())
-	}
-	e.mu.unlock()
-	if err != nil {
-		return nil, errors.Join(err, s.unmap())
+	if err := s.register(); err != nil {
+		return nil, errors.Join(err, s.giveBack())
 	}
 	return s, nil
 }
 
-// shareLocked takes the memory from the shared heap, if there is one that has a
-// place for it.
-func (s *Span) shareLocked(n int) error {
+// share takes the memory from the shared heap. If there is no heap, or it has no room,
+// s.home stays nil.
+func (s *Span) share(n int) error {
 	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	r := e.sharedRail()
-	if r == nil || e.closed || e.fatal != nil {
+	if r == nil || e.over() != nil {
 		return nil
 	}
 	heap, ok := r.Domain.(transport.LastingMemoryDomain)
@@ -83,7 +80,7 @@ func (s *Span) shareLocked(n int) error {
 	mem, mr, err := heap.AllocLasting(n)
 	switch {
 	case errors.Is(err, transport.ErrAgain):
-		return nil // it has no place, but the host may have memory
+		return nil // the heap has no room, but the host may have memory
 	case err != nil:
 		return fmt.Errorf("allocate %d bytes of shared memory: %w", n, err)
 	}
@@ -91,12 +88,12 @@ func (s *Span) shareLocked(n int) error {
 	return nil
 }
 
-// mapPages gives memory that is this process's own.
+// mapPages maps memory of this process alone.
 func (e *Engine) mapPages(n int) ([]byte, error) {
 	flags := unix.MAP_PRIVATE | unix.MAP_ANON
 	for i := range e.rails {
 		if e.rails[i].attr.MRMode&transport.MRAllocated != 0 {
-			flags |= unix.MAP_POPULATE
+			flags |= sys.MapPopulated
 		}
 	}
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -106,19 +103,21 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// registerLocked makes the regions and puts the span into the table.
-func (s *Span) registerLocked() error {
+// register makes the regions and puts the span into the table.
+func (s *Span) register() error {
 	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
-		return ErrClosed
+		return errFinalize
 	}
 	for i := range e.rails {
 		if e.rails[i].rma == nil || s.regions[i] != nil {
 			continue
 		}
-		mr, err := e.rails[i].Domain.RegisterMemory(s.mem, everything)
+		mr, err := e.rails[i].register(s.mem, everything)
 		if err != nil {
-			return errors.Join(fmt.Errorf("register %d bytes: %w", len(s.mem), err), s.withdrawLocked())
+			return errors.Join(err, s.withdrawLocked())
 		}
 		s.regions[i] = mr
 	}
@@ -129,63 +128,59 @@ func (s *Span) registerLocked() error {
 // Bytes is the memory; nil for a span of nothing.
 func (s *Span) Bytes() []byte { return s.mem }
 
-// Free says that the user has done with the memory. Reap gives it back when
-// the engine has, too. It is idempotent.
+// Free marks the memory as no longer used by the user. Reap gives it back when the
+// engine does not use it either. Free is idempotent.
 func (s *Span) Free() {
-	s.e.mu.lock()
+	s.e.mu.Lock()
 	s.freed = true
-	s.e.mu.unlock()
+	s.e.mu.Unlock()
 }
 
 // Reap gives back the spans that were freed and that no operation and no window
-// refers to. The caller sees to it that no collective is under way, of whose
-// buffers the engine does not always know.
+// refers to. The caller makes sure that no collective is under way, because the
+// engine does not know all buffers of a collective.
 func (e *Engine) Reap() error {
-	e.mu.lock()
+	e.mu.Lock()
 	var gone []*Span
 	var err error
 	e.spans = slices.DeleteFunc(e.spans, func(s *Span) bool {
 		if !s.freed || s.busyLocked() {
 			return false
 		}
-		err = errors.Join(err, s.withdrawLocked(), s.leaveLocked())
+		err = errors.Join(err, s.withdrawLocked())
 		gone = append(gone, s)
 		return true
 	})
-	e.mu.unlock()
+	e.mu.Unlock()
 	for _, s := range gone {
-		err = errors.Join(err, s.unmap())
+		err = errors.Join(err, s.giveBack())
 	}
 	return err
 }
 
-// leaveLocked gives memory of the shared heap back.
-func (s *Span) leaveLocked() error {
+// giveBack frees the memory. All of its regions except home are closed.
+func (s *Span) giveBack() error {
 	if s.home == nil {
-		return nil
+		return unix.Munmap(s.mem)
 	}
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
 	return s.home.Close()
-}
-
-// unmap gives other memory back.
-func (s *Span) unmap() error {
-	if s.home != nil {
-		return nil
-	}
-	return unix.Munmap(s.mem)
 }
 
 // busyLocked says whether anything refers to the memory.
 func (s *Span) busyLocked() bool {
-	if s.holds > 0 || s.e.closed && s.registeredLocked() {
-		return true // the latter until close has withdrawn it: Shutdown has the transports to itself
+	registered := slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
+	if s.holds > 0 || s.e.closed && registered { // close withdraws it: Shutdown has the transports to itself
+		return true
 	}
+	end := s.start + uintptr(len(s.mem))
 	for _, r := range s.e.slots {
-		if r.kind == kindFree || r.done {
+		if r == nil || r.kind == kindFree || r.done {
 			continue
 		}
 		for _, b := range [...][]byte{r.buf, r.op.Data, r.op.Fetch, r.op.Compare} {
-			if s.overlaps(b) {
+			if at := address(b); len(b) > 0 && at < end && s.start < at+uintptr(len(b)) {
 				return true
 			}
 		}
@@ -193,17 +188,7 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-func (s *Span) overlaps(b []byte) bool {
-	at := address(b)
-	return len(b) > 0 && at < s.start+uintptr(len(s.mem)) && s.start < at+uintptr(len(b))
-}
-
-// registeredLocked says whether there are regions.
-func (s *Span) registeredLocked() bool {
-	return slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
-}
-
-// withdrawLocked closes the regions, but the one whose memory it is.
+// withdrawLocked closes all regions except home.
 func (s *Span) withdrawLocked() error {
 	var err error
 	for i, mr := range s.regions {
@@ -217,15 +202,7 @@ func (s *Span) withdrawLocked() error {
 
 // spansUpTo is how many spans begin at or below an address.
 func (e *Engine) spansUpTo(at uintptr) int {
-	low, high := 0, len(e.spans)
-	for low < high {
-		if mid := (low + high) / 2; e.spans[mid].start <= at {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	return low
+	return sort.Search(len(e.spans), func(i int) bool { return e.spans[i].start > at })
 }
 
 // span returns the span that buf lies in; nil: none. The caller holds the lock.
@@ -245,34 +222,36 @@ func (e *Engine) span(buf []byte) *Span {
 	return s
 }
 
-// region makes r.region one that buf lies in: its span's, or one of its own
-// that complete closes.
+// region returns a region of a rail that covers buf: the one of buf's span s or, if s
+// is nil, a new one that the caller closes.
 //
 // Hot path: no allocation.
-func (e *Engine) region(r *request, to *rail, buf []byte, access transport.Access) error {
-	if s := e.span(buf); s != nil {
-		if mr := s.regions[to.index]; mr != nil {
-			r.region, r.span = mr, s
-			return nil
-		}
+func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
+	if s = e.span(buf); s != nil && s.regions[to.index] != nil {
+		return s.regions[to.index], s, nil
 	}
-	mr, err := to.Domain.RegisterMemory(buf, access)
+	mr, err = to.register(buf, access)
+	return mr, nil, err
+}
+
+// register makes a region of buf.
+func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	mr, err := r.Domain.RegisterMemory(buf, access)
 	if err != nil {
-		return fmt.Errorf("register %d bytes: %w", len(buf), err)
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
 	}
-	r.region = mr
-	return nil
+	return mr, nil
 }
 
-// remoteAddr is what peers name the first byte of r.buf by, within r.region.
-func (r *request) remoteAddr() uint64 {
-	if r.span != nil {
-		return r.region.Base() + uint64(address(r.buf)-r.span.start)
+// remoteAddr is the address by which peers name the first byte of buf; region gave mr and s.
+func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
+	if s != nil {
+		return mr.Base() + uint64(address(buf)-s.start)
 	}
-	return r.region.Base()
+	return mr.Base()
 }
 
-// dropRegion gives r.region up at the end of a request.
+// dropRegion closes r.region at the end of a request, unless it is a span's.
 func (r *request) dropRegion() error {
 	mr, own := r.region, r.span == nil
 	r.region, r.span = nil, nil

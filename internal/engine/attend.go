@@ -1,92 +1,70 @@
 package engine
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
-// Who agrees with others on failures waits for whatever comes first: a message of
-// any of them, or the end of one, which would end every other wait for any.
+// A rank that agrees with others on failures waits for what comes first: a message
+// from any of them, or the end of one. That end would fail any other receive.
+
+var anything = Env{Peer: AnySource, Tag: AnyTag}
 
 // Turn counts the ends of peers and the calls of Nudge.
 func (e *Engine) Turn() uint32 {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.ends
 }
 
-// Nudge ends what is in Attend now.
+// Nudge makes the calls of Attend that block now return.
 func (e *Engine) Nudge() {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.ends++
-	for _, w := range e.probes {
-		e.tell(w)
-	}
+	e.tellAll(e.probes)
 }
 
-// Attend blocks until there is a message of the context, which it takes out of
-// matching as Mprobe does, or Turn is not seen any more: then the message is zero.
-// Peers that fail do not end it otherwise, nor does a communicator that is revoked.
-func (c *Context) Attend(ctx context.Context, seen uint32) (m Message, st Status, err error) {
+// Attend blocks until there is a message of the context, and takes it out of matching
+// as Mprobe does. When Turn differs from seen it returns the zero message. Neither a
+// failed peer nor a revocation makes it fail. background: no call of the program waits for it.
+func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m Message, st Status, err error) {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
-	w := e.newWaiter()
-	w.key, w.from = matchKey{c.id, wild, wild}, c
-	defer func() {
-		w.from = nil
-		e.freeWaiter(w)
-	}()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for {
 		if m, st = c.takeAny(); !m.IsZero() {
 			return m, st, nil
 		}
-		switch {
-		case e.closed:
-			return Message{}, Status{}, ErrClosed
-		case e.fatal != nil:
-			return Message{}, Status{}, e.fatal
-		case e.ends != seen:
-			return Message{}, Status{}, nil
+		if err := e.over(); err != nil || e.ends != seen {
+			return Message{}, Status{}, err
 		}
-		w.ready = false
-		e.probes = append(e.probes, w)
-		err := e.await(ctx, w)
-		e.probes = slices.DeleteFunc(e.probes, func(x *waiter) bool { return x == w })
-		if err != nil {
+		if err := e.awaitIn(ctx, &e.probes, awaited{key: c.key(&anything), from: c, background: background}); err != nil {
 			return Message{}, Status{}, err
 		}
 	}
 }
 
-// Iattend is Attend for who does not wait: the message is zero where none has
-// come. It reads every transport, the slow ones too, unless another goroutine is at
-// it.
+// Iattend is Attend without blocking: if no message has come, the message is zero. It
+// reads every transport, the slow ones too, unless another goroutine leads.
 func (c *Context) Iattend() (Message, Status, error) {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	m, st := c.takeAny()
 	if m.IsZero() && e.leader == nil && !e.closed {
 		e.drain()
-		e.rearm()
+		e.attend()
 		m, st = c.takeAny()
 	}
-	switch {
-	case !m.IsZero():
+	if !m.IsZero() {
 		return m, st, nil
-	case e.closed:
-		return m, st, ErrClosed
 	}
-	return m, st, e.fatal
+	return m, st, e.over()
 }
 
-// takeAny takes the next message of the context, which is of the whole world, out
-// of matching. Where its data died with its sender, Recv says so.
+// takeAny takes the next message of the context, whose group is the whole world, out
+// of matching. If the data is lost with its sender, Recv reports that.
 func (c *Context) takeAny() (Message, Status) {
 	e := c.e
-	u := e.unexpected.find(matchKey{c.id, wild, wild})
+	u := e.unexpected.find(c.key(&anything))
 	if u == nil {
 		return Message{}, Status{}
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -17,20 +18,25 @@ type Context struct {
 	size    int
 	rankOf  map[int32]int // the reverse; nil where members is
 
-	known map[int32]bool // world ranks of members that Acknowledge was called for; guarded by Engine.mu
+	kept   bool           // see KeepInFinalize
+	hidden bool           // see HideLeftovers; guarded by Engine.mu
+	known  map[int32]bool // world ranks of members that Acknowledge was called for; guarded by Engine.mu
+
+	buffered    int   // sends of SendBuffered under way; guarded by Engine.mu
+	bufferedErr error // the first that failed since FlushBuffered; the same
 }
 
 // Env is what a message is addressed by, or a receive accepts.
 type Env struct {
 	Peer int    // rank in the context's group; AnySource for receives and probes
 	Tag  int    // 0 to 2^31-1; AnyTag for receives and probes
-	Sig  uint16 // of a collective call; a message with another is ErrMismatch
+	Sig  uint16 // signature of the message's elements: if a message and its receive have different ones, the error is ErrMismatch; 0 matches any
 	Mode Mode   // of a send
 	// Attended says that the caller waits for the request next, without
 	// computing in between: asynchronous progress need not look after it.
 	Attended bool
-	// Aside says of a probe that does not block that nobody waits for what it
-	// asks for.
+	// Aside marks a nonblocking probe whose message no goroutine waits for:
+	// Inquire does not connect for it.
 	Aside bool
 }
 
@@ -51,12 +57,12 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 			c.rankOf[int32(m)] = i
 		}
 	}
-	e.mu.lock()
+	e.mu.Lock()
 	e.contexts[id/2] = c
 	if by, ok := e.hearsay[id/2]; ok && e.peers[by].err != nil {
 		e.repeat(by)
 	}
-	e.mu.unlock()
+	e.mu.Unlock()
 	return c
 }
 
@@ -64,10 +70,19 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 // Receives still posted end with ErrClosed.
 func (c *Context) Close() {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
-	e.failAll(func(r *request) bool { return r.ctx == c && r.phase == phasePosted }, ErrClosed)
-	e.purge(func(id uint64) bool { return id == c.id }, ErrClosed)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.posted.each(func(r *request) { // not all slots: there may have been many
+		if r.ctx == c {
+			e.cancel(r, errFree)
+		}
+	})
+	e.unexpected.each(func(n *node) {
+		if n.key.class() == 0 && n.key.context == c.id {
+			e.noteDropped(n.msg.source, &n.msg.header)
+		}
+	})
+	e.purge(func(id uint64) bool { return id == c.id }, errFree)
 	if _, ok := e.hearsay[c.id/2]; !ok {
 		delete(e.contexts, c.id/2)
 	}
@@ -98,25 +113,62 @@ func (c *Context) key(env *Env) matchKey {
 	return k
 }
 
+// News returns a count that changes when a communicator is revoked and when the engine
+// closes or fails. Until then Usable returns the same as before. Code that works in
+// shared memory without the engine polls News.
+//
+// Hot path: one load.
+func (e *Engine) News() uint32 { return e.news.Load() }
+
+// Usable returns why the context cannot be used any more; nil: it can.
+func (c *Context) Usable() error {
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return c.unusable()
+}
+
+// unusable is Usable for a caller that holds the lock.
+func (c *Context) unusable() error {
+	if err := c.e.over(); err != nil || len(c.e.revoked) == 0 {
+		return err
+	}
+	return c.e.revoked[c.id/2]
+}
+
+// over returns why the engine cannot be used any more: it is closed or has failed.
+// nil: it can be used. The caller holds the lock.
+func (e *Engine) over() error {
+	if e.closed {
+		return errFinalize
+	}
+	return e.fatal
+}
+
+// OnClose registers a function that Close and Kill call before they close the
+// transports. All waits in the engine have ended by then, so f may wait for calls that
+// were blocked in it, and for nothing else. OnClose must precede any use of the engine.
+func (e *Engine) OnClose(f func()) { e.onClose = append(e.onClose, f) }
+
 // Err says why the context's communicator is revoked; nil: it is not.
 func (c *Context) Err() error {
-	c.e.mu.lock()
-	defer c.e.mu.unlock()
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
 	return c.e.revoked[c.id/2]
 }
 
 // Revoke ends all communication on the context's communicator, here and on all
 // members: calls under way and later ones fail with ErrRevoked (as
-// MPIX_Comm_revoke of ULFM). cause is told to the members. It does not block.
+// MPIX_Comm_revoke of ULFM). The members get the text of cause. It does not block.
 func (c *Context) Revoke(cause error) {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed || e.revoked[c.id/2] != nil {
 		return
 	}
 	c.tellRevoked(cause)
-	e.revoke(c.id/2, fmt.Errorf("%w: %w", ErrRevoked, cause))
+	e.revoke(c.id/2, &RevokedError{e.rank, cause.Error(), []error{ErrRevoked, cause}})
 	e.poll()
 }
 
@@ -124,6 +176,9 @@ func (c *Context) Revoke(cause error) {
 func (c *Context) tellRevoked(cause error) {
 	e := c.e
 	text := []byte(cause.Error())
+	if r := (*RevokedError)(nil); errors.As(cause, &r) { // of a rank that has failed since
+		text = []byte(r.Cause)
+	}
 	text = text[:min(len(text), maxCause)]
 	for i := range c.size {
 		if w := c.world(i); int(w) != e.rank && e.peers[w].err == nil {
@@ -132,18 +187,33 @@ func (c *Context) tellRevoked(cause error) {
 	}
 }
 
-// hear takes a peer's word that a communicator is revoked.
+// hear handles a peer's message that a communicator is revoked.
 func (e *Engine) hear(comm uint64, source int32, cause []byte) {
 	if e.revoked[comm] != nil {
 		return
 	}
 	e.hearsay[comm] = source
-	e.revoke(comm, fmt.Errorf("%w by rank %d: %s", ErrRevoked, source, cause[:min(len(cause), maxCause)]))
+	e.revoke(comm, &RevokedError{int(source), string(cause[:min(len(cause), maxCause)]), []error{ErrRevoked}})
 }
 
-// repeat tells all others what a peer that has failed said of communicators: it
-// may not have told everybody. They do the same when this rank fails, so that all
-// hear of it or none that is left has.
+// RevokedError is the error of a communicator that a rank has revoked.
+type RevokedError struct {
+	By    int    // world rank
+	Cause string // in that rank's words
+	is    []error
+}
+
+// Error returns which rank has revoked the communicator, and why.
+func (r *RevokedError) Error() string {
+	return fmt.Sprintf("%v by rank %d of the world: %s", ErrRevoked, r.By, r.Cause)
+}
+
+// Unwrap returns ErrRevoked and, on the rank that has revoked the communicator, the cause.
+func (r *RevokedError) Unwrap() []error { return r.is }
+
+// repeat sends the revocations of a failed peer to all members, because the peer may
+// have failed before it had sent them to all. The other ranks do the same, so either
+// all remaining members get a revocation or none does.
 func (e *Engine) repeat(failed int32) {
 	for comm, by := range e.hearsay {
 		if by != failed {
@@ -159,9 +229,9 @@ func (e *Engine) repeat(failed int32) {
 // maxCause bounds the text of an error that goes to another rank.
 const maxCause = 1024
 
-// revoke marks a communicator and ends what waits on it. What the endpoint has
-// is let run: the buffers are in use. A send that waits for its receiver ends
-// at once, for that one may never come to look at it; if it reads at that
+// revoke marks a communicator and ends what waits on it. Operations that the endpoint
+// has go on, because they use their buffers. A send that waits for its receiver ends
+// at once, because the receiver may never look at it. If the receiver reads at that
 // moment, its Read fails, since the buffer is the user's again.
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
@@ -170,22 +240,18 @@ func (e *Engine) revoke(comm uint64, err error) {
 	e.revoked[comm] = err
 	e.news.Add(1)
 	e.failAll(func(r *request) bool {
-		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight &&
-			(r.phase == phasePosted || r.phase == phaseFilling ||
+		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight && r.mode != leave &&
+			(r.phase == phasePosted || r.phase == phaseFilling || r.phase == phaseMatched ||
 				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
 	e.endPorts(func(p *Port) bool { return p.c.id/2 == comm }, err)
-	for _, w := range e.probes {
-		if w.key.context/2 == comm {
-			e.tell(w)
-		}
-	}
-	e.tellWords()
+	e.tellAll(e.probes)
+	e.tellAll(e.words)
 }
 
-// purge drops the unexpected messages of contexts; who waits for them to be
-// received is told why they will not be.
+// purge drops the unexpected messages of contexts. Senders that wait for a receive
+// get the reason why.
 func (e *Engine) purge(which func(id uint64) bool, why error) {
 	var gone []*unexpected
 	e.unexpected.each(func(n *node) {
@@ -246,14 +312,13 @@ func (c *Context) message(u *unexpected) Message {
 func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpected, Status, error) {
 	e := c.e
 	key := c.key(&env)
-	e.mu.lock()
-	defer e.mu.unlock()
-	var w *waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for polled := false; ; {
 		if u := e.unexpected.find(key); u != nil {
 			member := c.has(u.source)
 			if err := e.peers[u.source].err; err != nil && member && u.header.Kind == wire.MsgRTS {
-				return nil, Status{}, err // its data is no more
+				return nil, Status{}, err // its data is lost with the sender
 			}
 			if take || !member {
 				e.unexpected.take(u)
@@ -265,7 +330,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			}
 			return u, Status{Source: c.rank(u.source), Tag: int(u.header.Tag), Bytes: u.header.Length}, nil
 		}
-		if err := e.cannotReceive(c, key); err != nil {
+		if err := c.cannotReceive(key.source); err != nil && (block || !errors.Is(err, ErrFinalized)) {
 			return nil, Status{}, err
 		}
 		if !polled {
@@ -277,27 +342,10 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			if !env.Aside {
 				e.inquiry.asked = question{c, key}
 			}
-			e.offer(e.tasks > 0)
+			e.foundNothing()
 			return nil, Status{}, nil
 		}
-		if w == nil {
-			w = e.newWaiter()
-			w.key, w.from = key, c
-			defer func() {
-				w.from = nil
-				e.freeWaiter(w)
-			}()
-		}
-		w.ready = false
-		e.probes = append(e.probes, w)
-		err := e.await(ctx, w)
-		for i, x := range e.probes {
-			if x == w {
-				e.probes = append(e.probes[:i], e.probes[i+1:]...)
-				break
-			}
-		}
-		if err != nil {
+		if err := e.awaitIn(ctx, &e.probes, awaited{key: key, from: c}); err != nil {
 			return nil, Status{}, err
 		}
 	}
@@ -314,22 +362,23 @@ type Message struct {
 // IsZero reports whether m is no message.
 func (m Message) IsZero() bool { return m.u == nil }
 
-// Recv receives the message; see Context.Recv.
+// Recv receives the message into buf; see [Context.Recv]. If ctx ends first, another
+// receive or probe can get the message.
 func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
-	return m.Irecv(buf).Wait(ctx)
+	return m.Irecv(buf, 0).Finish(ctx)
 }
 
-// Irecv starts to receive the message; see Context.Irecv. A message that was
-// received already is ErrClosed.
-func (m Message) Irecv(buf []byte) Request {
+// Irecv starts to receive the message into buf; see [Context.Irecv]. sig is as in
+// Env.Sig. If the message was already received, the error is ErrClosed.
+func (m Message) Irecv(buf []byte, sig uint16) Request {
 	if m.u == nil {
 		return Request{}
 	}
 	e := m.c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	r := e.take(kindRecv)
-	r.ctx, r.buf, r.peer = m.c, buf, wild
+	r.ctx, r.buf, r.peer, r.sig, r.mode = m.c, buf, wild, sig, probed
 	if m.u.gen != m.gen {
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
 	} else {

@@ -37,18 +37,18 @@ func got[T any](t *testing.T, ch <-chan T) {
 }
 
 func (e *Engine) queuedFor(peer int) bool {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	p := &e.peers[peer]
 	return p.control.head != nil || p.data.head != nil
 }
 
 func (e *Engine) slotsInUse() int {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	n := 0
 	for _, r := range e.slots {
-		if r.kind != kindFree {
+		if r != nil && r.kind != kindFree {
 			n++
 		}
 	}
@@ -123,6 +123,30 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	require.Empty(t, c.e.Failed())
 }
 
+// The data of a rendezvous by messages fills the endpoint again and again. Other
+// messages to the peer leave between two pieces.
+func TestPiecesLetOthersPass(t *testing.T) {
+	h := &hooks{}
+	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
+	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
+	h.again = true
+	s.say(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	_, done, err := r.Test()
+	require.NoError(t, err)
+	require.False(t, done)
+	c.e.mu.Lock()
+	c.e.sendControl(1, wire.Message{Kind: wire.MsgCredit}, nil)
+	before := c.e.peers[1].control.head.req.kind
+	c.e.retry()
+	after := c.e.peers[1].control.head.req.kind
+	c.e.mu.Unlock()
+	require.Equal(t, kindSend, before)
+	require.Equal(t, kindControl, after)
+	h.again = false
+	_, err = r.Wait(background)
+	require.NoError(t, err)
+}
+
 // A message to ourselves lies with its sender; when that has ended, and its
 // slot is somebody else's, nothing is to be received.
 func TestASelfMessageWhoseSenderHasEndedIsNone(t *testing.T) {
@@ -170,8 +194,8 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	require.Zero(t, c.e.slotsInUse())
 }
 
-// A send that ended with the revocation has given its buffer back: nobody may
-// read there what its owner writes next.
+// A send that ended with the revocation has given its buffer back: no rank may read
+// there what the owner writes next.
 func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 	c, s := againstHooked(t, &hooks{}, noAsync)
 	buf := make([]byte, 1<<20)
@@ -201,7 +225,7 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 	require.Empty(t, c.e.Failed())
 }
 
-// Who reads such a message learns why it cannot.
+// A receive that reads such a message reports the revocation.
 func TestAMessageThatWasWithdrawnIsRevoked(t *testing.T) {
 	c, s := againstHooked(t, &hooks{}, noAsync)
 	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
@@ -210,7 +234,7 @@ func TestAMessageThatWasWithdrawnIsRevoked(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
-// Who is no member of a group has no rank in it to be taken for.
+// A rank that is no member of a group breaks the protocol if it sends to the group.
 func TestAMessageOfANonMemberIsABreach(t *testing.T) {
 	for _, how := range []string{"posted", "unexpected", "probed"} {
 		t.Run(how, func(t *testing.T) {
@@ -295,8 +319,8 @@ func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	require.NoError(t, c.e.Close(background))
 }
 
-// Who polls while the async goroutine sleeps may leave something behind that no
-// event tells of: more messages than a Read gives, or room to be waited for.
+// A goroutine that polls while the background goroutine sleeps may leave work behind
+// that no event reports: more messages than a Read gives, or a wait for room.
 func TestWhoPollsRousesTheSleeperForTheRest(t *testing.T) {
 	for name, poll := range map[string]func(c *Context) error{
 		"test": func(c *Context) error { _, _, err := c.Iprobe(Env{Peer: 1, Tag: 2}); return err },
@@ -315,9 +339,9 @@ func TestWhoPollsRousesTheSleeperForTheRest(t *testing.T) {
 				}
 			}
 			c, _ := againstHooked(t, h, nil)
-			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the async goroutine looks after it
+			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine looks after it
 			got(t, asleep)
-			c.e.mu.lock()
+			c.e.mu.Lock()
 			h.read = func() (int, error) {
 				if h.left.Swap(!h.left.Load()) {
 					h.read = nil // the rest is taken
@@ -325,7 +349,7 @@ func TestWhoPollsRousesTheSleeperForTheRest(t *testing.T) {
 				}
 				return 1, nil
 			}
-			c.e.mu.unlock()
+			c.e.mu.Unlock()
 			require.NoError(t, poll(c))
 			got(t, roused)
 		})
@@ -349,9 +373,52 @@ func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestATaskRunsWhenTheWorkersHaveEnded(t *testing.T) {
+func TestATaskRunsWhenTheEngineIsClosed(t *testing.T) {
 	c, _ := againstStranger(t)
-	c.e.workers.close()
+	c.e.Kill()
 	_, err := c.e.Go(func() error { return io.EOF }).Wait(background)
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// Where a transport has no room for regions, the data of a rendezvous goes by messages.
+func TestRendezvousWithoutRoomForRegions(t *testing.T) {
+	for _, mode := range []transport.MRMode{0, transport.MRLocal} {
+		c, s := againstHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))
+		send := c.Isend(pattern(10000, 1), Env{Peer: 1, Tag: 1})
+		var rts wire.Message
+		s.listen(t, func(x *transport.Completion) {
+			_, err := rts.Parse(x.Msg)
+			require.NoError(t, err)
+		})
+		require.Equal(t, wire.MsgRTS, rts.Kind)
+		require.Equal(t, uint64(wire.NoRegion), rts.Addr)
+		s.say(t, wire.Message{Kind: wire.MsgCTS, Handle: rts.Handle, Length: 10000})
+		_, err := send.Wait(background)
+		require.NoError(t, err)
+		s.listen(t, func(x *transport.Completion) {
+			var m wire.Message
+			data, err := m.Parse(x.Msg)
+			require.NoError(t, err)
+			require.NoError(t, check(data, pattern(10000, 1)))
+		})
+
+		m := wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 10000, Addr: wire.NoRegion}
+		if mode != 0 {
+			m.Addr = 0 // the sender has a region, and the receiver has no room for one
+		}
+		s.say(t, m)
+		buf := make([]byte, 10000)
+		r := c.Irecv(buf, Env{Peer: 1, Tag: 1})
+		_, _, err = r.Test()
+		require.NoError(t, err)
+		s.listen(t, func(x *transport.Completion) {
+			_, err := m.Parse(x.Msg)
+			require.NoError(t, err)
+		})
+		require.Equal(t, wire.MsgCTS, m.Kind)
+		s.say(t, wire.Message{Kind: wire.MsgData, Handle: m.Key, Length: 10000}, pattern(10000, 2)...)
+		_, err = r.Wait(background)
+		require.NoError(t, err)
+		require.NoError(t, check(buf, pattern(10000, 2)))
+	}
 }

@@ -1,25 +1,26 @@
 package engine
 
 import (
-	"slices"
-
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Who waits for a peer hears of its end by the connection with it. From a peer
-// that is yet to send its first message there may be none, and then nobody
-// tells. So who has waited for long has the transport connect:
+// A rank that waits for a peer learns of the peer's end from their connection, and that
+// the peer is in Finalize from the peer's message. If the two have never exchanged a
+// message, there may be no connection, and no other way to learn of either. So if a wait
+// lasts for a long time, the engine connects and sends an empty message:
 //
-//	receive, probe, Port.Await
+//	receive, probe, Await, Port.Await
 //	   └── waits at two Inquires ──► Connect ──► refused: PeerDown
-//	                                    └──────► there: its end will be heard of
+//	                                    └──────► accepted: will report the peer's end
+//	                             └─► MsgCredit ► in Finalize: answers MsgLeave
 //
-// A peer that is named would make the same connection with its message. Who waits
-// for any connects with the members of the group, a few at each Inquire, so that
-// a large job does not connect all with all because somebody was late.
+// If the wait names the peer, the peer's message would make the same connection. For a
+// wait for any source the engine connects with a few members of the group at each
+// Inquire, so that a large job does not connect all with all because one rank is late.
 
-// membersAtOnce is with how many members of a group who waits for any of them
-// connects at one Inquire.
+// membersAtOnce is the number of members of a group that one Inquire connects with for
+// a wait for any source.
 const membersAtOnce = 8
 
 // question is what a probe asks for.
@@ -28,62 +29,49 @@ type question struct {
 	key matchKey
 }
 
-// inquiry is what the last Inquire has found to wait.
+// inquiry is what Inquire remembers. The field waited of a receive, a waiter of a
+// blocking probe or a port says that an Inquire has found it waiting.
 type inquiry struct {
-	on     bool       // a transport wants it
-	posted []uint32   // by slot: the generation of a receive that no message had matched, plus 1
-	probes []question // that block
-	ports  []*Port    // with somebody in Await
-	asked  question   // the last, since then, of a probe that does not block and found nothing
-	again  question   // what asked was
-	turn   int        // of the members: which are next for who waits for any
+	asked question // of the last nonblocking probe since the last Inquire that found nothing
+	again question // asked at the Inquire before
+	turn  int      // which members are next for a wait for any source
 }
 
-// Inquire connects with the peers that something has waited for since the last
-// Inquire, so that it ends if they do. It is to be called now and then; the time
-// between two calls is how long who waits is left alone.
+// Inquire connects with the peers that receives, probes and ports have waited for
+// since the last Inquire, so that these waits end if the peers do. The caller calls it
+// at intervals; a wait that is shorter than an interval makes no connection.
 func (e *Engine) Inquire() {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	q := &e.inquiry
-	if !q.on || e.closed || e.fatal != nil {
+	if e.closed || e.fatal != nil {
 		return
 	}
 	q.turn += membersAtOnce
-	for i, r := range e.slots {
-		if i == len(q.posted) {
-			q.posted = append(q.posted, 0)
-		}
-		waits := uint32(0)
-		if r.kind == kindRecv && r.phase == phasePosted && !r.done {
-			waits = r.gen + 1
-		}
-		if waits != 0 && waits == q.posted[i] {
+	e.posted.each(func(r *request) {
+		if r.waited {
 			e.seek(r.ctx, r.peer)
 		}
-		q.posted[i] = waits
-	}
-	probes, ports := q.probes, q.ports
-	q.probes, q.ports = nil, nil
-	for _, w := range e.probes {
-		now := question{w.from, w.key}
-		if slices.Contains(probes, now) {
-			e.seek(now.c, now.key.source)
+		r.waited = true
+	})
+	for _, waiters := range [...][]*waiter{e.probes, e.words} {
+		for _, w := range waiters {
+			if w.waited {
+				e.seek(w.from, w.key.source)
+			}
+			w.waited = true
 		}
-		q.probes = append(q.probes, now)
 	}
-	if q.asked.c != nil && (q.asked == q.again || q.asked.key.source != wild) { // who asks for one after the other never asks the same
+	if q.asked.c != nil && (q.asked == q.again || q.asked.key.source != wild) { // a program that probes for one rank after another never asks the same
 		e.seek(q.asked.c, q.asked.key.source)
 	}
 	q.again, q.asked = q.asked, question{}
 	for _, p := range e.ports {
-		if len(p.waiters) == 0 {
-			continue
-		}
-		if slices.Contains(ports, p) {
+		waits := len(p.waiters) > 0
+		if waits && p.waited {
 			e.seek(p.c, wild)
 		}
-		q.ports = append(q.ports, p)
+		p.waited = waits
 	}
 }
 
@@ -100,8 +88,14 @@ func (e *Engine) seek(c *Context, peer int32) {
 
 func (e *Engine) connect(peer int32) {
 	p := &e.peers[peer]
-	if int(peer) == e.rank || p.err != nil || p.rail.link == nil {
+	if int(peer) == e.rank || p.err != nil {
 		return
 	}
-	_ = p.rail.link.Connect(transport.Addr(peer)) // if it has ended already, that has been or will be told
+	if p.rail.link != nil {
+		_ = p.rail.link.Connect(transport.Addr(peer)) // if the peer has ended, the transport has reported that or will
+	}
+	if !p.asked { // from now on the peer knows that this rank exists, and will send MsgLeave when it finalizes
+		p.asked = true
+		e.sendControl(peer, wire.Message{Kind: wire.MsgCredit}, nil)
+	}
 }

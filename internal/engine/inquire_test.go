@@ -69,7 +69,7 @@ var looks = map[string]func(c *Context, last int) error{
 	},
 	"port": func(c *Context, _ int) error {
 		var g grieving
-		p, err := c.OpenPort(&g)
+		p, err := c.OpenPort(only(&g))
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func TestTheDeadAreFoundWithoutContact(t *testing.T) {
 	}
 }
 
-// caller is a fabric that says whom a rank has called.
+// caller is a fabric that records which peers a rank has called.
 type caller struct {
 	*inproc.Fabric
 	called map[transport.Addr][]transport.Addr

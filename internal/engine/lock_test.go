@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,25 +20,90 @@ func TestMutexExcludesAndLetsIn(t *testing.T) {
 	for range goroutines {
 		wg.Go(func() {
 			for range turns {
-				m.lock()
+				m.Lock()
 				inside++
 				if inside != 1 {
 					panic("two hold the lock")
 				}
 				inside--
 				done++
-				m.unlock()
+				m.Unlock()
 			}
 		})
 	}
-	m.lock()
+	m.Lock()
 	for done < goroutines*turns {
 		m.breathe()
 	}
-	m.unlock()
+	m.Unlock()
 	wg.Wait()
 	require.Zero(t, m.state.Load())
 	require.True(t, m.TryLock())
 	require.False(t, m.TryLock())
 	require.False(t, m.contended())
+}
+
+// TestMutexHandsOver: a holder that takes the lock again at once keeps it from a
+// waiter that sleeps. The waiter that was woken in vain owns the lock at the next
+// unlock.
+func TestMutexHandsOver(t *testing.T) {
+	var m mutex
+	m.init()
+	m.Lock()
+	got := make(chan struct{})
+	go func() { // ends with the lock
+		m.Lock()
+		close(got)
+	}()
+	require.Eventually(t, func() bool { return m.state.Load() == lockTaken+lockWaiter }, patienceOfTests, time.Millisecond)
+	m.wake <- struct{}{} // wakes the waiter, which finds the lock still taken
+	require.Eventually(t, func() bool { return m.state.Load()&lockStarving != 0 }, patienceOfTests, time.Millisecond)
+	m.Unlock()
+	require.False(t, m.TryLock(), "the lock belongs to the waiter")
+	<-got
+	require.EqualValues(t, lockTaken, m.state.Load())
+	m.Unlock()
+	require.Zero(t, m.state.Load())
+}
+
+// TestMutexUnderAHolderThatRetakesIt: many goroutines get the lock, on one processor
+// and on several, beside a holder that frees it for an instant only.
+func TestMutexUnderAHolderThatRetakesIt(t *testing.T) {
+	const goroutines, turns = 30, 50
+	for _, processors := range []int{1, 2, 4} {
+		func() {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
+			var m mutex
+			m.init()
+			var wg sync.WaitGroup
+			inside, taken := false, 0
+			enter := func() {
+				m.Lock()
+				if inside {
+					panic("two hold the lock")
+				}
+				inside = true
+			}
+			leave := func() {
+				inside = false
+				m.Unlock()
+			}
+			for range goroutines {
+				wg.Go(func() {
+					for range turns {
+						enter()
+						taken++
+						leave()
+					}
+				})
+			}
+			for over := false; !over; {
+				enter()
+				over = taken == goroutines*turns
+				leave()
+			}
+			wg.Wait()
+			require.Zero(t, m.state.Load())
+		}()
+	}
 }

@@ -12,60 +12,57 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Ranks that are given up because somebody said so
+// Ranks that the launcher or other ranks report as failed
 //
 //	launcher ── line ──► newsLoop ──┐
 //	                                ├─► giveUp ──► end         all that waits for it
 //	ranks that agree ──► Lose ──────┘      └─────► Disconnect  all that the transport has
 //
-// A transport tells of a process that dies, not of a host that no longer answers:
-// tcp asks it again for a quarter of an hour. Who is named here is given up for
-// good, whether it is dead or not; if it is not, the transport refuses it, and it
-// takes us for dead in turn. A rank that is told of itself fails as a whole: the
-// others have been told the same.
+// A transport reports a process that dies, but not a host that no longer answers:
+// tcp sends to it again for a quarter of an hour. The engine gives a reported rank up
+// for good, whether it is dead or not. If it lives, the transport refuses it, and it
+// takes us for dead in turn. If a rank is reported to itself, its engine fails: the
+// others have got the same report.
 //
-// The reader sleeps in the runtime's poller, and takes the lock when there is
-// something to say: nothing is added to a call.
+// The reader sleeps in the runtime's poller, and takes the lock only for a report, so
+// that it adds no cost to calls.
 
-// lossError is the end of a rank of which the engine was told.
+// lossError is the error of a rank that was reported as failed.
 type lossError struct {
-	rank   int
+	rank   int // world rank
 	reason string
 }
 
-// Error tells what was told.
+// Error names the rank and the reason.
 func (l *lossError) Error() string {
 	if l.reason == "" {
-		return fmt.Sprintf("rank %d failed", l.rank)
+		return fmt.Sprintf("rank %d of the world failed", l.rank)
 	}
-	return fmt.Sprintf("rank %d failed: %s", l.rank, l.reason)
+	return fmt.Sprintf("rank %d of the world failed: %s", l.rank, l.reason)
 }
 
 // Unwrap makes it an ErrProcFailed.
 func (l *lossError) Unwrap() error { return ErrProcFailed }
 
-// errLate is the cause of a Close that waits no longer for a rank.
+// errLate is the cause with which Close stops waiting for other ranks.
 var errLate = errors.New("a rank failed while this one left")
 
-// lateGrace is how long a Close that has come to the transports goes on for the
-// sake of the others when it hears that a rank has failed.
+// lateGrace is how long Close still waits for the transports' Shutdown after it has
+// learned that a rank has failed. The other ranks may need this rank meanwhile.
 const lateGrace = time.Second
 
-// newsLoop reads what the launcher has to tell. It ends with the channel, which
-// Close closes, and Close waits for it. What is no news is the end of the
-// engine: it would not know any more whom to wait for.
+// newsLoop reads the launcher's reports. It ends when Close closes the file, and Close
+// waits for it. If a line is malformed the engine fails: it cannot know any more which
+// ranks have failed.
 func (e *Engine) newsLoop() {
 	defer e.listening.Done()
 	lines := bufio.NewReaderSize(e.launcher, wire.NewsMaxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
-		switch {
-		case err == nil:
-		case errors.Is(err, os.ErrClosed):
-			return
-		case errors.Is(err, io.EOF) && len(line) == 0:
-			return // the launcher is gone, and will be missed by others
-		case errors.Is(err, bufio.ErrBufferFull):
+		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) && len(line) == 0 {
+			return // at Close, or the launcher has ended: others notice that
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
 			err = wire.ErrNewsLong
 		}
 		var ranks []int
@@ -74,9 +71,9 @@ func (e *Engine) newsLoop() {
 			ranks, reason, err = wire.ParseNews(line, e.size)
 		}
 		if err != nil {
-			e.mu.lock()
-			e.doom(fmt.Errorf("what the launcher tells: %w", err))
-			e.mu.unlock()
+			e.mu.Lock()
+			e.fail(nil, fmt.Errorf("report of the launcher: %w", err))
+			e.mu.Unlock()
 			return
 		}
 		e.Lose(reason, ranks...)
@@ -87,8 +84,8 @@ func (e *Engine) newsLoop() {
 // ones end with ErrProcFailed and the reason. A rank that is given up already
 // stays so. It does not block.
 func (e *Engine) Lose(reason string, ranks ...int) {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
 		if e.late != nil {
 			time.AfterFunc(lateGrace, e.late) // does nothing when it comes late
@@ -103,7 +100,7 @@ func (e *Engine) Lose(reason string, ranks ...int) {
 	}
 	for _, r := range ranks {
 		if r == e.rank {
-			e.doom(&lossError{r, reason})
+			e.fail(nil, &lossError{r, reason})
 		}
 	}
 	e.rouse() // what the transport had with them ends at its next poll
@@ -111,23 +108,18 @@ func (e *Engine) Lose(reason string, ranks ...int) {
 }
 
 // drain takes what has come already: what a rank sent before it died can still be
-// received.
+// received. The number of reads is limited, because others may never stop sending.
 func (e *Engine) drain() {
-	for range drainReads {
-		for i := range e.rails {
-			e.rails[i].skip = 0
-		}
+	for range 100 {
+		e.readAll()
 		if e.progress() == 0 {
 			return
 		}
 	}
 }
 
-// drainReads bounds it where others send without end.
-const drainReads = 100
-
-// giveUp is Lose for a peer. What the transport told of it before is true, but the
-// launcher knows better why.
+// giveUp is Lose for a peer. If the transport has reported the peer's end before, the
+// new reason replaces the transport's, since the launcher knows better why.
 func (e *Engine) giveUp(peer int32, reason string) {
 	p := &e.peers[peer]
 	if p.givenUp || e.fatal != nil {
@@ -146,32 +138,19 @@ func (e *Engine) giveUp(peer int32, reason string) {
 // cut drops what the transport has with a peer, if it can.
 func (e *Engine) cut(peer int32) {
 	if r := e.peers[peer].rail; r != nil && r.cut != nil {
-		_ = r.cut.Disconnect(transport.Addr(peer)) // it fails for a peer that there is not, and all are
+		_ = r.cut.Disconnect(transport.Addr(peer)) // it fails only for a peer that does not exist
 	}
 }
 
-// clings says that a peer is given up of which the transport cannot be told.
+// clings reports whether a peer is given up that its transport cannot disconnect.
 func (e *Engine) clings(peer int32) bool {
 	return peer >= 0 && e.peers[peer].givenUp && e.peers[peer].rail.cut == nil
 }
 
-// doom ends everything but the transports: this rank is of no further use. They
-// are told to drop the others, which so hear of it.
-func (e *Engine) doom(err error) {
-	if e.fatal != nil || e.closed {
-		return
-	}
-	e.endAll(nil, err)
-	for i := range e.peers {
-		e.cut(int32(i))
-	}
-	e.rouse()
-}
-
 // Failed returns the world ranks that are known to have failed.
 func (e *Engine) Failed() []int {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	var ranks []int
 	for i := range e.peers {
 		if e.peers[i].err != nil && !e.peers[i].left {
@@ -181,49 +160,53 @@ func (e *Engine) Failed() []int {
 	return ranks
 }
 
-// Gone says why a world rank can be reached no more; nil: it can, or is this one.
+// Gone returns why a world rank has ended; nil: it has not, or it is this rank, or this
+// rank itself has failed.
 func (e *Engine) Gone(rank int) error {
-	e.mu.lock()
-	defer e.mu.unlock()
-	if rank == e.rank || e.fatal != nil {
-		return nil // the end of this one is not theirs
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lost(int32(rank))
+}
+
+// lost is Gone for a caller that holds the lock.
+func (e *Engine) lost(rank int32) error {
+	if int(rank) == e.rank || e.fatal != nil {
+		return nil // if this rank has failed, the others have not
 	}
 	return e.peers[rank].err
 }
 
-// Absent says of world ranks whether they have ended, be it in good order.
+// Absent reports for each of the world ranks whether it has ended, in good order or not.
 func (e *Engine) Absent(ranks []int) []bool {
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	gone := make([]bool, len(ranks))
 	for i, r := range ranks {
-		gone[i] = r != e.rank && e.fatal == nil && e.peers[r].err != nil
+		gone[i] = e.lost(int32(r)) != nil
 	}
 	return gone
 }
 
-// Acknowledge has receives from any source go on without those members of the
-// group that are known to have ended (MPIX_Comm_failure_ack of ULFM).
+// Acknowledge makes receives from any source ignore the members of the group that are
+// known to have ended (MPIX_Comm_failure_ack of ULFM).
 func (c *Context) Acknowledge() {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for i := range c.size {
-		w := c.world(i)
-		if int(w) == e.rank || e.fatal != nil || e.peers[w].err == nil {
-			continue
+		if w := c.world(i); e.lost(w) != nil {
+			if c.known == nil {
+				c.known = make(map[int32]bool)
+			}
+			c.known[w] = true
 		}
-		if c.known == nil {
-			c.known = make(map[int32]bool)
-		}
-		c.known[w] = true
 	}
 }
 
-// Acknowledged gives the ranks of the group that Acknowledge was called for.
+// Acknowledged returns the ranks of the group that Acknowledge has found ended.
 func (c *Context) Acknowledged() (ranks []int) {
-	c.e.mu.lock()
-	defer c.e.mu.unlock()
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
 	for i := range c.size {
 		if c.known[c.world(i)] {
 			ranks = append(ranks, i)
@@ -232,10 +215,13 @@ func (c *Context) Acknowledged() (ranks []int) {
 	return ranks
 }
 
-// unknown says why some member has failed that nobody has acknowledged; nil: there
-// is none.
+// unknown returns the error of a member that has failed and was not acknowledged; nil:
+// there is none.
 func (c *Context) unknown() error {
 	e := c.e
+	if e.failures == 0 {
+		return nil
+	}
 	for i := range c.size {
 		w := c.world(i)
 		if p := &e.peers[w]; p.err != nil && !p.left && !c.known[w] {

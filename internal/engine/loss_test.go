@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/fault"
@@ -26,8 +27,11 @@ const silent = "host node2 does not answer"
 // channel is a channel of news as gorun makes it.
 func channel(t testing.TB) (launcher, rank *os.File) {
 	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	pair, err := sys.Socketpair()
 	require.NoError(t, err)
+	for _, fd := range pair {
+		require.NoError(t, unix.SetNonblock(fd, true))
+	}
 	launcher, rank = os.NewFile(uintptr(pair[0]), "gorun"), os.NewFile(uintptr(pair[1]), "news")
 	t.Cleanup(func() { _ = launcher.Close() })
 	return launcher, rank
@@ -96,9 +100,9 @@ func TestTheLauncherTells(t *testing.T) {
 				require.ErrorIs(t, err, ErrProcFailed)
 				require.ErrorContains(t, err, "failed: "+silent)
 			}
-			require.EqualError(t, receive(cs[0], 3), "rank 3 failed: "+silent)
+			require.EqualError(t, receive(cs[0], 3), "rank 3 of the world failed: "+silent)
 			require.Equal(t, []int{2, 3}, engines[0].Failed())
-			require.EqualError(t, receive(cs[1], 3), "rank 3 failed: early")
+			require.EqualError(t, receive(cs[1], 3), "rank 3 of the world failed: early")
 			err := cs[3].Send(background, nil, Env{Peer: 1, Tag: 1, Mode: Synchronous})
 			require.ErrorIs(t, err, ErrProcFailed, "who was given up hears of it")
 			ranks(t, cs[:2], func(c *Context, rank int) error {
@@ -112,7 +116,7 @@ func TestTheLauncherTells(t *testing.T) {
 	}
 }
 
-// TestNonsenseFromTheLauncher: nobody knows any more who lives.
+// TestNonsenseFromTheLauncher: a malformed report makes the engine fail.
 func TestNonsenseFromTheLauncher(t *testing.T) {
 	for line, want := range map[string]error{
 		"saved 1\n":                              wire.ErrNewsVerb,
@@ -161,7 +165,7 @@ func TestNewsOfOneself(t *testing.T) {
 	}
 	err := receive(cs[1], 2)
 	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorContains(t, err, "rank 1 failed: "+silent)
+	require.ErrorContains(t, err, "rank 1 of the world failed: "+silent)
 	require.ErrorIs(t, receive(cs[2], 1), ErrProcFailed)
 	_ = engines[1].Close(background) // returns
 }
@@ -182,9 +186,9 @@ func meet(t *testing.T, engines []*Engine) {
 func TestALostRankClings(t *testing.T) {
 	engines, _ := told(t, 2, tcp.New())
 	meet(t, engines)
-	engines[0].mu.lock()
+	engines[0].mu.Lock()
 	engines[0].rails[0].cut = nil
-	engines[0].mu.unlock()
+	engines[0].mu.Unlock()
 	engines[0].Lose(silent, 1)
 	ctx, cancel := context.WithTimeout(background, patienceOfTests)
 	defer cancel()
@@ -199,9 +203,9 @@ func TestNewsWhileARankLeaves(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- engines[0].Close(background) }() // rank 1 does not move: it ends by the news
 	for left := false; !left; time.Sleep(time.Millisecond) {
-		engines[0].mu.lock()
+		engines[0].mu.Lock()
 		left = engines[0].late != nil
-		engines[0].mu.unlock()
+		engines[0].mu.Unlock()
 	}
 	say(t, launcher[0], "failed 1 "+silent+"\n")
 	select {
@@ -227,7 +231,7 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 	require.False(t, done, "another may send it")
 	engines[0].Lose("killed by signal 9", 2)
 	_, err = r.Wait(background)
-	require.EqualError(t, err, "rank 2 failed: killed by signal 9")
+	require.EqualError(t, err, "rank 2 of the world failed: killed by signal 9")
 	require.Equal(t, []int{2}, engines[0].Failed())
 }
 
@@ -251,7 +255,7 @@ func TestAcknowledgedFailures(t *testing.T) {
 	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
 }
 
-// TestHearsay: who revokes fails when it has told one of two.
+// TestHearsay: a rank that revokes fails when it has told one of two members.
 func TestHearsay(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
@@ -270,9 +274,9 @@ func TestHearsay(t *testing.T) {
 			zero.Revoke(errors.New("tired"))
 			side := engines[1].OpenContext(6, members)
 			for {
-				engines[1].mu.lock()
+				engines[1].mu.Lock()
 				heard := engines[1].revoked[0] != nil
-				engines[1].mu.unlock()
+				engines[1].mu.Unlock()
 				if heard {
 					break
 				}
@@ -299,7 +303,7 @@ func TestAttend(t *testing.T) {
 	turn := engines[0].Turn()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}) })
-	m, st, err := cs[0].Attend(background, turn)
+	m, st, err := cs[0].Attend(background, turn, false)
 	require.NoError(t, err)
 	require.Equal(t, 1, st.Source)
 	buf := make([]byte, st.Bytes)
@@ -311,17 +315,17 @@ func TestAttend(t *testing.T) {
 	} {
 		turn = engines[0].Turn()
 		wg.Go(stir)
-		m, _, err = cs[0].Attend(background, turn)
+		m, _, err = cs[0].Attend(background, turn, false)
 		require.NoError(t, err)
 		require.True(t, m.IsZero())
 	}
 	turn = engines[0].Turn()
 	ctx, cancel := context.WithCancel(background)
 	wg.Go(cancel)
-	_, _, err = cs[0].Attend(ctx, turn)
+	_, _, err = cs[0].Attend(ctx, turn, false)
 	require.ErrorIs(t, err, context.Canceled)
 	wg.Go(engines[0].Kill)
-	_, _, err = cs[0].Attend(background, turn)
+	_, _, err = cs[0].Attend(background, turn, false)
 	require.ErrorIs(t, err, ErrClosed)
 	wg.Wait()
 }
@@ -348,9 +352,9 @@ func TestIattend(t *testing.T) {
 	none()
 	engines[0].Lose(silent, 3)
 	none()
-	engines[0].mu.lock()
+	engines[0].mu.Lock()
 	engines[0].rails[1].skip = paceMax
-	engines[0].mu.unlock()
+	engines[0].mu.Unlock()
 	require.NoError(t, cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}))
 	got, err := next(1)
 	require.NoError(t, err)
@@ -374,4 +378,31 @@ func TestIattend(t *testing.T) {
 	engines[0].Kill()
 	_, _, err = cs[0].Iattend()
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestCloseHearsOfLoss: Close waits for a send in flight to a peer of which the
+// transport cannot be told that it is given up. It goes on when the peer is.
+func TestCloseHearsOfLoss(t *testing.T) {
+	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
+	e.mu.Lock()
+	e.rails[0].cut = nil
+	r := e.take(kindSend)
+	r.peer, r.inflight = 1, true
+	e.mu.Unlock()
+	closed := make(chan struct{})
+	go func() { // ends with Close
+		_ = e.Close(background) // it may say that the peer is lost
+		close(closed)
+	}()
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.watchers) > 0
+	}, patienceOfTests, time.Millisecond, "Close does not wait for the send")
+	e.Lose("gone", 1)
+	select {
+	case <-closed:
+	case <-time.After(patienceOfTests):
+		t.Fatal("Close still waits for a peer that is given up")
+	}
 }

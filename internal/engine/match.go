@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -66,91 +67,46 @@ func (k *matchKey) accepts(m matchKey) bool {
 	return k.context == m.context && (k.source == m.source || k.source == wild) && (k.tag == m.tag || k.tag == wild)
 }
 
+// hash folds the 128 bits of a product in which each bit of the key changes many bits.
 func (k matchKey) hash() uint64 {
-	const odd = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio
-	h := k.context*odd ^ (uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)))
-	h *= odd
-	return h ^ h>>29
-}
-
-// node is an entry of a table. It lies within what it stands for.
-type node struct {
-	key        matchKey
-	seq        uint64
-	next, prev *node
-	home       *bucket     // it is in; nil: it is in no table
-	req        *request    // a posted receive, or
-	msg        *unexpected // a message
+	const oddA, oddB = 0x9e3779b97f4a7c15, 0xd1342543de82ef95 // odd constants without a pattern
+	hi, lo := bits.Mul64(k.context^oddA, (uint64(uint32(k.source))<<32|uint64(uint32(k.tag)))^oddB)
+	h := hi ^ lo
+	return h ^ h>>32
 }
 
 // table is a hash table of nodes in which those of one key keep their order.
-// Most keys are the same as the one before, so where that led is kept.
 type table struct {
-	buckets []bucket
+	buckets []list
 	n       int
-	lastKey matchKey
-	last    *bucket // of lastKey; nil: none
 }
 
-type bucket struct{ head, tail *node }
-
 // bucket returns where nodes of a key are. There are buckets.
-func (t *table) bucket(k *matchKey) *bucket {
-	if t.last == nil || t.lastKey != *k {
-		t.lastKey = *k
-		t.last = &t.buckets[k.hash()&uint64(len(t.buckets)-1)]
-	}
-	return t.last
+func (t *table) bucket(k *matchKey) *list {
+	return &t.buckets[k.hash()&uint64(len(t.buckets)-1)]
 }
 
 const tableMin = 64
 
 func (t *table) push(n *node) {
 	if t.n >= 2*len(t.buckets) {
-		t.grow()
+		t.resize(max(tableMin, 2*len(t.buckets)))
 	}
 	t.n++
-	t.link(n)
+	t.bucket(&n.key).push(n)
 }
 
-func (t *table) link(n *node) {
-	b := t.bucket(&n.key)
-	n.home, n.next, n.prev = b, nil, b.tail
-	if b.tail == nil {
-		b.head = n
-	} else {
-		b.tail.next = n
-	}
-	b.tail = n
-}
-
-func (t *table) grow() {
+func (t *table) resize(buckets int) {
 	old := t.buckets
-	t.buckets = make([]bucket, max(tableMin, 2*len(old)))
-	t.last = nil
+	t.buckets = make([]list, buckets)
 	for _, b := range old {
-		for n := b.head; n != nil; {
-			next := n.next
-			t.link(n)
-			n = next
-		}
+		b.each(func(n *node) { t.bucket(&n.key).push(n) })
 	}
 }
 
 func (t *table) remove(n *node) {
-	b := n.home
-	if n.prev == nil {
-		b.head = n.next
-	} else {
-		n.prev.next = n.next
-	}
-	if n.next == nil {
-		b.tail = n.prev
-	} else {
-		n.next.prev = n.prev
-	}
-	n.home, n.next, n.prev = nil, nil, nil
 	t.n--
+	n.remove()
 }
 
 // first returns the earliest node with exactly this key.
@@ -166,14 +122,16 @@ func (t *table) first(k matchKey) *node {
 	return nil
 }
 
-// each calls f for every node; f may remove the node it is given.
+// each calls f for every node; f may remove the node it is given. If the table is
+// much larger than what is in it, each makes it smaller: the cost of a call follows
+// the nodes that are there, and not the most that ever were.
 func (t *table) each(f func(*node)) {
+	const sparse = 16 // buckets per node
+	if len(t.buckets) > sparse*tableMin && t.n < len(t.buckets)/sparse {
+		t.resize(len(t.buckets) / sparse)
+	}
 	for i := range t.buckets {
-		for n := t.buckets[i].head; n != nil; {
-			next := n.next
-			f(n)
-			n = next
-		}
+		t.buckets[i].each(f)
 	}
 }
 
@@ -182,30 +140,19 @@ func (t *table) each(f func(*node)) {
 // a list, and the table is empty; when one with another key comes, they move there.
 type postedQueue struct {
 	table
-	head, tail *node        // of the list
-	byClass    [classes]int // how many of each in the table, so that unused wildcards cost nothing
-	wilds      int          // how many with wildcards in the table
-	seq        uint64       // of the last that went into the table
+	list
+	byClass [classes]int // how many of each in the table, so that unused wildcards cost nothing
+	seq     uint64       // of the last that went into the table
 }
 
 func (q *postedQueue) post(r *request) {
 	n := &r.node
 	if q.n == 0 && (q.head == nil || q.head.key == n.key) {
-		n.prev = q.tail
-		if q.tail == nil {
-			q.head = n
-		} else {
-			q.tail.next = n
-		}
-		q.tail = n
+		q.list.push(n)
 		return
 	}
-	for m := q.head; m != nil; {
-		next := m.next
-		q.enter(m)
-		m = next
-	}
-	q.head, q.tail = nil, nil
+	q.list.each(q.enter)
+	q.list = list{}
 	q.enter(n)
 }
 
@@ -214,37 +161,24 @@ func (q *postedQueue) enter(n *node) {
 	q.seq++
 	n.seq = q.seq
 	q.byClass[n.key.class()]++
-	if n.key.class() != 0 {
-		q.wilds++
-	}
-	q.push(n)
+	q.table.push(n)
 }
 
 func (q *postedQueue) withdraw(r *request) {
 	n := &r.node
-	if n.home == nil { // in the list
-		q.unlist(n)
+	if n.list == &q.list {
+		n.remove()
 		return
 	}
 	q.byClass[n.key.class()]--
-	if n.key.class() != 0 {
-		q.wilds--
-	}
 	q.remove(n)
 }
 
-func (q *postedQueue) unlist(n *node) {
-	if n.prev == nil {
-		q.head = n.next
-	} else {
-		n.prev.next = n.next
-	}
-	if n.next == nil {
-		q.tail = n.prev
-	} else {
-		n.next.prev = n.prev
-	}
-	n.next, n.prev = nil, nil
+// each calls f for every receive; f may withdraw the receive it is given.
+func (q *postedQueue) each(f func(*request)) {
+	receive := func(n *node) { f(n.req) }
+	q.list.each(receive)
+	q.table.each(receive)
 }
 
 // match takes out the receive that a message with key k belongs to, or nil.
@@ -255,13 +189,10 @@ func (q *postedQueue) match(k matchKey) *request {
 		if !n.key.accepts(k) {
 			return nil
 		}
-		q.unlist(n)
+		n.remove()
 		return n.req
 	}
-	if q.n == 0 {
-		return nil
-	}
-	if q.wilds == 0 {
+	if q.n == q.byClass[0] { // none has a wildcard
 		n := q.first(k)
 		if n == nil {
 			return nil
@@ -291,11 +222,17 @@ type unexpected struct {
 	nodes  [classes]node
 	header wire.Message
 	source int32
-	data   []byte  // of an eager message, in a buffer of the engine's
-	self   Request // the send of a message to ourselves that still lies there
-	cost   int     // credit that it holds
-	gen    uint32  // of the slot; a Message with another is stale
+	gen    uint32      // generation of the slot; a Message with another one is stale
+	data   []byte      // data of an eager message, in a buffer of the engine
+	self   Request     // the pending send of a message that this rank sent to itself
+	held   *Unfinished // of a receive whose context has ended and whose transfer still uses the message
+	cost   int         // credit that the message holds
 	next   *unexpected
+}
+
+// key returns the exact key of the message.
+func (u *unexpected) key() matchKey {
+	return matchKey{u.header.Context, u.source, u.header.Tag}
 }
 
 // unexpectedQueue holds the messages that wait for a receive. All of them have
@@ -305,7 +242,12 @@ type unexpectedQueue struct {
 	asked [classes]bool // a receive or probe of this class has looked
 	seq   uint64        // of the last that came
 	free  *unexpected
+	kept  int // number of entries in free; at most unexpectedKept
 }
+
+// unexpectedKept bounds the unused entries that a queue keeps for later messages. The
+// garbage collector frees the other entries of a burst.
+const unexpectedKept = 1 << 12
 
 // get returns an unused entry.
 func (q *unexpectedQueue) get() *unexpected {
@@ -318,21 +260,25 @@ func (q *unexpectedQueue) get() *unexpected {
 		return u
 	}
 	q.free = u.next
+	q.kept--
 	u.next = nil
 	return u
 }
 
 func (q *unexpectedQueue) put(u *unexpected) {
 	u.gen++
-	u.data, u.self = nil, Request{}
+	u.data, u.self, u.held = nil, Request{}, nil
+	if q.kept == unexpectedKept {
+		return
+	}
+	q.kept++
 	u.next = q.free
 	q.free = u
 }
 
 func (q *unexpectedQueue) add(u *unexpected) {
-	q.seq++
-	u.nodes[0].seq = q.seq
-	exact := matchKey{u.header.Context, u.source, u.header.Tag}
+	u.nodes[0].seq = q.next()
+	exact := u.key()
 	for c := range classes {
 		if c == 0 || q.asked[c] {
 			u.nodes[c].key = exact.of(c)
@@ -341,8 +287,37 @@ func (q *unexpectedQueue) add(u *unexpected) {
 	}
 }
 
-// ask enters the messages that are there under a class that is asked for for the
-// first time, in the order in which they came.
+// next returns the arrival number of a message that arrives now.
+func (q *unexpectedQueue) next() uint64 {
+	q.seq++
+	return q.seq
+}
+
+// restore adds a message that has been taken out of the queue. The message keeps its
+// arrival number.
+func (q *unexpectedQueue) restore(u *unexpected) {
+	exact := u.key()
+	for c := range classes {
+		if c != 0 && !q.asked[c] {
+			continue
+		}
+		n := &u.nodes[c]
+		n.key = exact.of(c)
+		later := q.first(n.key)
+		for later != nil && (later.key != n.key || later.msg.nodes[0].seq < u.nodes[0].seq) {
+			later = later.next
+		}
+		if later == nil {
+			q.push(n)
+			continue
+		}
+		q.n++
+		later.list.pushBefore(later, n)
+	}
+}
+
+// ask enters the messages that are there under a class, in the order in which they
+// came. It is called before the first receive or probe of that class looks.
 func (q *unexpectedQueue) ask(class int) {
 	q.asked[class] = true
 	var there []*unexpected

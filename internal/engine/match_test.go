@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport/inproc"
 )
 
 // naive is matching as the standard words it: two lists, searched from the
@@ -150,4 +151,131 @@ func TestMatchingAgainstNaive(t *testing.T) {
 func FuzzMatching(f *testing.F) {
 	f.Add([]byte{0, 0, 200, 0, 3, 9, 200, 9})
 	f.Fuzz(func(t *testing.T, script []byte) { play(t, script[:min(len(script), 400)]) })
+}
+
+// TestTableShrinks: once many nodes have gone, a walk does not cost what they did.
+func TestTableShrinks(t *testing.T) {
+	var q unexpectedQueue
+	var all []*unexpected
+	for i := range 50_000 {
+		u := q.get()
+		u.header.Tag = int32(i)
+		q.add(u)
+		all = append(all, u)
+	}
+	for _, u := range all[1:] {
+		q.take(u)
+	}
+	for range 10 {
+		n := 0
+		q.each(func(*node) { n++ })
+		require.Equal(t, 1, n)
+	}
+	require.LessOrEqual(t, len(q.buckets), 16*tableMin)
+	require.Equal(t, all[0], q.find(matchKey{tag: wild, source: wild}))
+}
+
+// TestPostedEach finds the receives of the list and those of the table.
+func TestPostedEach(t *testing.T) {
+	var q postedQueue
+	for i := range 7 {
+		r := &request{}
+		r.node.req, r.node.key = r, matchKey{tag: int32(i / 4)}
+		q.post(r)
+		n := 0
+		q.each(func(*request) { n++ })
+		require.Equal(t, i+1, n)
+	}
+	q.each(q.withdraw)
+	q.each(func(*request) { t.Error("one is left") })
+}
+
+// TestBufferPoolIsBounded: the pool keeps buffers of each size up to its bound.
+func TestBufferPoolIsBounded(t *testing.T) {
+	for _, size := range []int{1, 1000, 1 << 20, bufferKept} {
+		var p bufferPool
+		var all [][]byte
+		for n := 0; n < 2*bufferKept; n += cap(all[0]) {
+			all = append(all, p.get(size))
+		}
+		for _, b := range all {
+			p.put(b)
+		}
+		require.Equal(t, bufferKept, p.bytes(), "%d bytes each", size)
+		require.Equal(t, p.bytes(), p.kept)
+		for range all {
+			p.get(size)
+		}
+		require.Zero(t, p.kept)
+	}
+	var p bufferPool
+	p.put(make([]byte, 2*bufferKept))
+	require.Zero(t, p.bytes())
+}
+
+// bytes returns the bytes that the pool holds.
+func (p *bufferPool) bytes() (n int) {
+	for _, class := range p.free {
+		for _, b := range class {
+			n += cap(b)
+		}
+	}
+	return n
+}
+
+// TestEntriesAfterABurst: a burst of unexpected messages leaves few entries behind.
+func TestEntriesAfterABurst(t *testing.T) {
+	const burst = 50_000
+	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
+	e := cs[1].e
+	ranks(t, cs, func(c *Context, rank int) error {
+		buf := make([]byte, 1000)
+		if rank == 0 {
+			sends := []Request{c.Isend(buf, Env{Peer: 1, Tag: burst})}
+			for i := range burst {
+				sends = append(sends, c.Isend(buf, Env{Peer: 1, Tag: i}))
+			}
+			for _, s := range sends {
+				if _, err := s.Wait(background); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for i := burst; i >= 0; i-- {
+			if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: i}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	entries := 0
+	for u := e.unexpected.free; u != nil; u = u.next {
+		entries++
+	}
+	require.Equal(t, unexpectedKept, entries)
+	require.NotZero(t, e.buffers.bytes())
+}
+
+// TestKeysSpread: keys that differ in one part alone, or in two, use the buckets about as
+// a random choice would.
+func TestKeysSpread(t *testing.T) {
+	for name, key := range map[string]func(i int) matchKey{
+		"sources":              func(i int) matchKey { return matchKey{5, int32(i), 7} },
+		"tags":                 func(i int) matchKey { return matchKey{5, 3, int32(i)} },
+		"contexts":             func(i int) matchKey { return matchKey{uint64(2 * i), 3, 7} },
+		"ids":                  func(i int) matchKey { return matchKey{uint64(i)<<32 | 4, 3, 7} },
+		"every 64th source":    func(i int) matchKey { return matchKey{5, int32(64 * i), 7} },
+		"every 1024th tag":     func(i int) matchKey { return matchKey{5, 3, int32(1024 * i)} },
+		"sources and tags":     func(i int) matchKey { return matchKey{5, int32(i % 64), int32(i / 64)} },
+		"sources and contexts": func(i int) matchKey { return matchKey{uint64(2 * (i / 64)), int32(i % 64), 7} },
+	} {
+		for buckets := tableMin; buckets <= 1<<16; buckets *= 2 {
+			used := make(map[uint64]bool)
+			for i := range buckets {
+				used[key(i).hash()&uint64(buckets-1)] = true
+			}
+			require.GreaterOrEqual(t, len(used), buckets/2, "%s: %d buckets", name, buckets) // at random: 0.63 of them
+		}
+	}
 }

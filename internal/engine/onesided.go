@@ -25,7 +25,7 @@ import (
 // While a port of several ranks is open, asynchronous progress counts it as a
 // request under way: it sleeps on the transports where nobody leads, so that
 // this rank answers also while it computes. After a blocking call has ended
-// that may take a watchTick; see async.go.
+// that may take a tick; see background.go.
 
 // Service is the protocol at a port. Its methods run under the engine's lock,
 // so they must be short, and call nothing of the engine that takes it.
@@ -34,14 +34,14 @@ type Service interface {
 	// returns. An error says that no correct peer sends this, and the peer is
 	// given up.
 	Deliver(source int, w wire.Window, data []byte) error
-	// Done says that a transfer that Post began has ended, and what failed.
-	// What it points to is the service's again. It comes also after Close.
+	// Done is called when a transfer that Post began has ended, with its error.
+	// What the transfer points to is the service's again. Done comes also after Close.
 	Done(t *Transfer, err error)
 	// Down says that a rank of the group has ended. Transfers with it that are
 	// in flight end by themselves.
 	Down(rank int, err error)
-	// End says that the port is of no further use: the context is revoked or
-	// the engine at its end.
+	// End is called when the port cannot be used any more: the context is revoked,
+	// or the engine is closed or has failed.
 	End(err error)
 }
 
@@ -54,31 +54,24 @@ type Port struct {
 	err     error     // what End was told
 	counted bool      // in Engine.active
 	closed  bool      // by Close
+	waited  bool      // the last Inquire has found a goroutine in Await
 	pauses  uint      // calls of Pause
 	waiters []*waiter // those in Await
 	all     []*Transfer
 }
 
-// OpenPort opens the context's port; a context has one, and then no messages of
-// its own. The caller closes the port before the engine, or leaves it to its end.
-func (c *Context) OpenPort(s Service) (*Port, error) {
-	return c.OpenPortFor(func(*Port) Service { return s })
-}
-
-// OpenPortFor is OpenPort with the service that made returns for the port: it runs
-// under the lock, before anything comes to the service.
-func (c *Context) OpenPortFor(made func(p *Port) Service) (*Port, error) {
+// OpenPort opens the context's port. A context has one port, and then no messages of
+// its own. The caller closes the port before the engine, or leaves it to the engine's
+// end. OpenPort calls made under the lock; made returns the service, which gets
+// nothing before that.
+func (c *Context) OpenPort(made func(p *Port) Service) (*Port, error) {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
-	switch {
-	case e.closed:
-		return nil, ErrClosed
-	case e.fatal != nil:
-		return nil, e.fatal
-	case e.revoked[c.id/2] != nil:
-		return nil, e.revoked[c.id/2]
-	case e.ports[c.id] != nil:
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := c.unusable(); err != nil {
+		return nil, err
+	}
+	if e.ports[c.id] != nil {
 		return nil, fmt.Errorf("context %d has a port already", c.id)
 	}
 	p := &Port{e: e, c: c}
@@ -87,14 +80,14 @@ func (c *Context) OpenPortFor(made func(p *Port) Service) (*Port, error) {
 	if c.size > 1 {
 		p.counted = true
 		e.active++
-		e.wantProgress(true)
+		e.attendRequest(true)
 	}
 	return p, nil
 }
 
-// Close ends the port: nothing is delivered any more, and peers that ask are
-// told that it is gone. The caller holds the lock. Transfers in flight still
-// come to Service.Done.
+// Close ends the port: it delivers nothing any more, and the engine answers peers
+// that the port is gone. Transfers in flight still come to Service.Done. The caller
+// holds the lock.
 func (p *Port) Close() {
 	if p.closed {
 		return
@@ -102,9 +95,7 @@ func (p *Port) Close() {
 	e := p.e
 	p.closed = true
 	delete(e.ports, p.c.id)
-	if p.counted {
-		e.active--
-	}
+	p.Rest()
 	for _, t := range p.all {
 		if t.r.done {
 			t.forget()
@@ -114,12 +105,12 @@ func (p *Port) Close() {
 	p.Tell()
 }
 
-// Lock takes the engine's lock. Nobody may keep it for longer than a copy or a
-// post takes.
-func (p *Port) Lock() { p.e.mu.lock() }
+// Lock takes the engine's lock. The caller must not keep it for longer than a copy or
+// a post takes.
+func (p *Port) Lock() { p.e.mu.Lock() }
 
-// Unlock gives the lock back.
-func (p *Port) Unlock() { p.e.mu.unlock() }
+// Unlock releases the lock.
+func (p *Port) Unlock() { p.e.mu.Unlock() }
 
 // Breathe lets others have the lock in between.
 func (p *Port) Breathe() { p.e.mu.breathe() }
@@ -130,38 +121,24 @@ func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
 // Size is the number of ranks of the group.
 func (p *Port) Size() int { return p.c.size }
 
-// Poll moves the transports on once. The caller holds the lock.
+// Poll moves the transports on once. The caller holds the lock, which may be open
+// meanwhile.
 func (p *Port) Poll() { p.e.poll() }
 
-// Await blocks until Tell, and returns the error of ctx, or ErrClosed. The
-// caller holds the lock, which is open meanwhile, and looks afterwards whether
-// what it waits for has happened.
+// Await blocks until Tell, and returns the error of ctx, or ErrClosed. The caller
+// holds the lock, which Await releases meanwhile, and checks afterwards whether what
+// it waits for has happened.
 func (p *Port) Await(ctx context.Context) error {
-	e := p.e
-	w := e.newWaiter()
-	p.waiters = append(p.waiters, w)
-	err := e.await(ctx, w)
-	for i, x := range p.waiters {
-		if x == w {
-			p.waiters = append(p.waiters[:i], p.waiters[i+1:]...)
-			break
-		}
-	}
-	e.freeWaiter(w)
-	return err
+	return p.e.awaitIn(ctx, &p.waiters, awaited{})
 }
 
 // Tell ends every Await. The caller holds the lock.
-func (p *Port) Tell() {
-	for _, w := range p.waiters {
-		p.e.tell(w)
-	}
-}
+func (p *Port) Tell() { p.e.tellAll(p.waiters) }
 
 // Begin returns a request for Complete to complete. The caller holds the lock.
 func (p *Port) Begin() Request {
 	r := p.e.take(kindOp)
-	return Request{r: r, gen: r.gen}
+	return p.e.name(r)
 }
 
 // Complete ends a request of Begin's. The caller holds the lock.
@@ -171,15 +148,15 @@ func (p *Port) Complete(q Request, err error) {
 	}
 }
 
-// Abandon says that nobody will wait for a request of Begin's: it is freed when
-// it is complete.
+// Abandon says that no goroutine will wait for a request of Begin: the engine frees it
+// when it is complete.
 func (q Request) Abandon() {
 	if q.r == nil {
 		return
 	}
 	e := q.r.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch r := q.r; {
 	case r.gen != q.gen:
 	case r.done:
@@ -213,35 +190,30 @@ type Memory struct {
 	served bool // counted in Engine.exposed
 }
 
-// Register registers memory with a rail, or finds where it was: memory of
-// Alloc is not given back before Deregister. The caller holds the lock.
+// Register registers memory with a rail, or finds the region of memory of Alloc, which
+// Reap then keeps until Deregister. The caller holds the lock.
 func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, error) {
 	e := p.e
-	if e.closed || e.fatal != nil {
-		return Memory{}, ErrClosed
+	if err := e.over(); err != nil {
+		return Memory{}, err
 	}
 	served := access&transport.RemoteWrite != 0 && e.rails[rail].attr.Progress == transport.ProgressManual
-	m := Memory{served: served}
-	if s := e.span(buf); s != nil && s.regions[rail] != nil {
+	mr, s, err := e.region(&e.rails[rail], buf, access)
+	if err != nil {
+		return Memory{}, err
+	}
+	if s != nil {
 		s.holds++
-		mr := s.regions[rail]
-		m = Memory{mr, mr.Key(), mr.Base() + uint64(address(buf)-s.start), s, served}
-	} else {
-		mr, err := e.rails[rail].Domain.RegisterMemory(buf, access)
-		if err != nil {
-			return Memory{}, fmt.Errorf("register %d bytes: %w", len(buf), err)
-		}
-		m.Region, m.Key, m.Base = mr, mr.Key(), mr.Base()
 	}
 	if served {
 		e.exposed++
 		e.rouse()
 	}
-	return m, nil
+	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served}, nil
 }
 
-// Deregister ends what Register began; the zero Memory is none. Where the
-// engine is being closed its transports do it. The caller holds the lock.
+// Deregister undoes Register; for the zero Memory it does nothing. If the engine is
+// being closed, its transports do it instead. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
 	if m.served {
 		p.e.exposed--
@@ -323,30 +295,28 @@ func (t *Transfer) Say(w wire.Window, data []byte) {
 }
 
 // Post begins a transfer with a rank. Either it is done when Post returns, or
-// Service.Done says later how it ended; an error means that nothing was begun.
-// Messages to one rank leave in the order of their posts. rail is looked at for
-// transfers with this rank itself, which messages cannot be. The caller holds
-// the lock.
+// Service.Done gets its outcome later; an error means that nothing was begun.
+// Messages to one rank leave in the order of their posts. Post uses rail only for
+// transfers with this rank itself, which cannot be messages. The caller holds the
+// lock.
 //
 // Hot path: no allocation, no system call but the endpoint's.
 func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, err error) {
 	e, r := p.e, t.r
 	r.peer = p.c.world(rank)
 	to := &e.peers[r.peer]
-	switch {
-	case e.closed:
-		return false, ErrClosed
-	case e.fatal != nil:
-		return false, e.fatal
-	case to.err != nil:
-		return false, to.err
+	if err = e.over(); err == nil {
+		err = to.err
+	}
+	if err != nil {
+		return false, err
 	}
 	t.kind = kind
 	if t.rail = to.rail; t.rail == nil {
 		t.rail = &e.rails[rail]
 	}
 	if to.control.head == nil {
-		done, err = e.launch(t)
+		done, err = e.launch(r)
 		switch {
 		case err == nil && done:
 			return true, nil
@@ -359,76 +329,46 @@ func (p *Port) Post(t *Transfer, kind TransferKind, rank, rail int) (done bool, 
 		}
 		to.hold(err)
 	}
-	r.done, r.phase = false, phaseQueued
-	to.control.push(r)
-	e.stall(r.peer)
+	r.done = false
+	e.enqueue(&to.control, r)
 	return false, nil
 }
 
-// launch gives a transfer to its endpoint.
-func (e *Engine) launch(t *Transfer) (done bool, err error) {
+// launchTransfer gives a transfer to its endpoint.
+func (e *Engine) launchTransfer(t *Transfer) (done bool, err error) {
 	r := t.r
 	r.op.Peer = transport.Addr(r.peer)
 	r.op.HeaderLen = 0
 	switch t.kind {
 	case TransferRead:
-		err = t.rail.rma.Read(&r.op)
+		return false, t.rail.rma.Read(&r.op)
 	case TransferWrite:
-		err = t.rail.rma.Write(&r.op)
+		return false, t.rail.rma.Write(&r.op)
 	case TransferAtomic:
-		err = t.rail.atomic.Atomic(&r.op)
-	default:
-		p := &e.peers[r.peer]
-		m := &r.header
-		m.Seq, m.Credit = p.sendSeq+1, uint32(p.owed)
-		r.op.HeaderLen = m.Put(r.op.Header[:])
-		if done, err = t.rail.Endpoint.Send(&r.op); err == nil {
-			p.sendSeq++
-			p.owed = 0
-		}
+		return false, t.rail.atomic.Atomic(&r.op)
+	case TransferMessage:
 	}
-	if err == nil {
-		r.phase = phaseSent
-	}
-	return done, err
+	return e.message(r)
 }
 
-// railOf is the rail that has a request which is in flight.
+// railOf returns the rail of a request that is in flight.
 func (e *Engine) railOf(r *request) *rail {
-	if r.kind == kindTransfer { // to this rank itself by any
+	if r.kind == kindTransfer { // one to this rank itself may use any rail
 		return r.transfer.rail
 	}
 	return e.peers[r.peer].rail
 }
 
-// relaunch gives a transfer that was queued to its endpoint; false: there is
-// still no room.
-func (e *Engine) relaunch(r *request) bool {
-	done, err := e.launch(r.transfer)
-	switch {
-	case errors.Is(err, transport.ErrAgain):
-		e.peers[r.peer].hold(err)
-		return false
-	case err != nil:
-		e.transferDone(r, e.peerError(r.peer, err))
-	case done:
-		e.transferDone(r, nil)
-	default:
-		e.posting(r)
-	}
-	return true
-}
-
 // transferDone ends a transfer.
 func (e *Engine) transferDone(r *request, err error) {
 	t := r.transfer
-	r.done, r.phase = true, phaseIdle
+	r.done = true
 	e.moved(r)
 	t.port.service.Done(t, err)
 	if t.port.closed && r.done {
 		t.forget()
 	}
-	e.tellWatchers()
+	e.tellAll(e.watchers)
 }
 
 // forget gives a transfer's slot back.
@@ -455,11 +395,11 @@ func (e *Engine) deliver(source int32, m *wire.Message, data []byte) error {
 	return p.service.Deliver(p.c.rank(source), w, data)
 }
 
-// goneMax is how many answers of MsgWindow for windows that are not there may
-// wait for a peer; a correct one has fewer questions open.
+// goneMax bounds the answers about windows that do not exist here that wait to leave
+// for a peer; a correct peer has fewer requests open.
 const goneMax = 4096
 
-var errGone = errors.New("questions for windows that are not there without end")
+var errGone = errors.New("too many requests for windows that do not exist")
 
 // gone answers a message for a window that was closed or revoked here before
 // its sender knew.
@@ -468,7 +408,7 @@ func (e *Engine) gone(source int32, m *wire.Message, w wire.Window) error {
 		return nil
 	}
 	n := 0
-	for r := e.peers[source].control.head; r != nil; r = r.next {
+	for q := e.peers[source].control.head; q != nil; q = q.next {
 		if n++; n > goneMax {
 			return errGone
 		}
@@ -489,7 +429,7 @@ func (e *Engine) endPorts(which func(*Port) bool, err error) {
 	}
 }
 
-// portsLose tells every port whose group has it that a peer has ended.
+// portsLose tells every port whose group contains a peer that the peer has ended.
 func (e *Engine) portsLose(peer int32) {
 	for _, p := range e.ports {
 		if p.err == nil && p.c.has(peer) {

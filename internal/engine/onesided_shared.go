@@ -3,7 +3,7 @@ package engine
 import (
 	"runtime"
 
-	"golang.org/x/sys/unix"
+	"github.com/weft-hpc/weft/internal/sys"
 )
 
 // What a port of a group that shares memory needs besides.
@@ -28,14 +28,14 @@ func (p *Port) Rest() {
 		return
 	}
 	p.counted = false
-	if e.active--; e.active == 0 && e.asyncAsleep {
+	if e.active--; e.active == 0 && e.asleep {
 		e.signal() // it need not sleep on the transports
 	}
 }
 
-// Ended says that the engine is closed or of no further use, and with it memory
-// that was mapped. The caller holds the lock.
-func (p *Port) Ended() bool { return p.e.closed || p.e.fatal != nil }
+// Ended reports whether the engine is closed or has failed; mapped memory must not be
+// used then. The caller holds the lock.
+func (p *Port) Ended() bool { return p.e.over() != nil }
 
 // restEvery is how many Pauses are one that offers the processor to other
 // goroutines where no ranks share it: to offer it wakes a thread that may find
@@ -43,16 +43,16 @@ func (p *Port) Ended() bool { return p.e.closed || p.e.fatal != nil }
 const restEvery = 32
 
 // Pause moves the transports on once, unless another goroutine has the lock, and
-// now and then offers the processor to others: to be called every few
-// microseconds by who asks shared memory again and again and never waits in the
-// engine. The caller does not hold the lock.
+// now and then offers the processor to others. A goroutine that polls shared memory
+// and never waits in the engine calls it every few microseconds. The caller does not
+// hold the lock.
 func (p *Port) Pause() {
 	e := p.e
 	if e.mu.TryLock() {
 		e.poll()
 		p.pauses++
 		rest := p.pauses%restEvery == 0 || e.policy.poll == 0
-		e.mu.unlock()
+		e.mu.Unlock()
 		if !rest {
 			return
 		}
@@ -65,7 +65,7 @@ func (p *Port) Pause() {
 func (p *Port) Yield() {
 	runtime.Gosched()
 	if p.e.policy.poll == 0 {
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		sys.Yield()
 	}
 }
 

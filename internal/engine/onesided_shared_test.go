@@ -13,12 +13,12 @@ import (
 // and goes to sleep for good.
 func TestPortAtRest(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
-	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(idle{})
+	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
 	require.NoError(t, err)
-	state := func() (active int, async asyncState) {
+	state := func() (int, backgroundState) {
 		p.Lock()
 		defer p.Unlock()
-		return e.active, e.async
+		return e.active, e.background
 	}
 	active, _ := state()
 	require.Equal(t, 1, active)
@@ -29,7 +29,7 @@ func TestPortAtRest(t *testing.T) {
 		active, _ = state()
 		require.Zero(t, active)
 	}
-	require.Eventually(t, func() bool { _, async := state(); return async == asyncParked }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, state := state(); return state == backgroundParked }, 10*time.Second, time.Millisecond)
 	p.Lock()
 	require.False(t, p.Gone(1))
 	require.False(t, p.Ended())

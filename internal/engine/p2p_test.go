@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/transport/inproc"
 )
@@ -395,36 +396,29 @@ func TestManyGoroutinesPerRank(t *testing.T) {
 	everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
 			const threads, rounds = 8, 150
-			errs := make(chan error, threads)
+			var group errgroup.Group
 			for g := range threads {
-				go func() { // ends after its rounds
-					errs <- func() error {
-						next, prev := (rank+1)%3, (rank+2)%3
-						rng := rand.New(rand.NewPCG(7, uint64(g)))
-						for i := range rounds {
-							n := rng.IntN(2000)
-							s := c.Isend(pattern(n, g), Env{Peer: next, Tag: g})
-							buf := make([]byte, n)
-							if _, err := c.Recv(background, buf, Env{Peer: prev, Tag: g}); err != nil {
-								return err
-							}
-							if err := check(buf, pattern(n, g)); err != nil {
-								return fmt.Errorf("round %d: %w", i, err)
-							}
-							if _, err := s.Wait(background); err != nil {
-								return err
-							}
+				group.Go(func() error { // ends after its rounds
+					next, prev := (rank+1)%3, (rank+2)%3
+					rng := rand.New(rand.NewPCG(7, uint64(g)))
+					for i := range rounds {
+						n := rng.IntN(2000)
+						s := c.Isend(pattern(n, g), Env{Peer: next, Tag: g})
+						buf := make([]byte, n)
+						if _, err := c.Recv(background, buf, Env{Peer: prev, Tag: g}); err != nil {
+							return err
 						}
-						return nil
-					}()
-				}()
+						if err := check(buf, pattern(n, g)); err != nil {
+							return fmt.Errorf("round %d: %w", i, err)
+						}
+						if _, err := s.Wait(background); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
 			}
-			for range threads {
-				if err := <-errs; err != nil {
-					return err
-				}
-			}
-			return nil
+			return group.Wait()
 		})
 	})
 }

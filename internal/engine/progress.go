@@ -3,26 +3,35 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/race"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
 
-// poll moves the transports on once, unless another goroutine is at it.
+// poll moves the transports on once, unless a goroutine leads. If it has
+// completed what another goroutine waits for, that goroutine runs first; the lock
+// is open meanwhile.
 func (e *Engine) poll() {
-	if e.leader == nil && !e.closed {
-		e.progress()
-		e.rearm()
+	if e.leader != nil || e.closed {
+		return
 	}
-}
-
-// rearm rouses the async goroutine if it sleeps and a poll of another has left
-// something that no event tells of: more than a Read gives, or bytes that wait
-// for room.
-func (e *Engine) rearm() {
-	if e.asyncAsleep && !e.arm() {
-		e.signal()
+	wakes := e.wakes.Load()
+	if e.progress() > 0 {
+		e.unanswered = 0
+	}
+	if len(e.words) > 0 {
+		e.lookAtWords()
+	}
+	if e.asleep {
+		e.attend()
+	}
+	if e.wakes.Load() != wakes {
+		e.mu.Unlock()
+		runtime.Gosched()
+		e.mu.Lock()
 	}
 }
 
@@ -41,11 +50,15 @@ func (e *Engine) progress() int {
 			continue
 		}
 		n, err := r.CQ.Read(e.entries[:])
+		if r.unsent && !r.batch.Unsent() {
+			r.unsent = false
+			e.unsent--
+		}
 		if n == 0 {
 			r.skip = r.pace
 		}
 		for j := range n {
-			e.dispatch(&e.entries[j])
+			e.dispatch(r, &e.entries[j])
 		}
 		total += n
 		if err != nil {
@@ -56,6 +69,13 @@ func (e *Engine) progress() int {
 		e.retry()
 	}
 	return total
+}
+
+// readAll makes the next call of progress read every queue.
+func (e *Engine) readAll() {
+	for i := range e.rails {
+		e.rails[i].skip = 0
+	}
 }
 
 // napTime bounds a sleep: an endpoint without room does not say when it has
@@ -79,54 +99,82 @@ func (e *Engine) napTime() time.Duration {
 	return nap
 }
 
+// oversleeps reports whether the goroutine in Wait sleeps for longer than it
+// should by now: it has begun before a request stalled.
+func (e *Engine) oversleeps() bool {
+	nap := e.napTime()
+	return nap >= 0 && (e.nap < 0 || e.nap > nap)
+}
+
 // How long a nap is while an endpoint has no room: a quarter of the time for which it
-// has had none, within these. So nobody waits much longer than he would have to.
+// has had none, within these limits. So a request waits little longer than it must.
 const (
 	firstNap = 100 * time.Microsecond
 	lastNap  = 10 * time.Millisecond
 )
 
-// fail ends everything: a transport is of no further use.
+// fail ends everything: the engine cannot be used any more. It closes a broken
+// transport. If broken is nil this rank has failed: fail disconnects all peers, which
+// so learn of it, and the transports end what they have in flight.
 func (e *Engine) fail(broken *rail, err error) {
-	if e.fatal == nil && !e.closed {
-		e.endAll(broken, err)
+	if e.over() != nil {
+		return
 	}
-}
-
-// endAll ends everything. A broken transport is closed; nil: none is, and what
-// they have in flight ends as they say.
-func (e *Engine) endAll(broken *rail, err error) {
-	e.fatal = fmt.Errorf("%w: %w", ErrClosed, err)
-	e.news.Add(1)
-	// Who is in mapped memory leaves it before it goes.
-	e.endPorts(func(*Port) bool { return true }, e.fatal)
-	if broken != nil {
-		_ = broken.Domain.Close() // so that it leaves the buffers alone; what failed is err
-	}
-	e.failAll(func(r *request) bool { return !r.inflight || broken != nil && e.railOf(r) == broken }, e.fatal)
+	e.fatal = reasonError("%w: %w", ErrClosed, err)
+	e.endAll(broken, e.fatal)
 	for i := range e.peers {
-		if i != e.rank && e.peers[i].err == nil {
-			e.peers[i].err, e.peers[i].eager = e.fatal, -1
+		if p := &e.peers[i]; i != e.rank && p.err == nil {
+			p.err = e.fatal
 		}
 	}
-	for _, w := range e.probes {
-		e.tell(w)
+	e.tellAll(e.probes)
+	e.tellAll(e.words)
+	e.tellAll(e.watchers)
+	if broken == nil {
+		for i := range e.peers {
+			e.cut(int32(i))
+		}
+		e.rouse()
 	}
-	e.tellWords()
 }
 
-func (e *Engine) dispatch(c *transport.Completion) {
+// endAll ends the ports and all requests, except those that transports have in flight.
+// It closes a broken transport, which then leaves the buffers alone, and ends its too.
+func (e *Engine) endAll(broken *rail, err error) {
+	e.news.Add(1)
+	e.endPorts(func(*Port) bool { return true }, err) // goroutines in mapped memory leave it before it is unmapped
+	if broken != nil {
+		e.rouse() // a wait that includes its queue
+		e.waitset.drop(broken.index)
+		_ = broken.Domain.Close() // err says what failed
+	}
+	e.failAll(func(r *request) bool { return !r.inflight || broken != nil && e.railOf(r) == broken }, err)
+	for i := range e.peers {
+		e.peers[i].eager = -1
+	}
+}
+
+// dispatch acts on a completion of a rail. If a rail that does not lead to a peer reports the
+// end of the peer, dispatch ignores the report: the rail that leads to the peer may still
+// hold unread messages from the peer, and reports the end after them.
+func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 	switch c.Kind {
 	case transport.RecvDone:
-		e.receive(int32(c.Peer), c.Msg)
+		if err := e.receive(int32(c.Peer), c.Msg); err != nil {
+			e.breach(int32(c.Peer), err)
+		}
 	case transport.OpDone:
 		r := c.Op.User.(*request)
 		r.inflight = false
 		e.opDone(r, c.Err)
 	case transport.PeerDown:
-		e.peerDown(int32(c.Peer), c.Err, false)
+		if e.peers[c.Peer].rail == from {
+			e.peerDown(int32(c.Peer), c.Err, false)
+		}
 	case transport.PeerLeft:
-		e.peerDown(int32(c.Peer), transport.ErrPeerLeft, true)
+		if e.peers[c.Peer].rail == from {
+			e.peerDown(int32(c.Peer), transport.ErrPeerLeft, true)
+		}
 	case transport.PeerNotice:
 		if e.notice != nil {
 			go e.notice(c.Err) // a user's function must not run under our lock; it ends by itself
@@ -139,24 +187,19 @@ func (e *Engine) opDone(r *request, err error) {
 	switch {
 	case r.kind == kindRecv:
 		e.readDone(r, err)
-	case r.kind == kindTransfer:
-		if err != nil {
-			err = e.peerError(r.peer, err)
-		}
-		e.transferDone(r, err)
 	case err != nil:
 		e.finish(r, e.peerError(r.peer, err))
-	case r.kind != kindControl && e.peers[r.peer].err != nil && r.awaitsReply():
+	case r.kind == kindSend && e.peers[r.peer].err != nil && r.awaitsReply():
 		e.complete(r, e.peers[r.peer].err) // its answer will not come
 	default:
 		e.sent(r)
 	}
 }
 
-// receive takes a message from a peer.
+// receive handles a message from a peer. An error says that the peer broke the protocol.
 //
 // Hot path: no allocation, no system call.
-func (e *Engine) receive(source int32, b []byte) {
+func (e *Engine) receive(source int32, b []byte) error {
 	p := &e.peers[source]
 	sig, credit, context, tag, seq, data, ok := wire.ParseEager(b)
 	if ok && tag >= 0 && p.err == nil && seq == p.recvSeq+1 && p.credit+int(credit) <= e.window {
@@ -166,51 +209,51 @@ func (e *Engine) receive(source int32, b []byte) {
 		r := e.posted.match(matchKey{context, source, tag})
 		if r != nil && r.peer == source && r.sig == sig && len(data) <= len(r.buf) {
 			e.owe(source, cost)
+			race.Acquire(r.buf) // package comm has released it
 			copy(r.buf, data)
 			r.status.Tag, r.status.Bytes = int(tag), len(data)
 			r.phase = phaseIdle
 			e.complete(r, nil)
-			return
+			return nil
 		}
 		m := wire.Message{Kind: wire.MsgEager, Sig: sig, Context: context, Tag: tag, Length: len(data)}
-		e.place(r, source, &m, data, cost)
-		return
+		return e.place(r, source, &m, data, cost)
 	}
 	var m wire.Message
 	data, err := m.Parse(b)
 	if err != nil {
-		e.breach(source, err)
-		return
+		return err
 	}
 	if p.err != nil {
-		return // it was given up; what it sends later counts no more
+		return nil // it was given up; what it sends later is ignored
 	}
 	if p.recvSeq++; m.Seq != p.recvSeq {
-		e.breach(source, errSequence)
-		return
+		return errSequence
 	}
 	if p.credit += int(m.Credit); p.credit > e.window {
-		e.breach(source, errCredit)
-		return
+		return errCredit
 	}
 	switch m.Kind {
 	case wire.MsgEager, wire.MsgEagerSync:
-		e.arrive(source, &m, data, messageCost+len(data))
+		return e.arrive(source, &m, data, messageCost+len(data))
 	case wire.MsgRTS:
-		e.arrive(source, &m, nil, 0) // no credit; see send.go
+		return e.arrive(source, &m, nil, 0) // no credit; see send.go
 	case wire.MsgCTS, wire.MsgFin, wire.MsgAck:
-		err = e.reply(source, &m, data)
+		return e.reply(source, &m, data)
 	case wire.MsgData:
-		err = e.piece(source, &m, data)
+		return e.piece(source, &m, data)
 	case wire.MsgRevoke:
 		e.hear(m.Context/2, source, data)
 	case wire.MsgWindow:
-		err = e.deliver(source, &m, data)
+		return e.deliver(source, &m, data)
+	case wire.MsgLeave:
+		e.finalizes(source)
 	case wire.MsgCredit:
+		if e.leaving != nil {
+			e.sayLeave(source)
+		}
 	}
-	if err != nil {
-		e.breach(source, err)
-	}
+	return nil
 }
 
 // The ways in which a peer can break the protocol.
@@ -218,64 +261,66 @@ var (
 	errSequence = errors.New("a message was lost or came twice")
 	errCredit   = errors.New("more credit returned than was taken")
 	errOverrun  = errors.New("sent beyond its credit")
-	errMember   = errors.New("a message to a group of which it is no member")
+	errMember   = errors.New("a message to a group that the sender is not a member of")
 	errTag      = errors.New("a message with a negative tag")
 	errHandle   = errors.New("a message for a request that does not exist")
 	errOffset   = errors.New("data outside the request's buffer")
 )
 
 // arrive matches a user's message.
-func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) {
+func (e *Engine) arrive(source int32, m *wire.Message, data []byte, cost int) error {
 	if m.Tag < 0 {
-		e.breach(source, errTag)
-		return
+		return errTag
 	}
-	e.place(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
+	return e.place(e.posted.match(matchKey{m.Context, source, m.Tag}), source, m, data, cost)
 }
 
-// place gives a message to the receive that it matches, or keeps it where that
-// is nil.
-func (e *Engine) place(r *request, source int32, m *wire.Message, data []byte, cost int) {
+// place gives a message to the receive r that it matches. If r is nil, it keeps the
+// message.
+func (e *Engine) place(r *request, source int32, m *wire.Message, data []byte, cost int) error {
 	if r != nil {
 		e.owe(source, cost)
 		if m.Kind == wire.MsgRTS {
-			e.pull(r, source, m)
+			e.pull(r, source, m, e.unexpected.next())
 		} else {
-			e.fill(r, source, m, data)
+			_ = e.fill(r, source, m, data)
 		}
-		return
+		return nil
 	}
 	if len(e.revoked) > 0 {
 		if why := e.revoked[m.Context/2]; why != nil {
 			e.owe(source, cost)
 			e.refuse(source, m, Request{}, why)
-			return
+			return nil
+		}
+	}
+	if e.leaving != nil {
+		e.sayLeave(source)
+		if why := e.tooLate(m); why != nil {
+			e.noteDropped(source, m)
+			e.owe(source, cost)
+			e.refuse(source, m, Request{}, why)
+			return nil
 		}
 	}
 	p := &e.peers[source]
 	if p.held += cost; p.held > e.window {
-		e.breach(source, errOverrun)
-		return
+		return errOverrun
 	}
-	u := e.unexpected.get()
-	u.header, u.source, u.cost = *m, source, cost
-	u.data = e.buffers.get(len(data))
-	copy(u.data, data)
-	e.addUnexpected(u)
+	e.keep(source, m, data, cost)
+	return nil
 }
 
-// reply takes the receiver's answer to one of our sends.
+// reply handles the receiver's answer to one of our sends.
 func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
-	r, err := e.slot(m.Handle)
-	if r == nil {
-		return err
-	}
-	if r.kind != kindSend || r.peer != source || !r.awaitsReply() {
-		return errHandle
-	}
+	r, err := e.slot(m.Handle, kindSend, source)
 	switch {
+	case r == nil:
+		return err
+	case !r.awaitsReply():
+		return errHandle
 	case m.Kind == wire.MsgFin:
-		r.err = finError(source, data)
+		r.err = finError(r.ctx.rank(source), data)
 	case (m.Kind == wire.MsgAck) != (r.header.Kind == wire.MsgEagerSync):
 		return errHandle
 	case m.Kind == wire.MsgCTS:
@@ -284,7 +329,9 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 		}
 		r.phase = phasePumping
 		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		e.pump(r) // if the completion of the RTS is still to come, that one will
+		if !r.inflight { // else opDone begins to send
+			e.sent(r)
+		}
 		return nil
 	}
 	r.replied = true
@@ -294,16 +341,15 @@ func (e *Engine) reply(source int32, m *wire.Message, data []byte) error {
 	return nil
 }
 
-// piece takes a part of a rendezvous without RMA.
+// piece handles a part of the data of a rendezvous without RMA.
 func (e *Engine) piece(source int32, m *wire.Message, data []byte) error {
-	r, err := e.slot(m.Handle)
-	if r == nil {
+	r, err := e.slot(m.Handle, kindRecv, source)
+	switch {
+	case r == nil:
 		return err
-	}
-	if r.kind != kindRecv || r.phase != phaseFilling || r.peer != source {
+	case r.phase != phaseFilling:
 		return errHandle
-	}
-	if m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0 {
+	case m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0:
 		return errOffset
 	}
 	copy(r.buf[r.offset:], data)
@@ -324,23 +370,22 @@ func (e *Engine) peerError(peer int32, err error) error {
 		return p.err
 	}
 	if errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft) {
-		return fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err)
+		return reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err)
 	}
-	return fmt.Errorf("rank %d: %w", peer, err)
+	return fmt.Errorf("rank %d of the world: %w", peer, err)
 }
 
-// peerDown ends everything that waits for a peer. Its messages that have come
-// whole may still be received, each by the receive that is its own: an RTS stays
-// in the unexpected queue, so that the receive that it matches fails, and does not
-// get the message behind it.
+// peerDown ends everything that waits for a peer. The messages that have come from it
+// complete can still be received. An RTS stays in the unexpected queue, so that the
+// receive that it matches fails and does not get the message behind it.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
-		e.end(peer, fmt.Errorf("%w: rank %d: %w", ErrProcFailed, peer, err), left)
+		e.end(peer, reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err), left)
 	}
 }
 
-// end is peerDown with the error as it is. A peer that left can end once more, as
-// one that failed.
+// end is peerDown with the error as it is. It may be called again for a peer that has
+// left, to mark it as failed.
 func (e *Engine) end(peer int32, why error, left bool) {
 	p := &e.peers[peer]
 	again := p.err != nil
@@ -354,7 +399,7 @@ func (e *Engine) end(peer int32, why error, left bool) {
 	}
 	e.failAll(func(r *request) bool {
 		if r.inflight {
-			return false // the endpoint will say
+			return false // the endpoint will report its end
 		}
 		if r.peer == wild { // a receive from any source
 			return r.phase == phasePosted && !left && r.ctx.has(peer)
@@ -364,10 +409,9 @@ func (e *Engine) end(peer int32, why error, left bool) {
 	if !again {
 		e.portsLose(peer)
 	}
-	for _, w := range e.probes {
-		e.tell(w)
-	}
-	e.tellWords()
+	e.tellAll(e.probes)
+	e.tellAll(e.words)
+	e.tellAll(e.watchers)
 }
 
 // has reports whether a world rank is a member.

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,6 +56,73 @@ func TestSeveralTransports(t *testing.T) {
 				return nil
 			})
 			require.Empty(t, cs[0].e.Failed())
+		})
+	}
+}
+
+// TestEndOnAnotherRail: a rank sends a message and ends. The receiver first reads the rank's
+// end from a transport that does not lead to the rank, and still gets the message.
+func TestEndOnAnotherRail(t *testing.T) {
+	for name, end := range map[string]func(e *Engine) error{
+		"left": func(e *Engine) error { return e.Close(background) },
+		"died": func(e *Engine) error { e.Kill(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second leads to the peer
+			cs := world(engines)
+			buf := make([]byte, 1)
+			r := cs[0].Irecv(buf, Env{Peer: 1, Tag: 5})
+			require.NoError(t, cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}))
+			require.NoError(t, end(engines[1]))
+			_, err := r.Wait(background)
+			require.NoError(t, err)
+			require.Equal(t, []byte{7}, buf)
+			_, err = cs[0].Recv(background, buf, Env{Peer: 1, Tag: 5})
+			require.ErrorIs(t, err, ErrProcFailed)
+		})
+	}
+}
+
+// TestSleepWithoutBrokenRail: a goroutine sleeps on several queues, and the last one
+// breaks. The sleep ends, and so can the next one.
+func TestSleepWithoutBrokenRail(t *testing.T) {
+	for name, providers := range map[string][]transport.Provider{
+		"shm and tcp": {shm.New(), tcp.New()},
+		"two tcp":     {tcp.New(), tcp.New()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := openRails(t, 3, nil, providers...)[0]
+			woke := make(chan struct{})
+			sleep := func() {
+				e.mu.Lock()
+				require.True(t, e.arm())
+				go func() { // ends with the sleep
+					e.doze(background, nil)
+					e.mu.Unlock()
+					woke <- struct{}{}
+				}()
+			}
+			end := func(what string) {
+				select {
+				case <-woke:
+				case <-time.After(patienceOfTests):
+					t.Fatal(what)
+				}
+			}
+			sleep()
+			e.mu.Lock()
+			e.fail(&e.rails[1], errors.New("broken"))
+			e.mu.Unlock()
+			end("the goroutine sleeps on a queue that is closed")
+			e.mu.Lock()
+			fds := e.waitset.fds
+			e.mu.Unlock()
+			go func() { // ends with the wait
+				e.waitset.wait(fds, -1)
+				woke <- struct{}{}
+			}()
+			e.signal()
+			end("nothing can end the sleep")
 		})
 	}
 }

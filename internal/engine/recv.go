@@ -1,25 +1,28 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/race"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Recv blocks until a message that env accepts is in buf. A longer message is
-// ErrTruncate; what fits of it is in buf and Status.Bytes says how long it was.
-// If ctx ends first its error is returned; unless a message was on its way
-// already, buf is the caller's again.
+// Recv blocks until a message that env matches is in buf. If the message is longer than
+// buf, Recv returns ErrTruncate; buf holds the part that fits, and Status.Bytes is the
+// message's length. If ctx ends first, Recv returns ctx's error, and no message is lost.
+// If the error is an Unfinished, the transport still uses buf; otherwise the caller owns
+// buf again.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
 	e := c.e
-	e.mu.lock()
+	e.mu.Lock()
 	st, err := e.blockOn(ctx, c.startRecv(buf, &env))
-	e.mu.unlock()
+	e.mu.Unlock()
 	return st, err
 }
 
@@ -27,9 +30,9 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 // complete.
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
-	e.mu.lock()
+	e.mu.Lock()
 	q := e.public(c.startRecv(buf, &env), env.Attended)
-	e.mu.unlock()
+	e.mu.Unlock()
 	return q
 }
 
@@ -47,7 +50,7 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 			return r
 		}
 	}
-	if err := e.cannotReceive(c, key); err != nil {
+	if err := c.cannotReceive(key.source); err != nil {
 		e.complete(r, err)
 		return r
 	}
@@ -56,23 +59,20 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 	return r
 }
 
-// cannotReceive says why no message with this key can come any more, or nil.
-// A receive from any source fails when one of the group has failed, for that
-// one may be whom it waits for (ULFM).
-func (e *Engine) cannotReceive(c *Context, key matchKey) error {
-	switch {
-	case e.closed:
-		return ErrClosed
-	case e.fatal != nil:
-		return e.fatal
-	case len(e.revoked) > 0 && e.revoked[c.id/2] != nil:
-		return e.revoked[c.id/2]
-	case key.source != wild:
-		return e.peers[key.source].err
-	case e.failures == 0:
-		return nil
+// cannotReceive returns why neither a message from a source nor its store to shared
+// memory can come any more; nil: it can. A receive from any source fails if a member of
+// the group has failed, since that may be the sender that it waits for (ULFM).
+func (c *Context) cannotReceive(source int32) error {
+	if err := c.unusable(); err != nil {
+		return err
 	}
-	return c.unknown()
+	if source == wild {
+		return c.unknown()
+	}
+	if err := c.e.peers[source].err; err != nil {
+		return err
+	}
+	return c.finalized(source)
 }
 
 // accept gives an unexpected message, already taken out of its queue, to a
@@ -80,22 +80,27 @@ func (e *Engine) cannotReceive(c *Context, key matchKey) error {
 func (e *Engine) accept(r *request, u *unexpected) {
 	switch s := u.self; {
 	case e.closed:
-		e.complete(r, ErrClosed)
-	case s.r != nil && s.doneLocked(): // it ended with a transport
+		e.complete(r, errFinalize)
+	case s.r != nil && s.doneLocked(): // fail has ended the send
 		e.complete(r, e.fatal)
 	case s.r != nil:
-		e.fill(r, u.source, &u.header, s.r.buf)
-		e.complete(s.r, nil)
+		e.complete(s.r, e.fill(r, u.source, &u.header, s.r.buf))
+	case u.held != nil:
+		e.takeHeld(r, u)
+		return
 	case u.header.Kind == wire.MsgRTS:
-		e.pull(r, u.source, &u.header)
+		e.pull(r, u.source, &u.header, u.nodes[0].seq)
 	default:
-		e.fill(r, u.source, &u.header, u.data)
+		_ = e.fill(r, u.source, &u.header, u.data)
 	}
 	e.discard(u)
 }
 
 // discard frees an unexpected message and gives its credit back.
 func (e *Engine) discard(u *unexpected) {
+	if u.held != nil {
+		u.held.msg = nil
+	}
 	if p := &e.peers[u.source]; int(u.source) != e.rank {
 		p.held -= u.cost
 	}
@@ -107,9 +112,20 @@ func (e *Engine) discard(u *unexpected) {
 	}
 }
 
-// addUnexpected queues a message and tells probes of it.
-func (e *Engine) addUnexpected(u *unexpected) {
+// keep queues a message that no receive was posted for, with a copy of its data, and
+// tells the probes that accept it.
+func (e *Engine) keep(source int32, m *wire.Message, data []byte, cost int) *unexpected {
+	u := e.unexpected.get()
+	u.header, u.source, u.cost = *m, source, cost
+	u.data = e.buffers.get(len(data))
+	copy(u.data, data)
 	e.unexpected.add(u)
+	e.tellProbes(u)
+	return u
+}
+
+// tellProbes wakes the probes that a message matches.
+func (e *Engine) tellProbes(u *unexpected) {
 	for _, w := range e.probes {
 		if w.key.accepts(u.nodes[0].key) {
 			e.tell(w)
@@ -117,50 +133,82 @@ func (e *Engine) addUnexpected(u *unexpected) {
 	}
 }
 
-// matched notes on a receive which message it got. It answers false, with the
-// receive complete, if the message is of another collective call, or of one who
-// is not in the group.
-func (e *Engine) matched(r *request, source int32, m *wire.Message) bool {
+// matched records in a receive which message it has matched. If the message belongs to
+// another collective call, has elements of another type, or its sender is not in the
+// group, matched completes the receive with an error and returns the error.
+func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	if r.peer == wild {
 		if !r.ctx.has(source) {
 			e.breach(source, errMember)
-			e.complete(r, e.peers[source].err)
-			return false
+			err := e.peers[source].err
+			e.complete(r, err)
+			return err
 		}
 		r.peer, r.status.Source = source, r.ctx.rank(source)
 	}
 	r.status.Tag, r.status.Bytes = int(m.Tag), m.Length
 	r.phase = phaseIdle
-	if r.sig != m.Sig {
-		e.complete(r, fmt.Errorf("%w: rank %d", ErrMismatch, r.status.Source))
-		return false
+	race.Acquire(r.buf) // package comm has released it
+	if r.sig != m.Sig && r.sig != 0 && m.Sig != 0 {
+		err := e.mismatch(r.status.Source, r.ctx.rank(int32(e.rank)), m.Sig, r.sig)
+		e.complete(r, err)
+		return err
 	}
 	if m.Length > len(r.buf) {
 		r.err = fmt.Errorf("%w: %d bytes into %d", ErrTruncate, m.Length, len(r.buf))
 	}
-	return true
+	return nil
+}
+
+// MismatchError reports that a message and its receive differ in Sig: two collective
+// calls, or two types.
+type MismatchError struct {
+	Rank int // of the other side, in the context's group
+	text string
+}
+
+// Error returns a text that, for messages of the user, says what differs.
+func (m *MismatchError) Error() string { return fmt.Sprintf("%v: %s", ErrMismatch, m.text) }
+
+// Unwrap returns ErrMismatch.
+func (m *MismatchError) Unwrap() error { return ErrMismatch }
+
+// mismatch returns the error of a message from rank from whose Sig differs from that of
+// its receive on rank to.
+func (e *Engine) mismatch(from, to int, sent, received uint16) error {
+	name := e.typeName
+	if name == nil {
+		name = func(sig uint16) string { return fmt.Sprintf("type %#x", sig) }
+	}
+	return &MismatchError{from, fmt.Sprintf("rank %d sent elements of %s, and rank %d receives %s", from, name(sent), to, name(received))}
 }
 
 // fill completes a receive with an eager message's data.
 //
 // Hot path: no allocation, no system call.
-func (e *Engine) fill(r *request, source int32, m *wire.Message, data []byte) {
-	ok := e.matched(r, source, m)
-	if ok {
+func (e *Engine) fill(r *request, source int32, m *wire.Message, data []byte) error {
+	err := e.matched(r, source, m)
+	if err == nil {
 		copy(r.buf, data)
 	}
-	if m.Kind == wire.MsgEagerSync {
+	switch {
+	case m.Kind != wire.MsgEagerSync:
+	case err != nil:
+		e.sendFin(source, m.Handle, err)
+	default:
 		e.sendControl(source, wire.Message{Kind: wire.MsgAck, Handle: m.Handle}, nil)
 	}
-	if ok {
+	if err == nil {
 		e.complete(r, r.err)
 	}
+	return err
 }
 
-// pull starts to fetch the data of a rendezvous into a receive's buffer.
-func (e *Engine) pull(r *request, source int32, m *wire.Message) {
-	if !e.matched(r, source, m) {
-		e.sendFin(source, m.Handle, r.err)
+// pull starts to fetch the data of a rendezvous message into a receive's buffer. arrival
+// is the arrival number of the message's RTS.
+func (e *Engine) pull(r *request, source int32, m *wire.Message, arrival uint64) {
+	if err := e.matched(r, source, m); err != nil {
+		e.sendFin(source, m.Handle, err)
 		return
 	}
 	p := &e.peers[source]
@@ -168,35 +216,45 @@ func (e *Engine) pull(r *request, source int32, m *wire.Message) {
 	r.total = min(m.Length, len(r.buf))
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
-	r.header.Handle = m.Handle
+	r.header, r.node.seq = *m, arrival // for giveBack
+	canRead := p.rail.rma != nil && m.Addr != wire.NoRegion
+	if canRead && p.err == nil && r.total > 0 && p.rail.attr.MRMode&transport.MRLocal != 0 {
+		var err error
+		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local)
+		switch {
+		case errors.Is(err, transport.ErrAgain):
+			canRead = false
+		case err != nil:
+			e.pulled(r, err)
+			return
+		}
+	}
 	switch {
 	case p.err != nil:
 		e.complete(r, p.err)
 	case r.total == 0:
-		e.sendFin(source, m.Handle, nil)
-		e.complete(r, r.err)
-	case p.rail.rma == nil:
+		e.pulled(r, nil)
+	case canRead:
+		r.phase = phaseReading
+		e.submit(r)
+	default:
 		r.phase = phaseFilling
 		e.move(r)
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
-	default:
-		if p.rail.attr.MRMode&transport.MRLocal != 0 {
-			if err := e.region(r, p.rail, r.buf[:r.total], transport.Local); err != nil {
-				e.sendFin(source, m.Handle, err)
-				e.complete(r, err)
-				return
-			}
-		}
-		r.phase = phaseReading
-		if p.control.head != nil || !e.read(r) {
-			p.control.push(r)
-			e.stall(source)
-		}
 	}
 }
 
-// read posts the next Read of a rendezvous; false: the endpoint has no room.
-func (e *Engine) read(r *request) bool {
+// pulled ends a rendezvous without MsgData on the receiver's side, and tells the sender.
+func (e *Engine) pulled(r *request, err error) {
+	e.sendFin(r.peer, r.header.Handle, err)
+	if err == nil {
+		err = r.err // the message was too long
+	}
+	e.complete(r, err)
+}
+
+// read posts the next Read of a rendezvous.
+func (e *Engine) read(r *request) error {
 	p := &e.peers[r.peer]
 	n := min(r.total-r.offset, p.rail.attr.MaxRMASize)
 	r.op.Peer = transport.Addr(r.peer)
@@ -204,44 +262,30 @@ func (e *Engine) read(r *request) bool {
 	r.op.Region = r.region
 	r.op.RemoteKey = r.key
 	r.op.RemoteAddr = r.remote + uint64(r.offset)
-	err := p.rail.rma.Read(&r.op)
-	switch {
-	case errors.Is(err, transport.ErrAgain):
-		p.hold(err)
-		return false
-	case err != nil:
-		err = e.peerError(r.peer, err)
-		e.sendFin(r.peer, r.header.Handle, err)
-		e.complete(r, err)
-	default:
-		e.posting(r)
-	}
-	return true
+	return p.rail.rma.Read(&r.op)
 }
 
-// readDone goes on when a Read has ended.
+// readDone continues a receive after its Read has ended.
 func (e *Engine) readDone(r *request, err error) {
-	if err != nil {
-		err = e.readError(r, err)
-		e.sendFin(r.peer, r.header.Handle, err)
+	if r.cut != nil { // the receive was cut short, and its message is unexpected again
 		e.complete(r, err)
+		return
+	}
+	if err != nil {
+		e.pulled(r, e.readError(r, err))
 		return
 	}
 	r.offset += len(r.op.Data)
 	if r.offset == r.total {
-		e.sendFin(r.peer, r.header.Handle, nil)
-		e.complete(r, r.err)
+		e.pulled(r, nil)
 		return
 	}
-	if p := &e.peers[r.peer]; p.control.head != nil || !e.read(r) {
-		p.control.push(r)
-		e.stall(r.peer)
-	}
+	e.submit(r)
 }
 
-// readError is the error of a Read that has failed. A region that is no longer
-// there was of a send that ended when the communicator was revoked, of which
-// this rank may not have heard yet.
+// readError is the error of a Read that has failed. If the region no longer exists,
+// its send has ended because the communicator was revoked, which this rank may not
+// know yet.
 func (e *Engine) readError(r *request, err error) error {
 	if e.peers[r.peer].err != nil || !errors.Is(err, transport.ErrKey) {
 		return e.peerError(r.peer, err)
@@ -249,11 +293,11 @@ func (e *Engine) readError(r *request, err error) error {
 	if why := e.revoked[r.ctx.id/2]; why != nil {
 		return why
 	}
-	return fmt.Errorf("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.peer, err)
+	return reasonError("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.ctx.rank(r.peer), err)
 }
 
-// sendFin tells a sender that its rendezvous is over, and why it failed if it
-// did. The first byte of the text is a finCode.
+// sendFin tells a sender that its rendezvous has ended, and why it failed if it has.
+// The first byte of the text is a finCode.
 func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	var text []byte
 	if why != nil {
@@ -265,7 +309,7 @@ func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 }
 
 // finErrors are the sentinels that a MsgFin can carry, by code.
-var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed}
+var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed, ErrFinalized}
 
 func finCode(err error) byte {
 	for i, f := range finErrors[1:] {
@@ -276,15 +320,19 @@ func finCode(err error) byte {
 	return 0
 }
 
-// finError is the error that a MsgFin's text stands for.
-func finError(peer int32, text []byte) error {
+// finError returns the error that a peer reports by the text of a MsgFin. rank is the
+// peer's rank in the group.
+func finError(rank int, text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
 	text = text[:min(len(text), maxCause)]
 	code := int(text[0])
 	if code == 0 || code >= len(finErrors) {
-		return fmt.Errorf("rank %d did not receive: %q", peer, text[1:])
+		return fmt.Errorf("rank %d did not receive: %q", rank, text[1:])
 	}
-	return fmt.Errorf("%w: rank %d did not receive: %q", finErrors[code], peer, text[1:])
+	if why := finErrors[code]; errors.Is(why, ErrMismatch) {
+		return &MismatchError{rank, fmt.Sprintf("rank %d did not receive: %s", rank, bytes.TrimPrefix(text[1:], []byte(ErrMismatch.Error()+": ")))}
+	}
+	return fmt.Errorf("%w: rank %d did not receive: %q", finErrors[code], rank, text[1:])
 }

@@ -24,28 +24,31 @@ import (
 // the sender a request that is not complete, and holding it back could keep a
 // receive from a message that has been sent (MPI 4.1, 3.5, progress).
 //
-// Per peer, users' messages leave in the order in which they were posted. The
-// engine's own messages may overtake them.
+// Users' messages to one peer leave in the order in which they were posted. The engine's
+// own messages may overtake them.
+//
+// If the transport has no room for another memory region, the MsgRTS says so, and the
+// receiver asks for the data by MsgCTS, as on a fabric without RMA.
 
 // messageCost is the credit that an eager message takes besides its data: what
 // its entry in the unexpected queue and the smallest buffer take. (A buffer may
 // be up to twice as long as its data.)
 const messageCost = 448
 
-// Send blocks until buf may be reused: it has left, or lies in the receiver's
-// memory. A Synchronous send blocks until it is received. If ctx ends first,
-// its error is returned and buf stays with the engine until the transfer is
-// over.
+// Send blocks until buf may be reused: the data has left, or is in the receiver's memory.
+// A Synchronous send blocks until the message is received. If ctx ends first, Send returns
+// ctx's error. The error is an Unfinished if the message may still be received and the
+// engine still uses buf; otherwise the message is withdrawn.
 //
-// Hot path: no allocation, no system call but the endpoint's.
+// Hot path: no allocation, no system call except the endpoint's.
 func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 	e := c.e
-	e.mu.lock()
+	e.mu.Lock()
 	var err error
 	if r := c.startSend(buf, &env); r != nil {
 		_, err = e.blockOn(ctx, r)
 	}
-	e.mu.unlock()
+	e.mu.Unlock()
 	return err
 }
 
@@ -55,39 +58,62 @@ func (c *Context) Send(ctx context.Context, buf []byte, env Env) error {
 // Hot path: no allocation, no system call but the endpoint's.
 func (c *Context) Isend(buf []byte, env Env) Request {
 	e := c.e
-	e.mu.lock()
+	e.mu.Lock()
 	var q Request
 	if r := c.startSend(buf, &env); r != nil {
 		q = e.public(r, env.Attended)
 	}
-	e.mu.unlock()
+	e.mu.Unlock()
 	return q
 }
 
-// blockOn waits for a request that no Request names.
-func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
-	if !r.done {
-		w := e.newWaiter()
-		r.waiter = w
-		err := e.await(ctx, w)
-		r.waiter = nil
-		e.freeWaiter(w)
-		if !r.done {
-			if r.phase == phasePosted || r.phase == phaseQueued { // nothing has begun: the buffer is the caller's again
-				e.withdraw(r)
-				e.complete(r, err)
-				_, _ = e.collect(r)
-			} else {
-				r.abandoned = true
-				e.entrust(r)
-			}
-			return Status{}, err
+// SendBuffered starts a send that frees itself when it has ended, and returns at
+// once (MPI_Bsend). buf belongs to the engine from then on.
+func (c *Context) SendBuffered(buf []byte, env Env) {
+	e := c.e
+	e.mu.Lock()
+	if r := c.startSend(buf, &env); r != nil {
+		c.buffered++
+		r.buffered, r.abandoned = true, true
+		if r.done {
+			e.abandoned(r)
+		} else {
+			e.entrust(r)
 		}
 	}
-	return e.collect(r)
+	e.mu.Unlock()
 }
 
-// startSend begins a send. nil: it is complete, as most small ones are.
+// FlushBuffered blocks until no send of SendBuffered is under way, and returns
+// the first error of those that have ended since the last call, or that of ctx.
+func (c *Context) FlushBuffered(ctx context.Context) error {
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c.buffered > 0 {
+		if err := e.awaitIn(ctx, &e.watchers, awaited{}); err != nil {
+			return err
+		}
+	}
+	err := c.bufferedErr
+	c.bufferedErr = nil
+	return err
+}
+
+// blockOn waits for the request of a blocking call.
+func (e *Engine) blockOn(ctx context.Context, r *request) (Status, error) {
+	var err error
+	if !r.done {
+		err = e.awaitRequest(ctx, r)
+	}
+	if r.done {
+		return e.collect(r)
+	}
+	st := Status{Cancelled: r.kind == kindRecv}
+	return st, e.cutShort(r, err)
+}
+
+// startSend begins a send. It returns nil if the send is complete, as most small ones are.
 func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
@@ -98,19 +124,16 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 	}
 	r := e.take(kindSend)
 	r.address(c, to, buf, env)
-	switch {
-	case e.closed:
-		e.complete(r, ErrClosed)
-	case e.fatal != nil:
-		e.complete(r, e.fatal)
-	case len(e.revoked) > 0 && e.revoked[c.id/2] != nil:
-		e.complete(r, e.revoked[c.id/2])
+	switch err := c.unusable(); {
+	case err != nil:
+		e.complete(r, err)
 	case int(r.peer) == e.rank:
 		e.sendSelf(r)
 	case p.err != nil:
 		e.complete(r, p.err)
-	case p.data.head != nil || !e.transmitData(r):
-		e.queueData(p, r)
+	default:
+		r.phase = phaseQueued
+		e.submit(r)
 	}
 	return r
 }
@@ -118,12 +141,6 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
 	r.ctx, r.buf = c, buf
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
-}
-
-func (e *Engine) queueData(p *peer, r *request) {
-	r.phase = phaseQueued
-	p.data.push(r)
-	e.stall(r.peer)
 }
 
 // sendNow sends an eager message for which there is credit. It lends the
@@ -140,13 +157,14 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	op := &r.op
 	op.Peer, op.Data = transport.Addr(to), buf
 	op.HeaderLen = wire.PutEager(op.Header[:], env.Sig, uint32(p.owed), c.id, int32(env.Tag), p.sendSeq+1, len(buf))
-	done, err := p.rail.Endpoint.Send(op)
+	done, err := e.post(p.rail, op)
 	if err == nil {
 		p.sendSeq++
 		p.owed = 0
 		p.credit -= messageCost + len(buf)
 		if done {
 			op.Data = nil
+			e.countSent(c, len(buf))
 			return nil
 		}
 	}
@@ -159,21 +177,81 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 		e.posting(r)
 	case errors.Is(err, transport.ErrAgain):
 		p.hold(err)
-		e.queueData(p, r)
+		r.phase = phaseQueued
+		e.enqueue(&p.data, r)
 	default:
 		e.complete(r, e.peerError(to, err))
 	}
 	return r
 }
 
-// transmitData sends a user's message, or its RTS. It answers false if that has
-// to wait for the endpoint.
-func (e *Engine) transmitData(r *request) bool {
+// submit begins a request's next operation. If other requests are queued before it or
+// the endpoint has no room, submit queues the request.
+func (e *Engine) submit(r *request) {
+	p := &e.peers[r.peer]
+	q := &p.control
+	if r.kind == kindSend && r.phase == phaseQueued {
+		q = &p.data
+	}
+	if q.head != nil || !e.attempt(r) {
+		e.enqueue(q, r)
+	}
+}
+
+// enqueue puts a request at the end of a queue of its peer. retry takes it from there.
+func (e *Engine) enqueue(q *list, r *request) {
+	q.push(&r.node)
+	e.stall(r.peer)
+	if r.kind == kindControl {
+		e.entrust(r) // no goroutine waits for it here, but the peer does
+	}
+}
+
+// attempt begins a request's next operation. While the endpoint completes operations
+// at once, attempt goes on to the operation after that. It returns false if the
+// endpoint has no room.
+func (e *Engine) attempt(r *request) bool {
+	for {
+		done, err := e.launch(r)
+		switch {
+		case errors.Is(err, transport.ErrAgain):
+			e.peers[r.peer].hold(err)
+			return false
+		case err == nil && !done:
+			e.posting(r)
+			return true
+		case err != nil || r.phase != phasePumping || r.offset == r.total:
+			e.opDone(r, err)
+			return true
+		}
+	}
+}
+
+// launch gives a request's next operation to its endpoint. done says that the
+// endpoint does not need the buffers any more.
+func (e *Engine) launch(r *request) (done bool, err error) {
+	switch {
+	case r.kind == kindTransfer:
+		return e.launchTransfer(r.transfer)
+	case r.kind == kindRecv:
+		return false, e.read(r)
+	case r.kind == kindControl:
+		return e.message(r)
+	case r.phase == phasePumping:
+		return e.sendPiece(r)
+	}
+	return e.sendData(r)
+}
+
+// sendData sends a user's message, or its RTS.
+func (e *Engine) sendData(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	cost := messageCost + len(r.buf)
 	m := &r.header
 	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
-	if len(r.buf) <= p.eager && p.credit >= cost {
+	if r.mode == leave {
+		cost, m.Kind = 0, wire.MsgLeave
+	} else if len(r.buf) <= p.eager && p.credit >= cost {
 		r.op.Data = r.buf
 		if r.mode == Synchronous {
 			m.Kind, m.Handle = wire.MsgEagerSync, r.handle()
@@ -183,69 +261,82 @@ func (e *Engine) transmitData(r *request) bool {
 		m.Kind, m.Handle = wire.MsgRTS, r.handle()
 		r.op.Data = nil
 		if p.rail.rma != nil && len(r.buf) > 0 && r.region == nil {
-			if err := e.region(r, p.rail, r.buf, transport.RemoteRead); err != nil {
-				e.complete(r, err)
-				return true
+			r.region, r.span, err = e.region(p.rail, r.buf, transport.RemoteRead)
+			if err != nil && !errors.Is(err, transport.ErrAgain) {
+				return false, err
 			}
 		}
+		m.Addr = wire.NoRegion
 		if r.region != nil {
-			m.Key, m.Addr = r.region.Key(), r.remoteAddr()
+			m.Key, m.Addr = r.region.Key(), remoteAddr(r.region, r.span, r.buf)
 		}
 	}
-	p.credit -= cost
-	if e.transmit(r) {
-		if !r.done && m.Kind == wire.MsgRTS {
+	if done, err = e.message(r); err == nil {
+		p.credit -= cost
+		r.phase = phaseSent
+		if m.Kind == wire.MsgRTS {
 			e.move(r)
 		}
-		return true
 	}
-	p.credit += cost
-	return false
+	return done, err
 }
 
-// transmit gives a message with r.header and r.op.Data to the endpoint; false:
-// it has no room.
-func (e *Engine) transmit(r *request) bool {
+// sendPiece sends the next piece of the data of a rendezvous without RMA.
+func (e *Engine) sendPiece(r *request) (done bool, err error) {
+	n := min(r.total-r.offset, e.peers[r.peer].rail.attr.MaxMsgSize-transport.HeaderSize)
+	r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
+	r.op.Data = r.buf[r.offset : r.offset+n]
+	if done, err = e.message(r); err == nil {
+		r.offset += n
+	}
+	return done, err
+}
+
+// message gives a message with r.header and r.op.Data to the endpoint.
+func (e *Engine) message(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
 	m := &r.header
 	m.Seq, m.Credit = p.sendSeq+1, uint32(p.owed)
 	r.op.HeaderLen = m.Put(r.op.Header[:])
 	r.op.Peer = transport.Addr(r.peer)
-	done, err := p.rail.Endpoint.Send(&r.op)
-	switch {
-	case errors.Is(err, transport.ErrAgain):
-		p.hold(err)
-		return false
-	case err != nil:
-		e.finish(r, e.peerError(r.peer, err))
-		return true
+	if done, err = e.post(p.rail, &r.op); err == nil {
+		p.sendSeq++
+		p.owed = 0
 	}
-	p.sendSeq++
-	p.owed = 0
-	r.phase = phaseSent
-	if done {
-		e.sent(r)
-		return true
-	}
-	e.posting(r)
-	return true
+	return done, err
 }
 
-// posting notes that r.op is with the endpoint, and rouses who sleeps: the
-// endpoint may need to be polled for it.
+// post gives a message to the endpoint of a rail. If the endpoint keeps it until
+// the next Read of the queue, a goroutine must poll: the sender if it waits next,
+// else the background goroutine.
+//
+// Hot path: no allocation, no system call but the endpoint's.
+func (e *Engine) post(r *rail, op *transport.Op) (bool, error) {
+	done, err := r.Endpoint.Send(op)
+	if r.batch != nil && !r.unsent && r.batch.Unsent() {
+		r.unsent, r.skip = true, 0
+		e.unsent++
+		e.rouse()
+		e.attendRequest(false)
+	}
+	return done, err
+}
+
+// posting notes that the endpoint has r.op, and wakes the goroutine that sleeps on the
+// transports: the endpoint may need polls for it.
 func (e *Engine) posting(r *request) {
 	r.inflight = true
 	e.move(r)
 	if r.kind == kindControl {
-		e.entrust(r) // nobody waits for it here, but the peer does
+		e.entrust(r) // no goroutine waits for it here, but the peer does
 	}
 	e.rouse()
 }
 
-// rouse ends the sleep of who sleeps on the transports, for there is something
-// new to be looked after.
+// rouse wakes the goroutine that sleeps on the transports, because there is new work
+// for it.
 func (e *Engine) rouse() {
-	if e.sleeping || e.asyncAsleep {
+	if e.asleep {
 		e.signal()
 	}
 }
@@ -253,10 +344,10 @@ func (e *Engine) rouse() {
 // sent goes on when the endpoint has done with a message's buffers.
 func (e *Engine) sent(r *request) {
 	switch {
-	case r.kind == kindControl:
+	case r.kind != kindSend:
 		e.finish(r, nil)
-	case r.phase == phasePumping:
-		e.pump(r)
+	case r.phase == phasePumping && r.offset < r.total:
+		e.submit(r)
 	case !r.awaitsReply():
 		e.complete(r, r.err)
 	case len(e.revoked) > 0 && e.revoked[r.ctx.id/2] != nil:
@@ -266,43 +357,7 @@ func (e *Engine) sent(r *request) {
 
 // awaitsReply reports whether a message has left that the receiver answers.
 func (r *request) awaitsReply() bool {
-	return r.phase == phaseSent && r.header.Kind != wire.MsgEager && !r.replied
-}
-
-// pump sends the data of a rendezvous without RMA, piece by piece, until the
-// endpoint is busy with one.
-func (e *Engine) pump(r *request) {
-	p := &e.peers[r.peer]
-	piece := p.rail.attr.MaxMsgSize - transport.HeaderSize
-	for !r.inflight && !r.done {
-		if r.offset == r.total {
-			e.complete(r, nil)
-			return
-		}
-		n := min(piece, r.total-r.offset)
-		r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
-		r.op.Data = r.buf[r.offset : r.offset+n]
-		m := &r.header
-		m.Seq, m.Credit = p.sendSeq+1, uint32(p.owed)
-		r.op.HeaderLen = m.Put(r.op.Header[:])
-		done, err := p.rail.Endpoint.Send(&r.op)
-		switch {
-		case errors.Is(err, transport.ErrAgain):
-			p.hold(err)
-			p.control.push(r) // retry calls pump again
-			e.stall(r.peer)
-			return
-		case err != nil:
-			e.complete(r, e.peerError(r.peer, err))
-			return
-		}
-		p.sendSeq++
-		p.owed = 0
-		r.offset += n
-		if !done {
-			e.posting(r)
-		}
-	}
+	return r.phase == phaseSent && (r.header.Kind == wire.MsgRTS || r.header.Kind == wire.MsgEagerSync) && !r.replied
 }
 
 // sendControl sends a message of the engine's own.
@@ -312,16 +367,11 @@ func (e *Engine) sendControl(peer int32, m wire.Message, data []byte) {
 		return
 	}
 	r := e.take(kindControl)
-	r.peer = peer
+	r.peer, r.abandoned = peer, true
 	m.Length = max(m.Length, len(data))
 	r.header = m
 	r.op.Data = data
-	if p.control.head != nil || !e.transmit(r) {
-		r.phase = phaseQueued
-		p.control.push(r)
-		e.stall(peer)
-		e.entrust(r)
-	}
+	e.submit(r)
 }
 
 // stall notes that something is queued for a peer.
@@ -333,40 +383,23 @@ func (e *Engine) stall(peer int32) {
 	}
 }
 
-// retry sends what is queued, as far as it goes.
+// retry sends what is queued, until the endpoints have no room.
 func (e *Engine) retry() {
 	e.stalled, e.stalledSpare = e.stalledSpare[:0], e.stalled
 	for _, i := range e.stalledSpare {
 		p := &e.peers[i]
 		p.again = false
-		for p.control.head != nil && !p.again {
-			r := p.control.pop()
-			ok := true
-			switch {
-			case r.kind == kindRecv:
-				ok = e.read(r)
-			case r.kind == kindTransfer:
-				ok = e.relaunch(r)
-			case r.phase == phasePumping:
-				e.pump(r) // queues itself
-			default:
-				ok = e.transmit(r)
+		for _, q := range [...]*list{&p.control, &p.data} {
+			for q.head != nil && !p.again {
+				switch r := q.pop(); {
+				case e.attempt(r):
+					p.waits = 0
+				case r.phase == phasePumping:
+					q.push(&r.node) // others have their turn between two pieces
+				default:
+					q.pushFront(&r.node)
+				}
 			}
-			if !ok {
-				p.control.unpop(r)
-				break
-			}
-			if !p.again { // as pump may have said
-				p.waits = 0
-			}
-		}
-		for p.data.head != nil && !p.again && p.control.head == nil {
-			r := p.data.pop()
-			if !e.transmitData(r) {
-				p.data.unpop(r)
-				break
-			}
-			p.waits = 0
 		}
 		p.isQueued = false
 		if p.control.head != nil || p.data.head != nil {
@@ -377,8 +410,8 @@ func (e *Engine) retry() {
 	}
 }
 
-// owe gives credit back for a message that was received, with MsgCredit if no
-// other message has taken it along for long.
+// owe gives credit back for a message that was received: with the next message to the
+// peer, or by MsgCredit when half a window is owed.
 func (e *Engine) owe(peer int32, cost int) {
 	if int(peer) == e.rank {
 		e.peers[peer].credit += cost
@@ -395,24 +428,22 @@ func (e *Engine) owe(peer int32, cost int) {
 func (e *Engine) sendSelf(r *request) {
 	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
-		e.fill(rr, r.peer, &m, r.buf)
-		e.complete(r, nil)
+		err := e.fill(rr, r.peer, &m, r.buf)
+		if r.mode == Standard && len(r.buf) <= e.eagerLimit { // the send does not wait for the receive
+			err = nil
+		}
+		e.complete(r, err)
 		return
 	}
-	u := e.unexpected.get()
-	u.header, u.source = m, r.peer
 	p := &e.peers[r.peer]
 	if cost := messageCost + len(r.buf); r.mode == Standard && len(r.buf) <= e.eagerLimit && p.credit >= cost {
 		p.credit -= cost
-		u.cost = cost
-		u.data = e.buffers.get(len(r.buf))
-		copy(u.data, r.buf)
+		e.keep(r.peer, &m, r.buf, cost)
 		e.complete(r, nil)
-	} else {
-		u.cost = 0
-		u.self = Request{r: r, gen: r.gen} // it completes when it is received
-		r.phase = phaseSent
-		r.header = m
+		return
 	}
-	e.addUnexpected(u)
+	u := e.keep(r.peer, &m, nil, 0)
+	u.self = Request{r: r, gen: r.gen} // it completes when it is received
+	r.phase = phaseSent
+	r.header = m
 }

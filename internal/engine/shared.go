@@ -5,37 +5,38 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
 // Shared memory of a group
 //
 // Ranks whose rail is one of shared memory can map each other's memory and
-// wait for words in it. What they store there is theirs; that who waits sleeps,
-// is woken, and learns of failures, is the engine's.
+// wait for words in it. The ranks decide what they store there. The engine lets a rank
+// that waits sleep, wakes it, and reports failures to it.
 //
 //	writer: word.Store(n) ── Context.Wake(rank)
 //	reader: Context.Await(ctx, rank of the writer, &word, n)
 
-// SharesMemory says whether a rank of the group and this one can map each
-// other's memory; this rank itself can if any transport is of shared memory.
-func (c *Context) SharesMemory(rank int) bool {
+// SharesMemory reports whether a rank of the group and this one can map each other's
+// memory. For this rank itself it reports whether any transport is of shared memory.
+func (c *Context) SharesMemory(rank int) bool { return c.sharedRail(rank) != nil }
+
+// sharedRail returns the rail by which a rank of the group and this one can map each
+// other's memory; nil: there is none.
+func (c *Context) sharedRail(rank int) *rail {
 	e := c.e
 	w := c.world(rank)
 	if int(w) == e.rank {
-		for i := range e.rails {
-			if e.rails[i].shared != nil {
-				return true
-			}
-		}
-		return false
+		return e.sharedRail()
 	}
-	return e.peers[w].rail.shared != nil
+	if r := e.peers[w].rail; r.shared != nil {
+		return r
+	}
+	return nil
 }
 
-// sharedRail is the first rail of shared memory, or nil.
+// sharedRail returns the first rail of shared memory, or nil.
 func (e *Engine) sharedRail() *rail {
 	for i := range e.rails {
 		if e.rails[i].shared != nil {
@@ -49,15 +50,13 @@ func (e *Engine) sharedRail() *rail {
 // map by the key of the region. Closing the region frees them.
 func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.over(); err != nil {
+		return nil, nil, err
+	}
 	r := e.sharedRail()
-	switch {
-	case e.closed:
-		return nil, nil, ErrClosed
-	case e.fatal != nil:
-		return nil, nil, e.fatal
-	case r == nil:
+	if r == nil {
 		return nil, nil, transport.ErrNotSupported
 	}
 	mem, mr, err := r.shared.Alloc(n)
@@ -67,32 +66,27 @@ func (c *Context) AllocShared(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, mr, nil
 }
 
-// FreeShared frees what AllocShared allocated, which no rank uses any more.
+// FreeShared frees memory of AllocShared. No rank may use it any more.
 func (c *Context) FreeShared(mr transport.MemoryRegion) error {
-	c.e.mu.lock()
-	defer c.e.mu.unlock()
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
 	if c.e.closed {
-		return nil // with its domain
+		return nil // the closed domain has freed it
 	}
 	return mr.Close()
 }
 
-// MapShared gives access to what a rank of the group allocated by AllocShared.
+// MapShared maps the memory that a rank of the group has allocated by AllocShared.
 func (c *Context) MapShared(rank int, key uint64) ([]byte, error) {
 	e := c.e
 	w := c.world(rank)
-	e.mu.lock()
-	defer e.mu.unlock()
-	r := e.sharedRail()
-	if int(w) != e.rank {
-		r = e.peers[w].rail
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.over(); err != nil {
+		return nil, err
 	}
-	switch {
-	case e.closed:
-		return nil, ErrClosed
-	case e.fatal != nil:
-		return nil, e.fatal
-	case r == nil || r.shared == nil:
+	r := c.sharedRail(rank)
+	if r == nil {
 		return nil, transport.ErrNotSupported
 	}
 	mem, err := r.shared.Map(transport.Addr(w), key)
@@ -102,22 +96,22 @@ func (c *Context) MapShared(rank int, key uint64) ([]byte, error) {
 	return mem, nil
 }
 
-// UnmapShared gives up what MapShared gave.
+// UnmapShared undoes MapShared.
 func (c *Context) UnmapShared(mem []byte) error {
 	e := c.e
-	e.mu.lock()
-	defer e.mu.unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if r := e.sharedRail(); r != nil && !e.closed {
 		return r.shared.Unmap(mem)
 	}
 	return nil
 }
 
-// Wake rouses a rank of the group if it sleeps, after a store by sync/atomic to
-// shared memory that it may wait for. It takes no lock and may be called at any
-// time. A rank that stores what it waits for itself wakes itself too.
+// Wake wakes a rank of the group if it sleeps. The caller has stored by sync/atomic to
+// shared memory that the rank may wait for. Wake takes no lock and may be called at
+// any time. A rank that stores a word that it waits for itself calls Wake for itself.
 //
-// Hot path: no allocation, no system call but to wake who sleeps.
+// Hot path: no allocation, no system call except to wake a rank that sleeps.
 func (c *Context) Wake(rank int) {
 	e := c.e
 	w := c.world(rank)
@@ -130,21 +124,55 @@ func (c *Context) Wake(rank int) {
 	}
 }
 
+// WakeAll calls Wake for each of ranks except this one. Wake's conditions hold. While no rank
+// of the host sleeps, the cost of WakeAll does not depend on the number of ranks.
+//
+//	waker                                      rank that is about to sleep
+//	stores the word (a full barrier)           announces itself in Asleep and in its own flag (full barriers)
+//	Asleep?  no: returns                       looks at the word again
+//	         yes: Notify looks at each flag    sleeps if the word has not reached its value
+//
+// Invariant: each side stores before it looks. So the waker sees the announcement, or the
+// rank sees the word and does not sleep.
+//
+// Hot path: no allocation, no system call except to wake a rank that sleeps.
+func (c *Context) WakeAll(ranks []int) {
+	e := c.e
+	if !e.someAsleep() {
+		return
+	}
+	for _, r := range ranks {
+		if int(c.world(r)) != e.rank {
+			c.Wake(r)
+		}
+	}
+}
+
+// someAsleep reports whether a rank that shares memory with this one may sleep.
+func (e *Engine) someAsleep() bool {
+	for i := range e.rails {
+		if s := e.rails[i].shared; s != nil && s.Asleep() {
+			return true
+		}
+	}
+	return false
+}
+
 // Await blocks until the word, in shared memory and set by a rank of the group,
 // has reached least: until word - least, as a signed number, is not negative.
 // Errors: that rank has failed, the communicator is revoked, the engine is
 // closed, or ctx has ended.
 //
-// It looks at the word alone for a moment, and gives its core to others a few
-// times where ranks outnumber cores. Then it waits as others do, leads if
-// nobody does, and so moves the transports on; whoever leads looks at the words
-// of all who wait for one between two polls, and once more when it has armed to
-// sleep, so that Wake finds it awake or ends the sleep:
+// Await looks at the word alone for a moment; if ranks outnumber cores it yields its
+// core a few times meanwhile. Then it waits like any goroutine: it leads if no other
+// does, and so moves the transports on. A leader looks at all words that goroutines
+// wait for between two polls, and once more when it has armed to sleep, so that Wake
+// finds it awake or ends the sleep:
 //
 //	glances at the word, no lock ──► waiter in Engine.words ──► leader, or follower of one
 //
-// Hot path: no allocation, no lock, and no system call while it glances but those
-// that give the core away.
+// Hot path: no allocation, no lock, and while it looks at the word alone no system call
+// except the yields.
 func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, least uint64) error {
 	e := c.e
 	glances := e.glances.Load()
@@ -157,48 +185,26 @@ func (c *Context) Await(ctx context.Context, rank int, word *atomic.Uint64, leas
 		if glances != glancesCrowded || turn == turnsCrowded || engines.Load() > 1 {
 			break
 		}
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // to whom we wait for
+		sys.Yield() // to the rank that we wait for
 	}
-	e.mu.lock()
-	err := e.awaitWord(ctx, c, c.world(rank), word, least)
-	e.mu.unlock()
-	return err
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for !reached(word, least) {
+		err := c.cannotReceive(c.world(rank))
+		if err == nil {
+			err = e.awaitIn(ctx, &e.words, awaited{word: word, least: least, from: c, key: matchKey{source: c.world(rank)}})
+		}
+		if err != nil && !reached(word, least) { // a word that has got there wins over an error
+			return err
+		}
+	}
+	return nil
 }
 
-// reached says whether a word is not before least, as sequence numbers go.
+// reached reports whether a word, a sequence number that wraps around, has reached least.
 func reached(word *atomic.Uint64, least uint64) bool { return int64(word.Load()-least) >= 0 }
 
-func (e *Engine) awaitWord(ctx context.Context, c *Context, peer int32, word *atomic.Uint64, least uint64) (err error) {
-	w := e.newWaiter()
-	w.word, w.least = word, least
-	e.words = append(e.words, w)
-	for !reached(word, least) {
-		if err = e.cannotAwait(c, peer); err != nil {
-			break
-		}
-		w.ready = false
-		if err = e.await(ctx, w); err != nil {
-			break
-		}
-	}
-	for i, x := range e.words {
-		if x == w {
-			last := len(e.words) - 1
-			e.words[i] = e.words[last]
-			e.words[last] = nil
-			e.words = e.words[:last]
-			break
-		}
-	}
-	w.word = nil
-	e.freeWaiter(w)
-	if err != nil && reached(word, least) {
-		return nil // what came first is what counts
-	}
-	return err
-}
-
-// lookAtWords tells those whose word has got there, and says whether there are some.
+// lookAtWords tells the waiters whose word has got there, and reports whether there are any.
 func (e *Engine) lookAtWords() (some bool) {
 	for _, w := range e.words {
 		if w.ready || reached(w.word, w.least) {
@@ -207,24 +213,4 @@ func (e *Engine) lookAtWords() (some bool) {
 		}
 	}
 	return some
-}
-
-// tellWords has those who wait for a word look whether it can still come.
-func (e *Engine) tellWords() {
-	for _, w := range e.words {
-		e.tell(w)
-	}
-}
-
-// cannotAwait says why a rank of the group will set no word any more, or nil.
-func (e *Engine) cannotAwait(c *Context, peer int32) error {
-	switch {
-	case e.closed:
-		return ErrClosed
-	case e.fatal != nil:
-		return e.fatal
-	case e.revoked[c.id/2] != nil:
-		return e.revoked[c.id/2]
-	}
-	return e.peers[peer].err
 }

@@ -97,7 +97,11 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 								time.Sleep(5 * time.Millisecond)
 							}
 							rows[next][lane].Store(i)
-							c.Wake(next)
+							if i%2 == 0 {
+								c.WakeAll([]int{0, 1, 2})
+							} else {
+								c.Wake(next)
+							}
 						}
 						errs <- nil
 					}()
@@ -126,6 +130,38 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 		})
 	}
 }
+
+// TestWakeAllLooksOnce: a call that wakes many ranks asks once whether any rank sleeps, and
+// looks at each rank only then.
+func TestWakeAllLooksOnce(t *testing.T) {
+	c := world(openJob(t, 5, inproc.NewFabric(), nil))[1]
+	s := &sleepers{SharedMemoryDomain: c.e.rails[0].shared}
+	c.e.rails[0].shared = s
+	all := []int{0, 1, 2, 3, 4}
+	c.WakeAll(all)
+	require.Equal(t, 1, s.looks)
+	require.Empty(t, s.woken)
+	s.some = true
+	c.WakeAll(all)
+	require.Equal(t, []transport.Addr{0, 2, 3, 4}, s.woken)
+	s.some = false
+	require.Zero(t, testing.AllocsPerRun(100, func() { c.WakeAll(all) }))
+}
+
+// sleepers counts the questions whether a rank sleeps.
+type sleepers struct {
+	transport.SharedMemoryDomain
+	some  bool
+	looks int
+	woken []transport.Addr
+}
+
+func (s *sleepers) Asleep() bool {
+	s.looks++
+	return s.some
+}
+
+func (s *sleepers) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
 
 // What another goroutine waits for goes on while one waits for a word.
 func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {

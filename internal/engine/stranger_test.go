@@ -18,6 +18,7 @@ import (
 type stranger struct {
 	ep  transport.Endpoint
 	cq  transport.CompletionQueue
+	dom transport.Domain
 	seq uint32
 }
 
@@ -55,7 +56,7 @@ func againstHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc
 	e, err := New(Config{Rank: 0, Size: 2, Params: p, Rails: []Rail{rail}, LocalRanks: 2})
 	require.NoError(t, err)
 	t.Cleanup(e.Kill)
-	return e.OpenContext(0, []int{0, 1}), &stranger{ep: them.Endpoint, cq: them.CQ}
+	return e.OpenContext(0, []int{0, 1}), &stranger{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
 }
 
 func (s *stranger) send(t *testing.T, b []byte) {
@@ -93,6 +94,7 @@ var noAsync = map[string]string{"engine.async_progress": "false"}
 // all but wait run under the engine's lock.
 type hooks struct {
 	again    bool                   // Send and Read answer ErrAgain
+	full     bool                   // there is no room for a region
 	hold     bool                   // completions of operations are held back
 	held     []transport.Completion // those
 	read     func() (int, error)    // before each Read of the queue; not 0: instead of it
@@ -107,6 +109,13 @@ type hooks struct {
 type hookedDomain struct {
 	transport.Domain
 	h *hooks
+}
+
+func (d hookedDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	if d.h.full {
+		return nil, transport.ErrAgain
+	}
+	return d.Domain.RegisterMemory(buf, access)
 }
 
 func (d hookedDomain) Close() error {

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,85 +10,70 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// waitset sleeps on the completion queues of all rails. A single queue is
-// waited for by its own means, several by their descriptors in one epoll. Where
-// one of several has none, all of them are looked at every mixedNap.
+// waitset sleeps on the completion queues of all rails. It waits for a single queue by
+// the queue's Wait, and for several by their descriptors in one poll(2). If one of
+// several has no descriptor, a wait ends after mixedNap at the latest.
 type waitset struct {
 	queues []transport.CompletionQueue
-	waker  int  // index of the queue whose Signal ends a wait
-	epoll  int  // of their descriptors; used where there are several
-	naps   bool // a queue has no descriptor
+	fds    []unix.PollFd // their descriptors, -1: it has none; nil: there is one queue; guarded by Engine.mu
+	naps   bool          // a queue has no descriptor
 }
 
-// mixedNap is how long several queues are slept on where not all of them can
-// end the sleep.
+// mixedNap bounds a sleep on several queues of which not all can end it.
 const mixedNap = time.Millisecond
 
-func (s *waitset) open(rails []rail) error {
-	s.epoll = -1
+func (s *waitset) init(rails []rail) {
 	for i := range rails {
 		s.queues = append(s.queues, rails[i].CQ)
 	}
 	if len(s.queues) < 2 {
-		return nil
+		return
 	}
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("epoll_create: %w", err)
-	}
-	s.epoll = fd
-	for i, q := range s.queues {
-		qfd, ok := q.FD()
+	for _, q := range s.queues {
+		fd, ok := q.FD()
 		if !ok {
-			s.naps = true
-			continue
+			fd, s.naps = -1, true
 		}
-		s.waker = i
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(qfd)}
-		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, qfd, &ev); err != nil {
-			s.close()
-			return fmt.Errorf("epoll_ctl: %w", err)
-		}
-	}
-	return nil
-}
-
-func (s *waitset) close() {
-	if s.epoll >= 0 {
-		_ = unix.Close(s.epoll)
-		s.epoll = -1
+		s.fds = append(s.fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
 }
 
-// wait blocks until one of the queues has something, signal is called or the
-// time is over; negative: no limit. Errors show at the next Read of a queue.
-func (s *waitset) wait(timeout time.Duration) {
-	switch {
-	case len(s.queues) == 1:
+// drop excludes a queue from the waits that begin later.
+func (s *waitset) drop(queue int) {
+	if s.fds != nil {
+		s.fds = slices.Clone(s.fds) // a wait may have the old ones
+		s.fds[queue].Fd = -1
+	}
+}
+
+// wait blocks until one of the queues has something, signal is called or timeout has
+// passed; negative: no limit. fds are the waitset's. The next Read of a queue returns
+// its errors.
+func (s *waitset) wait(fds []unix.PollFd, timeout time.Duration) {
+	if len(s.queues) == 1 {
 		_ = s.queues[0].Wait(timeout)
-	case s.epoll >= 0:
-		if s.naps && (timeout < 0 || timeout > mixedNap) {
-			timeout = mixedNap
+		return
+	}
+	if s.naps && (timeout < 0 || timeout > mixedNap) {
+		timeout = mixedNap
+	}
+	ms := -1
+	if timeout >= 0 {
+		ms = int((timeout + time.Millisecond - 1) / time.Millisecond)
+	}
+	for {
+		if _, err := unix.Poll(fds, ms); !errors.Is(err, unix.EINTR) {
+			break
 		}
-		ms := -1
-		if timeout >= 0 {
-			ms = int((timeout + time.Millisecond - 1) / time.Millisecond)
-		}
-		var ev [1]unix.EpollEvent
-		for {
-			if _, err := unix.EpollWait(s.epoll, ev[:], ms); !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
-		for _, q := range s.queues {
-			_ = q.Wait(0) // takes a Signal off its descriptor
-		}
+	}
+	for _, q := range s.queues {
+		_ = q.Wait(0) // clears a Signal from its descriptor
 	}
 }
 
-// signal ends a wait, also one that has not begun. It takes no lock.
+// signal ends a wait or, if there is none, the next one. It takes no lock.
 func (e *Engine) signal() {
-	if s := &e.waitset; len(s.queues) > 0 {
-		s.queues[s.waker].Signal()
+	for _, q := range e.waitset.queues { // one of them may be closed
+		q.Signal()
 	}
 }

@@ -1,15 +1,17 @@
 package engine
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
 
 // workers runs the nonblocking collectives: plain blocking code on goroutines
-// that are kept for reuse. There is no bound on how many run at once, for each
-// may wait for a message that another one sends.
+// that are kept for reuse. Their number is not bounded, because each may wait for a
+// message that another one sends.
 type workers struct {
-	mu   sync.Mutex
-	idle []chan task // guarded by mu
-	wg   sync.WaitGroup
-	shut bool // guarded by mu
+	wg    sync.WaitGroup
+	tasks chan task // for idle goroutines; a task without f ends one
+	idle  int       // goroutines that wait for a task, less the tasks sent to them; guarded by Engine.mu
 }
 
 type task struct {
@@ -20,76 +22,73 @@ type task struct {
 // maxIdleWorkers is how many goroutines wait for reuse.
 const maxIdleWorkers = 16
 
-// Go runs f on another goroutine; the request completes with f's error.
-func (e *Engine) Go(f func() error) Request {
-	e.mu.lock()
-	if e.closed {
-		e.mu.unlock()
-		return e.completed(f()) // it fails at once, and gives up what it has
-	}
-	r := e.take(kindTask)
-	q := Request{r: r, gen: r.gen}
-	e.tasks++
-	e.mu.unlock()
-	t := task{f, r}
+// ErrGoexit is the error of a function that called runtime.Goexit.
+var ErrGoexit = errors.New("a function of the program called runtime.Goexit")
 
-	w := &e.workers
-	w.mu.Lock()
-	if w.shut { // since we looked
-		w.mu.Unlock()
-		e.endTask(r, f())
+// Go runs f on another goroutine. The request completes with f's error, or with ErrGoexit
+// if f calls runtime.Goexit.
+func (e *Engine) Go(f func() error) Request {
+	e.mu.Lock()
+	t := task{f, e.take(kindTask)}
+	q := e.name(t.r)
+	e.tasks++
+	if e.closed {
+		e.mu.Unlock()
+		e.run(t) // its operations fail at once, and it frees what it holds
 		return q
 	}
-	if n := len(w.idle); n > 0 {
-		ch := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		w.mu.Unlock()
-		ch <- t
-		return q
+	idle := e.workers.idle > 0
+	if idle {
+		e.workers.idle--
+	} else {
+		e.workers.wg.Add(1)
 	}
-	w.wg.Add(1)
-	w.mu.Unlock()
-	go e.work(t) // ends with its task where enough are idle, else at close, which waits
+	e.mu.Unlock()
+	if idle {
+		e.workers.tasks <- t
+	} else {
+		go e.work(t) // it ends after a task if enough are idle, else at Close, which waits for it
+	}
 	return q
 }
 
 func (e *Engine) work(t task) {
+	defer e.workers.wg.Done()
+	for t.f != nil && e.run(t) {
+		t = <-e.workers.tasks
+	}
+}
+
+// run runs a task. It reports whether its goroutine should wait for another one.
+func (e *Engine) run(t task) (more bool) {
+	err, returned := ErrGoexit, false
+	defer func() {
+		if p := recover(); p != nil {
+			panic(p) // the panic ends the process; the function may hold mu
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.tasks--
+		e.complete(t.r, err)
+		if more = returned && !e.closed && e.workers.idle < maxIdleWorkers; more {
+			e.workers.idle++
+		}
+	}()
+	err = t.f()
+	returned = true
+	return more
+}
+
+// endWorkers ends the workers of an engine that is closed. Tasks that still run end by
+// themselves, because the engine has failed their operations.
+func (e *Engine) endWorkers() {
 	w := &e.workers
-	defer w.wg.Done()
-	ch := make(chan task, 1)
-	for {
-		err := t.f()
-		e.endTask(t.r, err)
-		w.mu.Lock()
-		if w.shut || len(w.idle) >= maxIdleWorkers {
-			w.mu.Unlock()
-			return
-		}
-		w.idle = append(w.idle, ch)
-		w.mu.Unlock()
-		var ok bool
-		if t, ok = <-ch; !ok {
-			return
-		}
+	e.mu.Lock()
+	idle := w.idle
+	w.idle = 0
+	e.mu.Unlock()
+	for range idle {
+		w.tasks <- task{}
 	}
-}
-
-func (e *Engine) endTask(r *request, err error) {
-	e.mu.lock()
-	e.tasks--
-	e.complete(r, err)
-	e.mu.unlock()
-}
-
-// close ends the workers. Their tasks have been failed by the engine, so that
-// they end by themselves.
-func (w *workers) close() {
-	w.mu.Lock()
-	w.shut = true
-	for _, ch := range w.idle {
-		close(ch)
-	}
-	w.idle = nil
-	w.mu.Unlock()
 	w.wg.Wait()
 }

@@ -2,7 +2,7 @@
 // operations, at the speed of memory. It knows nothing of ranks and messages.
 //
 // Every kernel exists as plain loops in Go, and most of them in assembly for
-// AVX2 and AVX-512 as well; the processor decides at start which are used. All
+// AVX2 and AVX-512 as well; the processor determines which are used. All
 // yield the same bits, whatever the processor and the architecture are:
 //
 //   - Integers wrap around.
@@ -19,6 +19,8 @@
 //     values (-0 equals +0) the least index. A NaN value wins over all others.
 //     Equal values at equal indices leave no trace of the order: -0 wins.
 package kernel
+
+import "sync"
 
 //go:generate go -C gen run . ..
 
@@ -99,12 +101,13 @@ func For(op Op, t Type) (Kernel, bool) {
 	if op < 0 || op >= ops || t < 0 || t >= types {
 		return Kernel{}, false
 	}
-	k := kernels[op][t]
+	k := kernels()[op][t]
 	return k, k.Into != nil
 }
 
 // table is a kernel for each operation and type that there is one for.
 type table [ops][types]Kernel
 
-// kernels are those that suit this processor best.
-var kernels = best()
+// kernels returns those that suit this processor best. The first call makes them, so a
+// process that combines nothing starts faster.
+var kernels = sync.OnceValue(best)

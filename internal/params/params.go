@@ -22,7 +22,7 @@ const (
 	Int                  // a decimal integer
 	Bytes                // an integer with an optional k, m or g (powers of 1024)
 	Duration             // as time.ParseDuration reads it
-	Bool                 // true or false
+	Bool                 // true or false, or 1 or 0
 	List                 // names, separated by commas
 )
 
@@ -160,7 +160,10 @@ func (s *Set) Duration(key string) time.Duration {
 }
 
 // Bool returns the value of a Bool parameter.
-func (s *Set) Bool(key string) bool { return s.Get(key).Text == "true" }
+func (s *Set) Bool(key string) bool { return IsTrue(s.Get(key).Text) }
+
+// IsTrue reports whether the text of a Bool parameter is one of its two forms of true.
+func IsTrue(text string) bool { return text == "true" || text == "1" }
 
 // List returns the elements of a List parameter; none for the empty text.
 func (s *Set) List(key string) []string { return splitList(s.Get(key).Text) }
@@ -193,7 +196,7 @@ func (p Param) Check(text string) error {
 			return fmt.Errorf("%q is not a duration such as 10s or 5m", text)
 		}
 	case Bool:
-		if text != "true" && text != "false" {
+		if !IsTrue(text) && text != "false" && text != "0" {
 			return fmt.Errorf("%q is neither true nor false", text)
 		}
 	case String:

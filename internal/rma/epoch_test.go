@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/transport"
@@ -213,37 +214,33 @@ func TestManyGoroutines(t *testing.T) {
 			if err := m.LockAll(background); err != nil {
 				return err
 			}
-			errs := make(chan error, threads)
+			var g errgroup.Group
 			for i := range threads {
-				go func() { // ends by itself; we wait for it
-					errs <- func() error {
-						old, one := make([]byte, 8), word(1)
-						for k := range times {
-							target := (m.rank + k) % m.size
-							if err := m.Accumulate(background, target, 8*(i+1), one, Sum); err != nil {
+				g.Go(func() error { // ends by itself
+					old, one := make([]byte, 8), word(1)
+					for k := range times {
+						target := (m.rank + k) % m.size
+						if err := m.Accumulate(background, target, 8*(i+1), one, Sum); err != nil {
+							return err
+						}
+						q, err := m.RGetAccumulate(background, target, 0, one, old, Sum)
+						if err != nil {
+							return err
+						}
+						if _, err := q.Wait(background); err != nil {
+							return err
+						}
+						if k%8 == 0 {
+							if err := m.Flush(background, target); err != nil {
 								return err
-							}
-							q, err := m.RGetAccumulate(background, target, 0, one, old, Sum)
-							if err != nil {
-								return err
-							}
-							if _, err := q.Wait(background); err != nil {
-								return err
-							}
-							if k%8 == 0 {
-								if err := m.Flush(background, target); err != nil {
-									return err
-								}
 							}
 						}
-						return nil
-					}()
-				}()
+					}
+					return nil
+				})
 			}
-			for range threads {
-				if err := <-errs; err != nil {
-					return err
-				}
+			if err := g.Wait(); err != nil {
+				return err
 			}
 			if err := m.UnlockAll(background); err != nil {
 				return err

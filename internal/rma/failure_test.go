@@ -317,7 +317,7 @@ func TestNewsBeforeTheWindowIsMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			es := openEngines(t, 2, inproc.NewFabric(), nil)
 			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), Remains: new(Remains)}}
-			_, err := w.cfg.Ctx.OpenPortFor(w.attach)
+			_, err := w.cfg.Ctx.OpenPort(w.attach)
 			require.NoError(t, err)
 			news(es, w.cfg.Ctx)
 			require.Eventually(t, func() bool {

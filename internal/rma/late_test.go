@@ -44,7 +44,7 @@ func (q *lateQueue) Read(c []transport.Completion) (int, error) {
 		q.held, q.silence = append(q.held[:0], q.held[n:]...), 0
 		return n, nil
 	}
-	n, err := q.CompletionQueue.Read(c)
+	n, err := q.CompletionQueue.Read(c[:min(len(c), 40-len(q.held))])
 	kept := 0
 	for _, x := range c[:n] {
 		if x.Kind == transport.OpDone {

@@ -45,7 +45,7 @@ type Config struct {
 
 // Limits of the operations with one target that a rank has under way.
 const (
-	maxPending  = 128      // altogether; who starts more waits
+	maxPending  = 128      // altogether; a goroutine that starts more waits
 	maxMessages = 64       // sent and not acknowledged
 	maxReply    = 1 << 20  // bytes asked for by messages and not come
 	maxFlying   = 64       // transfers of RMA and atomics
@@ -165,7 +165,7 @@ type target struct {
 	locking     bool // Lock waits
 	mourned     int  // Window.losses when its board was last rid of the dead
 	exclusive   bool // what is asked for or held
-	abandoned   bool // who asked for the lock does not wait for it any more
+	abandoned   bool // the goroutine that asked for the lock does not wait for it any more
 	lockWaiters int
 	begun       bool // by Start
 
@@ -201,7 +201,7 @@ func New(cfg Config) (*Window, Part, error) {
 	for op := range w.changes { // without a type those alone are used that need none
 		w.changes[op] = atomics.For(fabricOps[op], cfg.Datatype)
 	}
-	port, err := cfg.Ctx.OpenPortFor(w.attach)
+	port, err := cfg.Ctx.OpenPort(w.attach)
 	if err != nil {
 		return nil, Part{}, err
 	}

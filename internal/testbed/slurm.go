@@ -1,3 +1,5 @@
+//go:build linux
+
 package testbed
 
 import (
@@ -123,6 +125,9 @@ func (b *bed) slurmConfig() string {
 	fmt.Fprintf(&s, "ClusterName=weft%d\nSlurmctldHost=%s(%s)\n", b.info.ID, b.control.info.Name, b.control.info.Addr)
 	fmt.Fprintf(&s, "AuthType=auth/munge\nAuthInfo=socket=%s/munge.socket\n", dir)
 	s.WriteString("SlurmUser=root\nSlurmdUser=root\nSlurmctldPort=6817\nSlurmdPort=6818\nReturnToService=2\nKillWait=2\n" +
+		// If srun misses the message that the nodes are free, srun waits for this time before
+		// it asks for a step again. The minimum is 60 s.
+		"SlurmctldTimeout=60\n" +
 		"MpiDefault=none\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n" +
 		"PropagateResourceLimits=NONE\nEnforcePartLimits=ALL\n" +
 		"SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\n" +

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package testbed makes hosts out of namespaces, with sshd and Slurm, for tests
 // that need several machines.
 //

@@ -26,15 +26,20 @@ const (
 	MsgAck                              // MsgEagerSync of request Handle is matched
 	MsgCredit                           // nothing but the credit
 	MsgRevoke                           // the context is revoked; the data says why
+	MsgLeave                            // the sender has called Finalize and sends no user message after this one
 	MsgWindow                           // of one-sided communication; see Window
 	msgKindEnd
 )
 
 // Sizes of a message header.
 const (
-	MessageShort = 32 // MsgEager, MsgCredit, MsgRevoke
+	MessageShort = 32 // MsgEager, MsgCredit, MsgRevoke, MsgLeave
 	MessageLong  = 56 // all others
 )
+
+// NoRegion as the Addr of a MsgRTS means that the receiver cannot read the data, and asks
+// for it by MsgCTS.
+const NoRegion = math.MaxUint64
 
 // Message is the header of every message between two engines, little endian:
 //
@@ -60,7 +65,7 @@ type Message struct {
 
 // HeaderLen is the encoded size of a header of this kind.
 func (k MessageKind) HeaderLen() int {
-	if k == MsgEager || k == MsgCredit || k == MsgRevoke {
+	if k == MsgEager || k == MsgCredit || k == MsgRevoke || k == MsgLeave {
 		return MessageShort
 	}
 	return MessageLong
@@ -164,7 +169,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 		if m.Length != len(data) {
 			return nil, errMsgLength
 		}
-	case MsgAck, MsgCredit, MsgRTS, MsgCTS:
+	case MsgAck, MsgCredit, MsgLeave, MsgRTS, MsgCTS:
 		if len(data) != 0 {
 			return nil, errMsgLength
 		}

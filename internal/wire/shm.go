@@ -36,7 +36,7 @@ func PutShmEnded(file io.WriterAt, rank int) error {
 const ShmCardSize = 8 + 4 + 4 + 4 + 4 + 32 + sha256.Size
 
 // shmMagic opens a card; its last byte is the version.
-const shmMagic = "weft-sh\x02"
+const shmMagic = "weft-sh\x04"
 
 // ShmCard is what a rank says of itself in the memory that it shares with the
 // others of its host, little endian, with a proof that it knows the job's
@@ -113,7 +113,7 @@ func (j *ShmJob) Label(what string, b []byte) uint64 {
 }
 
 // ShmWord opens every message between two ranks of a host. It is stored last,
-// so who finds the sequence number that it waits for has the message:
+// so a reader that finds the sequence number that it waits for has the message:
 //
 //	 63          32 31        8 7    0
 //	┌──────────────┬───────────┬──────┐

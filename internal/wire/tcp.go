@@ -9,22 +9,32 @@ import (
 // The stream of a tcp connection is a sequence of frames. All numbers are
 // little endian.
 //
-//	0      1        2      4        8
-//	┌──────┬────────┬──────┬────────┬───────────────────────┬──────────────┐
-//	│ type │ status │ zero │ length │ fixed part of the type │ length bytes │
-//	└──────┴────────┴──────┴────────┴───────────────────────┴──────────────┘
-//	msg    –                          –                        header and data
-//	read   –         length 0         id key addr total        –
-//	data   of read                    id                       next bytes of the read, a status
-//	write  –                          id key addr total offset bytes at addr+offset
-//	ack    of write  length 0         id                       –
-//	bye    –         length 0         –                        –
+//	0      1        2        3      4        8        16        24
+//	┌──────┬────────┬────────┬──────┬────────┬────────┬─────────┬──────────┬──────────────┐
+//	│ type │ status │ header │ zero │ length │ check  │ check   │ header   │ length bytes │
+//	│      │        │ bytes  │      │        │ of 0–7 │ of 24–… │          │              │
+//	└──────┴────────┴────────┴──────┴────────┴────────┴─────────┴──────────┴──────────────┘
+//	msg     –        0 to 64                                     of the message, its data
+//	read    –        32       length 0                           id key addr total
+//	data    –        8                                           id        next bytes of the read
+//	end     of data  0        length 0                           –
+//	refuse  of read  8        length 0                           id
+//	write   –        40                                          id key addr total offset, bytes at addr+offset
+//	ack     of write 8        length 0                           id
+//	bye     –        24       length 0                           messages, control, bulk: counts of frames
+//	giveup  –        0        length 0                           –
 //
-// A read is answered by data frames whose lengths add up to total, or at any
-// point by one with a status and no bytes. The bytes of a data frame are
-// followed by one more, a status that length does not count: it says whether
-// they are the region's, which may be withdrawn while they are written. Each write frame is answered by an
-// ack; the frames of one write repeat key, addr and total.
+// The answer to a read is a sequence of data frames whose lengths add up to total, or at
+// any point a refuse. An end follows the bytes of each data frame. Its status says whether
+// the bytes are the region's: the region may be withdrawn while they are written. The
+// answer to each write frame is an ack; the frames of one write repeat key, addr and
+// total. If a process ends the connection because of what it received, it sends a giveup
+// if it can. A bye holds the number of frames of each class that its sender has sent,
+// including the bye, so the receiver detects a frame that was left out before it.
+//
+// The checks (see [TCPCheck]) cover all of a frame except its length bytes. A receiver
+// uses the first eight bytes as soon as the first check holds, so a changed length never
+// makes it wait for bytes that do not come.
 
 // TCPType is the first byte of a frame.
 type TCPType uint8
@@ -34,9 +44,12 @@ const (
 	TCPMsg TCPType = iota + 1
 	TCPRead
 	TCPData
+	TCPEnd
+	TCPRefuse
 	TCPWrite
 	TCPAck
 	TCPBye
+	TCPGiveUp
 )
 
 // TCPStatus is how a read or write went at its target.
@@ -53,14 +66,17 @@ const (
 
 // Sizes of frames.
 const (
-	TCPHeaderSize = 8       // the part that all frames begin with, and all of msg and bye
-	TCPReadSize   = 40      // a read
-	TCPDataSize   = 16      // a data frame without its bytes
-	TCPWriteSize  = 48      // a write without its bytes
-	TCPAckSize    = 16      // an ack
-	TCPMaxHeader  = 48      // the largest of them
-	TCPMaxMsg     = 1 << 17 // bytes of a msg
-	TCPMaxChunk   = 1 << 20 // bytes of a data or write frame
+	TCPPrefixSize = 24 // the beginning of every frame; the whole of an end and of a giveup
+	TCPReadSize   = TCPPrefixSize + 32
+	TCPDataSize   = TCPPrefixSize + 8 // without its bytes
+	TCPRefuseSize = TCPPrefixSize + 8
+	TCPWriteSize  = TCPPrefixSize + 40 // without its bytes
+	TCPAckSize    = TCPPrefixSize + 8
+	TCPByeSize    = TCPPrefixSize + 8*len(TCPCounts{})
+	TCPMaxHeader  = TCPWriteSize // the largest of them
+	TCPMaxMsgHead = 64           // bytes of a msg's header
+	TCPMaxMsg     = 1 << 17      // bytes of a msg, header and data
+	TCPMaxChunk   = 1 << 20      // bytes of a data or write frame
 )
 
 // ErrTCPFrame says that bytes are not a frame.
@@ -79,100 +95,114 @@ type TCPFrame struct {
 	Addr   uint64 // where the whole read or write begins
 	Total  uint64 // bytes of the whole read or write
 	Offset uint64 // of this frame's bytes in the whole write
+	Counts TCPCounts
 }
 
-func tcpFixed(t TCPType) int {
+// header returns the size of the header after the prefix, without the length bytes. It
+// returns -1 for an unknown type and for a type whose header size varies.
+func (t TCPType) header() int {
 	switch t {
-	case TCPMsg, TCPBye:
-		return TCPHeaderSize
+	case TCPEnd, TCPGiveUp:
+		return 0
+	case TCPBye:
+		return TCPByeSize - TCPPrefixSize
 	case TCPRead:
-		return TCPReadSize
-	case TCPData, TCPAck:
-		return TCPDataSize
+		return TCPReadSize - TCPPrefixSize
+	case TCPData, TCPRefuse, TCPAck:
+		return TCPDataSize - TCPPrefixSize
 	case TCPWrite:
-		return TCPWriteSize
+		return TCPWriteSize - TCPPrefixSize
+	case TCPMsg:
 	}
-	return 0
+	return -1
 }
 
-// PutTCPMsg writes the header of a msg with n bytes to b.
-func PutTCPMsg(b []byte, n int) {
-	binary.LittleEndian.PutUint64(b, uint64(TCPMsg)|uint64(n)<<32)
+// hasStatus reports whether frames of the type carry a status.
+func (t TCPType) hasStatus() bool { return t == TCPEnd || t == TCPRefuse || t == TCPAck }
+
+// PutTCPMsg writes the prefix of a msg to b, without its checks. The msg has head bytes of
+// header, and n bytes in all.
+func PutTCPMsg(b []byte, head, n int) {
+	binary.LittleEndian.PutUint64(b, uint64(TCPMsg)|uint64(head)<<16|uint64(n-head)<<32)
 }
 
-// Put writes the frame's header to b, which has room for TCPMaxHeader bytes,
-// and returns how many it took.
+// Put writes the frame to b, without its checks and its length bytes, and returns the size
+// written. b has room for TCPMaxHeader bytes. The frame is not a msg.
 func (f *TCPFrame) Put(b []byte) int {
 	le := binary.LittleEndian
-	le.PutUint64(b, uint64(f.Type)|uint64(f.Status)<<8|uint64(f.Length)<<32)
+	head := f.Type.header()
+	le.PutUint64(b, uint64(f.Type)|uint64(f.Status)<<8|uint64(head)<<16|uint64(f.Length)<<32)
 	switch f.Type {
-	case TCPData, TCPAck:
-		le.PutUint64(b[8:], f.ID)
+	case TCPData, TCPRefuse, TCPAck:
+		le.PutUint64(b[24:], f.ID)
 	case TCPRead, TCPWrite:
-		le.PutUint64(b[8:], f.ID)
-		le.PutUint64(b[16:], f.Key)
-		le.PutUint64(b[24:], f.Addr)
-		le.PutUint64(b[32:], f.Total)
+		le.PutUint64(b[24:], f.ID)
+		le.PutUint64(b[32:], f.Key)
+		le.PutUint64(b[40:], f.Addr)
+		le.PutUint64(b[48:], f.Total)
 		if f.Type == TCPWrite {
-			le.PutUint64(b[40:], f.Offset)
+			le.PutUint64(b[56:], f.Offset)
 		}
-	case TCPMsg, TCPBye:
+	case TCPBye:
+		for i, n := range f.Counts {
+			le.PutUint64(b[24+8*i:], n)
+		}
+	case TCPMsg, TCPEnd, TCPGiveUp:
 	}
-	return tcpFixed(f.Type)
+	return TCPPrefixSize + head
 }
 
-// TCPMsgLen reads the header of a msg; ok is false for anything else, which
-// Parse then judges. b has at least TCPHeaderSize bytes.
-func TCPMsgLen(b []byte) (n int, ok bool) {
+// TCPMsgLen reads the first eight bytes of a msg, which has head bytes of header and n
+// bytes in all. ok is false for any other frame; the caller then calls Parse.
+func TCPMsgLen(b []byte) (head, n int, ok bool) {
 	w := binary.LittleEndian.Uint64(b)
-	return int(w >> 32), w&0xffffffff == uint64(TCPMsg) && w>>32 <= TCPMaxMsg
+	head = int(w >> 16 & 0xff)
+	n = int(w>>32) + head
+	return head, n, w&0xff00ffff == uint64(TCPMsg) && head <= TCPMaxMsgHead && n <= TCPMaxMsg
 }
 
-// Parse reads a frame's header from the front of b and returns its size, 0
-// where b is too short to tell.
+// Parse reads a frame other than a msg from the front of b and returns its size without
+// its length bytes, or 0 if b is too short. If only the part after the prefix is wrong,
+// Parse returns the size with the error. Parse does not verify the checks.
 func (f *TCPFrame) Parse(b []byte) (int, error) {
-	if len(b) < TCPHeaderSize {
+	if len(b) < TCPPrefixSize {
 		return 0, nil
 	}
 	le := binary.LittleEndian
 	*f = TCPFrame{Type: TCPType(b[0]), Status: TCPStatus(b[1]), Length: le.Uint32(b[4:])}
-	size := tcpFixed(f.Type)
-	if size == 0 || b[2] != 0 || b[3] != 0 {
+	head := f.Type.header()
+	if head < 0 || int(b[2]) != head || b[3] != 0 {
 		return 0, fmt.Errorf("%w: type %d", ErrTCPFrame, f.Type)
 	}
-	limit := uint32(0)
-	switch f.Type {
-	case TCPMsg:
-		limit = TCPMaxMsg
-	case TCPData, TCPWrite:
-		limit = TCPMaxChunk
-	case TCPRead, TCPAck, TCPBye:
-	}
-	answer := f.Type == TCPData || f.Type == TCPAck
-	if f.Status != TCPOK && (!answer || f.Status >= tcpStatusEnd) {
+	if f.Status != TCPOK && (!f.Type.hasStatus() || !f.Status.Valid()) || f.Status == TCPOK && f.Type == TCPRefuse {
 		return 0, fmt.Errorf("%w: status %d in type %d", ErrTCPFrame, f.Status, f.Type)
 	}
-	if f.Length > limit || f.Status != TCPOK && f.Length != 0 {
+	if f.Length > TCPMaxChunk || f.Length > 0 && f.Type != TCPData && f.Type != TCPWrite {
 		return 0, fmt.Errorf("%w: length %d in type %d", ErrTCPFrame, f.Length, f.Type)
 	}
+	size := TCPPrefixSize + head
 	if len(b) < size {
 		return 0, nil
 	}
 	switch f.Type {
-	case TCPData, TCPAck:
-		f.ID = le.Uint64(b[8:])
+	case TCPData, TCPRefuse, TCPAck:
+		f.ID = le.Uint64(b[24:])
 	case TCPRead, TCPWrite:
-		f.ID = le.Uint64(b[8:])
-		f.Key = le.Uint64(b[16:])
-		f.Addr = le.Uint64(b[24:])
-		f.Total = le.Uint64(b[32:])
+		f.ID = le.Uint64(b[24:])
+		f.Key = le.Uint64(b[32:])
+		f.Addr = le.Uint64(b[40:])
+		f.Total = le.Uint64(b[48:])
 		if f.Type == TCPWrite {
-			f.Offset = le.Uint64(b[40:])
+			f.Offset = le.Uint64(b[56:])
 			if f.Offset > f.Total || uint64(f.Length) > f.Total-f.Offset {
-				return 0, fmt.Errorf("%w: write of %d at %d of %d bytes", ErrTCPFrame, f.Length, f.Offset, f.Total)
+				return size, fmt.Errorf("%w: write of %d at %d of %d bytes", ErrTCPFrame, f.Length, f.Offset, f.Total)
 			}
 		}
-	case TCPMsg, TCPBye:
+	case TCPBye:
+		for i := range f.Counts {
+			f.Counts[i] = le.Uint64(b[24+8*i:])
+		}
+	case TCPMsg, TCPEnd, TCPGiveUp:
 	}
 	return size, nil
 }

@@ -6,18 +6,25 @@ import (
 	"encoding/binary"
 )
 
-// A tcp connection begins with four messages of fixed size. Nobody learns
-// anything from a process whose secret he does not share: the initiator proves
-// first, and an answer to a wrong proof is silence.
+// A tcp connection begins with four messages of fixed size. A process reveals nothing to a
+// process that does not know the secret: the initiator proves itself first, and the
+// responder closes the connection without an answer if a mac is wrong. The mac of the
+// hello lets the responder drop a stranger at its first message. A process may repeat a
+// hello that it has seen on the network. The responder drops a hello with a nonce that it
+// has already seen, so the repeated one does not take the initiator's place. Only the
+// proof shows that the initiator knows the secret now, because it covers the responder's
+// nonce too.
 //
-//	initiator                                responder
-//	   │ hello: magic, from, to, nonce ──────────► │
-//	   │ ◄──────────────────── challenge: magic, nonce
-//	   │ proof: mac(initiator, both nonces, …) ──► │
-//	   │ ◄───── verdict: code, mac(responder, …, code)
+//	initiator                                         responder
+//	   │ hello: magic, from, to, nonce, security, mac ────► │
+//	   │ ◄────────────────────────── challenge: magic, nonce
+//	   │ proof: mac(initiator, both nonces, …) ───────────► │
+//	   │ ◄────────── verdict: code, mac(responder, …, code)
 //
-// The macs are HMAC-SHA256 under the job's secret over a label for the role,
-// both nonces, both ranks, the job's size and its id.
+// The macs are HMAC-SHA256 under the job's secret over a label for the message, both
+// nonces (the responder's is zero in the hello), both ranks, the job's size and its id,
+// and the initiator's transport.tcp.security. If the responder's value differs, the
+// verdict's code says so.
 
 // TCPNonce is a number used once.
 type TCPNonce [32]byte
@@ -27,19 +34,21 @@ type TCPMac [sha256.Size]byte
 
 // Sizes of the handshake's messages.
 const (
-	TCPHelloSize     = 48
+	TCPHelloSize     = 56 + sha256.Size
 	TCPChallengeSize = 40
 	TCPProofSize     = sha256.Size
 	TCPVerdictSize   = 8 + sha256.Size
 )
 
 // tcpMagic opens hello and challenge; its last byte is the version.
-const tcpMagic = "weft-tc\x01"
+const tcpMagic = "weft-tc\x03"
 
 // TCPHello is the initiator's first message.
 type TCPHello struct {
 	From, To uint32
 	Nonce    TCPNonce
+	Security TCPSecurity
+	Mac      TCPMac // TCPSession.Introduction
 }
 
 // Put writes the message to b of TCPHelloSize bytes.
@@ -49,6 +58,8 @@ func (h *TCPHello) Put(b []byte) {
 	binary.LittleEndian.PutUint32(b[8:], h.From)
 	binary.LittleEndian.PutUint32(b[12:], h.To)
 	copy(b[16:], h.Nonce[:])
+	binary.LittleEndian.PutUint64(b[48:], uint64(h.Security))
+	copy(b[56:], h.Mac[:])
 }
 
 // Parse reads the message; false for anything that Put has not written.
@@ -59,7 +70,10 @@ func (h *TCPHello) Parse(b []byte) bool {
 	h.From = binary.LittleEndian.Uint32(b[8:])
 	h.To = binary.LittleEndian.Uint32(b[12:])
 	copy(h.Nonce[:], b[16:])
-	return true
+	security := binary.LittleEndian.Uint64(b[48:])
+	h.Security = TCPSecurity(security)
+	copy(h.Mac[:], b[56:])
+	return security < uint64(tcpSecurityEnd)
 }
 
 // PutTCPChallenge writes the responder's first message to b of TCPChallengeSize bytes.
@@ -83,12 +97,23 @@ type TCPVerdict uint8
 
 // The verdicts.
 const (
-	TCPWelcome TCPVerdict = iota + 1 // the connection stands
-	TCPBusy                          // there is, or will be, another connection between the two
-	TCPLeft                          // the responder is leaving the job
-	TCPDead                          // the responder has given the initiator up
-	tcpVerdictEnd
+	TCPWelcome    TCPVerdict = iota + 1 // the connection is established
+	TCPBusy                             // there is, or will be, another connection between the two
+	TCPLeft                             // the responder is leaving the job
+	TCPDead                             // the responder has marked the initiator as failed
+	TCPUnlike                           // transport.tcp.security differs; the responder's value is added to this code
+	tcpVerdictEnd = TCPUnlike + TCPVerdict(tcpSecurityEnd)
 )
+
+// TCPUnlikeVerdict returns the verdict of a responder if the initiator's
+// transport.tcp.security differs from its own.
+func TCPUnlikeVerdict(responder TCPSecurity) TCPVerdict { return TCPUnlike + TCPVerdict(responder) }
+
+// Unlike returns the responder's transport.tcp.security. ok is false if the verdict does
+// not say that the initiator's value differs.
+func (v TCPVerdict) Unlike() (responder TCPSecurity, ok bool) {
+	return TCPSecurity(v - TCPUnlike), v >= TCPUnlike && v < tcpVerdictEnd
+}
 
 // PutTCPVerdict writes the responder's last message to b of TCPVerdictSize bytes.
 func PutTCPVerdict(b []byte, v TCPVerdict, m *TCPMac) {
@@ -118,6 +143,28 @@ type TCPSession struct {
 	Size                 uint32
 	From, To             uint32
 	Initiator, Responder TCPNonce
+	Security             TCPSecurity // the initiator's
+}
+
+// Introduction returns the mac of the hello. It does not depend on the responder's nonce.
+func (s *TCPSession) Introduction() TCPMac {
+	i := *s
+	i.Responder = TCPNonce{}
+	return i.mac("weft tcp hello", 0)
+}
+
+// Hello returns the initiator's first message.
+func (s *TCPSession) Hello() TCPHello {
+	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.Introduction()}
+}
+
+// Meet copies the ranks, the nonce and the security of a hello into the responder's
+// session. It returns false if the hello does not prove that the process that made it
+// knows the secret.
+func (s *TCPSession) Meet(h *TCPHello) bool {
+	s.From, s.To, s.Initiator, s.Security = h.From, h.To, h.Nonce, h.Security
+	want := s.Introduction()
+	return want.Equal(&h.Mac)
 }
 
 // Proof is the initiator's mac.
@@ -131,7 +178,7 @@ func (s *TCPSession) mac(role string, v TCPVerdict) TCPMac {
 	b := make([]byte, 0, 256)
 	b = append(b, byte(len(role)))
 	b = append(b, role...)
-	b = append(b, byte(v))
+	b = append(b, byte(v), byte(s.Security))
 	b = append(b, s.Initiator[:]...)
 	b = append(b, s.Responder[:]...)
 	b = binary.LittleEndian.AppendUint32(b, s.From)

@@ -7,14 +7,15 @@ import (
 )
 
 var tcpFrames = []TCPFrame{
-	{Type: TCPMsg, Length: 0},
-	{Type: TCPMsg, Length: TCPMaxMsg},
 	{Type: TCPRead, ID: 1, Key: 2, Addr: 3, Total: 1 << 62},
 	{Type: TCPData, ID: 1 << 40, Length: TCPMaxChunk},
-	{Type: TCPData, ID: 7, Status: TCPKey},
+	{Type: TCPRefuse, ID: 7, Status: TCPKey},
+	{Type: TCPEnd},
+	{Type: TCPEnd, Status: TCPKey},
 	{Type: TCPWrite, ID: 9, Key: 1, Addr: 1 << 63, Total: 100, Offset: 60, Length: 40},
 	{Type: TCPAck, ID: 5, Status: TCPBounds},
-	{Type: TCPBye},
+	{Type: TCPBye, Counts: TCPCounts{1, 1 << 40, 1<<64 - 1}},
+	{Type: TCPGiveUp},
 }
 
 func TestTCPFrameRoundTrip(t *testing.T) {
@@ -37,9 +38,11 @@ func TestTCPFrameRoundTrip(t *testing.T) {
 
 func TestTCPFrameRefused(t *testing.T) {
 	for _, f := range []TCPFrame{
-		{Type: 0}, {Type: TCPBye + 1},
-		{Type: TCPMsg, Length: TCPMaxMsg + 1},
-		{Type: TCPMsg, Status: TCPKey},
+		{Type: 0}, {Type: TCPGiveUp + 1},
+		{Type: TCPRefuse},
+		{Type: TCPRefuse, Status: TCPKey, Length: 1},
+		{Type: TCPEnd, Status: tcpStatusEnd},
+		{Type: TCPData, Status: TCPKey},
 		{Type: TCPData, Length: TCPMaxChunk + 1},
 		{Type: TCPData, Length: 1, Status: TCPAccess},
 		{Type: TCPAck, Status: tcpStatusEnd},
@@ -60,16 +63,25 @@ func TestTCPFrameRefused(t *testing.T) {
 
 func TestTCPMsgLen(t *testing.T) {
 	var b [8]byte
-	PutTCPMsg(b[:], TCPMaxMsg)
-	n, ok := TCPMsgLen(b[:])
-	require.True(t, ok)
-	require.Equal(t, TCPMaxMsg, n)
-	PutTCPMsg(b[:], TCPMaxMsg+1)
-	_, ok = TCPMsgLen(b[:])
+	for _, head := range []int{0, 1, TCPMaxMsgHead} {
+		PutTCPMsg(b[:], head, TCPMaxMsg)
+		h, n, ok := TCPMsgLen(b[:])
+		require.True(t, ok)
+		require.Equal(t, head, h)
+		require.Equal(t, TCPMaxMsg, n)
+		PutTCPMsg(b[:], head, TCPMaxMsg+1)
+		_, _, ok = TCPMsgLen(b[:])
+		require.False(t, ok)
+	}
+	PutTCPMsg(b[:], TCPMaxMsgHead+1, TCPMaxMsgHead+1)
+	_, _, ok := TCPMsgLen(b[:])
 	require.False(t, ok)
-	b[2] = 1
-	_, ok = TCPMsgLen(b[:])
-	require.False(t, ok)
+	for _, i := range []int{1, 3} {
+		PutTCPMsg(b[:], 8, 16)
+		b[i]++
+		_, _, ok := TCPMsgLen(b[:])
+		require.False(t, ok)
+	}
 }
 
 func TestTCPProofDependsOnEverything(t *testing.T) {
@@ -84,6 +96,8 @@ func TestTCPProofDependsOnEverything(t *testing.T) {
 		"to":     func(s *TCPSession) { s.To++ },
 		"nonce1": func(s *TCPSession) { s.Initiator[0]++ },
 		"nonce2": func(s *TCPSession) { s.Responder[0]++ },
+
+		"security": func(s *TCPSession) { s.Security++ },
 	} {
 		s := base
 		change(&s)
@@ -106,16 +120,20 @@ func FuzzTCPFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var fr TCPFrame
 		n, err := fr.Parse(b)
-		if len(b) >= TCPHeaderSize {
-			if l, ok := TCPMsgLen(b); ok && (err != nil || fr.Type != TCPMsg || int(fr.Length) != l) {
-				t.Fatalf("short cut and parser differ: %d, %+v, %v", l, fr, err)
+		if len(b) >= TCPPrefixSize {
+			if head, n, ok := TCPMsgLen(b); ok {
+				var again [TCPPrefixSize]byte
+				PutTCPMsg(again[:], head, n)
+				if err == nil || string(again[:8]) != string(b[:8]) {
+					t.Fatalf("%x is a message of %d and %d bytes, and %+v", b, head, n, fr)
+				}
 			}
 		}
 		if err != nil || n == 0 {
 			return
 		}
 		var again [TCPMaxHeader]byte
-		if m := fr.Put(again[:]); m != n || string(again[:m]) != string(b[:n]) {
+		if m := fr.Put(again[:]); m != n || string(again[:8]) != string(b[:8]) || string(again[TCPPrefixSize:m]) != string(b[TCPPrefixSize:n]) {
 			t.Fatalf("%x parsed as %+v, which is %x", b[:n], fr, again[:m])
 		}
 	})
@@ -123,7 +141,7 @@ func FuzzTCPFrame(f *testing.F) {
 
 func FuzzTCPHandshake(f *testing.F) {
 	var b [TCPHelloSize]byte
-	h := TCPHello{From: 1, To: 2, Nonce: TCPNonce{3}}
+	h := TCPHello{From: 1, To: 2, Nonce: TCPNonce{3}, Mac: TCPMac{4}, Security: TCPEncrypt}
 	h.Put(b[:])
 	f.Add(b[:])
 	var c [TCPChallengeSize]byte

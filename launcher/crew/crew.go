@@ -7,12 +7,12 @@ package crew
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
@@ -25,7 +25,7 @@ type Config struct {
 	Host  string // its name, for messages and tags
 
 	// Emit takes what the crew has to say: Prepared, Staged, Started, Fence, State,
-	// Request, Aborted, Exited, StdinCredit and Ended, about itself alone. It must
+	// Request, Stacks, Inspected, Aborted, Exited, StdinCredit and Ended, about itself alone. It must
 	// not block.
 	Emit func(proto.Message)
 
@@ -42,10 +42,9 @@ type Config struct {
 	// messages.
 	In *os.File
 
-	OutputDir string    // for files of each rank's output, written here; "": Output
-	Own       bool      // this is the host that the job's files come from
-	Environ   []string  // what App.Env is laid over; nil: it is complete
-	Watchdog  *Watchdog // for whatever outlives this process; not nil
+	Own      bool      // this is the host that the job's files come from
+	Environ  []string  // base environment that App.Env extends; nil: App.Env is complete
+	Watchdog *Watchdog // ends what outlives this process; not nil
 }
 
 // Crew is the ranks of this host. These goroutines carry it, however many ranks:
@@ -75,7 +74,9 @@ type Crew struct {
 	in     *input
 	feed   *feed
 	mem    *os.File // what the ranks share; nil: nothing
+	noMem  error    // why there is no mem although the job wants it
 	card   *os.File
+	claims []int // sockets that claim the cores of ranks; see cores.go
 	ranks  []rank
 	output *output
 	pmi    *pmiServer
@@ -83,13 +84,14 @@ type Crew struct {
 	topology sync.Once // guards here
 	here     place.Topology
 
-	ep     int
-	wake   int           // eventfd: the inbox has something
+	poller *sys.Poller
+	wake   *sys.Waker    // the inbox has something
 	forked chan struct{} // closed by forkAll at its end
 	over   chan struct{} // closed when no rank lives: forkAll may end
 	done   chan struct{} // closed when control has ended
 
-	free unix.CPUSetDynamic // forkAll's: where its thread ran before it was bound; nil: it never was
+	bound bool  // forkAll's: its thread was bound
+	free  []int // forkAll's: the cpus of its thread before it was bound; nil: not known
 
 	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
 	inbox  []any
@@ -98,21 +100,29 @@ type Crew struct {
 
 	// What control alone uses.
 	patience time.Duration                // stuckLimit
+	allowed  func(pid int) []int          // sys.Allowed; forkAll's
 	exitOf   func(pid int) (status, bool) // exitStatus
 	phase    phase
 	allUp    int // ranks that were started, once forkAll has said so; -1: not yet
 	ended    int // ranks that have exited
 	told     bool
-	noted    bool      // facts about the others have been noted, at the first failure
-	killAt   time.Time // when SIGTERM has had its time
-	stuckAt  time.Time // when SIGKILL has had its time
+	noted    bool      // the states of the other ranks at the first failure have been recorded
+	askAt    time.Time // when to check again whether ranks without SIGTERM are busy
+	askBy    time.Time // when all of them get SIGTERM
+	killAt   time.Time // when the grace period after SIGTERM ends
+	late     bool      // the grace period is over, and ranks got SIGKILL
+	stuckAt  time.Time // when ranks that survive SIGKILL count as stuck
 	reapAt   time.Time
 	stateAt  time.Time // when to tell State unasked
 	watched  bool      // State is told as it changes
 	state    proto.State
 	loops    bool // output.loop has been started
 	bye      bool
+	asks     inspection
 	orphans  map[int]bool // children of ranks that have become ours
+	oom      *oomCount
+	cgroup   *cgroup
+	others   *others // processes that do not belong to ranks; nil: only marks identify orphans
 }
 
 type phase int
@@ -130,18 +140,22 @@ type started struct {
 	err error
 }
 
+// childEnded says that a child of this process has ended, perhaps a rank.
+type childEnded struct{}
+
 // drained says that output.loop has ended.
 type drained struct{}
 
-// The indexes of epoll events that are no rank's pidfd.
+// The numbers of events that are no rank's pidfd.
 const wakeIndex = -1
 
-func ctlIndex(i int) int  { return -2 - 2*i } // of rank i's control channel
-func newsIndex(i int) int { return -3 - 2*i } // and of its channel for news
+func ctlIndex(i int) int    { return -2 - 3*i } // of rank i's control channel
+func newsIndex(i int) int   { return -3 - 3*i } // of its channel for failure notifications
+func answerIndex(i int) int { return -4 - 3*i } // of its channel for inspections
 
 const (
 	// reapEvery is how often children of ranks that have become ours are looked
-	// for among the dead.
+	// for among the dead, and how often old kills for lack of memory are forgotten.
 	reapEvery = 10 * time.Second
 	// stateDelay is for how long ranks may go on after one of them has ended well
 	// before somebody is told that they might wait for it.
@@ -154,25 +168,35 @@ const (
 // New makes a crew that waits for messages. Close ends it.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
-		cfg: cfg, begun: time.Now(), ep: -1, wake: -1, allUp: -1, exitOf: exitStatus, orphans: make(map[int]bool), patience: stuckLimit,
+		cfg: cfg, begun: time.Now(), allUp: -1, exitOf: exitStatus, orphans: make(map[int]bool), patience: stuckLimit, allowed: sys.Allowed,
 		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err error
-	if c.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("epoll: %w", err)
+	if c.poller, c.wake, err = newPoller(wakeIndex); err != nil {
+		return nil, err
 	}
-	if c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err == nil {
-		err = watch(c.ep, c.wake, wakeIndex)
-	}
-	if err != nil {
-		_ = unix.Close(c.ep)
-		if c.wake >= 0 {
-			_ = unix.Close(c.wake)
-		}
-		return nil, fmt.Errorf("eventfd: %w", err)
-	}
+	c.noticeExits()
 	go c.control() // ends with Close, which waits for it
 	return c, nil
+}
+
+// newPoller makes a poller with a waker in it, whose events have a number.
+func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
+	p, err := sys.NewPoller()
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := sys.NewWaker()
+	if err != nil {
+		p.Close()
+		return nil, nil, err
+	}
+	if err := p.Add(w.FD(), id, sys.In); err != nil {
+		p.Close()
+		w.Close()
+		return nil, nil, err
+	}
+	return p, w, nil
 }
 
 // Do has the crew act on a message. It does not block.
@@ -185,7 +209,7 @@ func (c *Crew) post(m any) {
 		return
 	}
 	c.inbox = append(c.inbox, m)
-	_, _ = unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	c.wake.Wake()
 }
 
 // Close kills the ranks that live, releases everything and waits, but not for
@@ -204,10 +228,10 @@ func (c *Crew) stopped() bool {
 // control runs until Close.
 func (c *Crew) control() {
 	defer close(c.done)
-	var events [64]unix.EpollEvent
+	var events [64]sys.Event
 	c.reapAt = time.Now().Add(reapEvery)
 	for !c.bye || c.phase == phaseRunning {
-		n, err := unix.EpollWait(c.ep, events[:], c.timeout())
+		n, err := c.poller.Wait(events[:], c.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			if c.phase == phaseRunning {
 				c.kill() // cannot be; nobody else would end them
@@ -216,15 +240,20 @@ func (c *Crew) control() {
 		}
 		c.timers()
 		for i := 0; i < n; i++ {
-			switch index := int(events[i].Pad); {
+			switch index := events[i].ID(); {
 			case index == wakeIndex:
 				c.readInbox()
 			case index >= 0:
 				c.rankEnded(index)
-			case index%2 == 0:
-				c.readControl((ctlIndex(0)-index)/2, controlBytes)
 			default:
-				c.sendNews((newsIndex(0) - index) / 2)
+				switch i := (ctlIndex(0) - index) / 3; index {
+				case ctlIndex(i):
+					c.readControl(i, controlBytes)
+				case newsIndex(i):
+					c.sendNews(i)
+				case answerIndex(i):
+					c.readAnswer(i)
+				}
 			}
 		}
 		c.tellState()
@@ -238,7 +267,7 @@ func (c *Crew) control() {
 // timeout is the time until the next deadline, in milliseconds.
 func (c *Crew) timeout() int {
 	next := c.reapAt
-	for _, t := range []time.Time{c.killAt, c.stuckAt, c.stateAt} {
+	for _, t := range []time.Time{c.askAt, c.killAt, c.stuckAt, c.stateAt, c.asks.until} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -248,7 +277,11 @@ func (c *Crew) timeout() int {
 
 func (c *Crew) timers() {
 	now := time.Now()
+	if !c.askAt.IsZero() && !now.Before(c.askAt) {
+		c.ask()
+	}
 	if !c.killAt.IsZero() && !now.Before(c.killAt) {
+		c.late = true
 		c.kill()
 	}
 	if !c.stuckAt.IsZero() && !now.Before(c.stuckAt) {
@@ -257,17 +290,29 @@ func (c *Crew) timers() {
 	if !c.stateAt.IsZero() && !now.Before(c.stateAt) {
 		c.watched, c.stateAt = true, time.Time{}
 	}
+	if c.asks.on && !now.Before(c.asks.until) {
+		c.inspected()
+	}
 	if !now.Before(c.reapAt) {
 		c.reapAt = now.Add(reapEvery)
 		if c.phase == phaseRunning {
-			newBelongs(c.job.Card.JobID, c.pids()).reapOrphans(c.orphans)
+			c.belongs(c.pids()).reapOrphans(c.orphans)
+			c.oom.forget()
 		}
 	}
 }
 
+// belongs recognizes the processes of ranks, whose pids name their groups.
+func (c *Crew) belongs(pids []int) belongs {
+	b := newBelongs(c.job.Card.JobID, pids)
+	if c.allUp >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
+		b.others = c.others
+	}
+	return b
+}
+
 func (c *Crew) readInbox() {
-	var count [8]byte
-	_, _ = unix.Read(c.wake, count[:])
+	c.wake.Clear()
 	c.mu.Lock()
 	messages := c.inbox
 	c.inbox = nil
@@ -314,12 +359,18 @@ func (c *Crew) act(m any) {
 		if c.feed != nil {
 			c.feed.add(m.Data)
 		}
+	case proto.Inspect:
+		c.inspect(m)
 	case proto.Signal:
 		c.signal(syscall.Signal(m.Signal))
 	case proto.News:
 		c.news(m)
 	case proto.End:
 		c.end(m)
+	case childEnded:
+		for i := range c.ranks {
+			c.rankEnded(i)
+		}
 	case drained:
 		c.emitEnded()
 	case proto.Bye:
@@ -393,13 +444,20 @@ func (c *Crew) readControl(i, most int) (n int) {
 	return n
 }
 
-// endControl takes what a rank that has ended had said last: finalize, or abort. What
-// it has left behind may go on for ever.
-func (c *Crew) endControl(i int) {
-	left, _ := unix.IoctlGetInt(c.ranks[i].ctl, unix.SIOCINQ) // 0 where it is closed
+// drainControl reads what a rank has written to its control channel before the call:
+// requests, finalize, or abort. drainControl does not block, and it returns even if a process
+// continues to write.
+func (c *Crew) drainControl(i int) {
+	left := sys.Unread(c.ranks[i].ctl) // 0 where it is closed
 	for n := 1; left > 0 && n > 0; left -= n {
 		n = c.readControl(i, left)
 	}
+}
+
+// endControl reads the last lines of a rank that has ended, and closes its control channel.
+// The rank's children may still have the other end open.
+func (c *Crew) endControl(i int) {
+	c.drainControl(i)
 	c.closeControl(i)
 }
 
@@ -412,14 +470,15 @@ func (c *Crew) controlError(i int, err error) {
 	c.mu.Unlock()
 	var abort *pmiAbort
 	if errors.As(err, &abort) {
-		a.Code, a.Reason = abort.code, abort.reason
-		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil) // the channel stays open: it is not to fail of that
+		a.Code, a.Reason, a.Consequence = abort.code, abort.reason, abort.consequence
+		c.poller.Remove(rk.ctl) // the channel stays open: it is not to fail of that
 		rk.in = nil
 	} else {
 		a.Broken, a.Reason = true, err.Error()
 		c.closeControl(i)
 	}
-	c.note(i)
+	a.Told = rk.signaled
+	c.note(i, a.Consequence || c.runs(i))
 	rk.dying = false // it has said why
 	rk.wanted = true
 	c.cfg.Emit(a)
@@ -429,7 +488,7 @@ func (c *Crew) closeControl(i int) {
 	rk := &c.ranks[i]
 	if rk.ctl >= 0 {
 		// Closing would not do: a rank that is being forked has a copy.
-		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.ctl, nil)
+		c.poller.Remove(rk.ctl)
 		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil
 	}

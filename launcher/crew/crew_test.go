@@ -1,3 +1,5 @@
+//go:build linux
+
 package crew
 
 import (
@@ -5,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -158,9 +160,11 @@ func TestEndlessControl(t *testing.T) {
 	for name, hear := range map[string]func(*Crew){
 		"lives":     func(c *Crew) { c.readControl(0, controlBytes) },
 		"has ended": func(c *Crew) { c.endControl(0) },
+		"is ended":  func(c *Crew) { c.end(proto.End{Except: -1}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := unstarted(t)
+			c.phase = phaseRunning
 			own, end, err := socketpair()
 			require.NoError(t, err)
 			c.ranks[0].ctl = own
@@ -178,8 +182,7 @@ func TestEndlessControl(t *testing.T) {
 			for range 10 {
 				say()
 			}
-			said, err := unix.IoctlGetInt(own, unix.SIOCINQ)
-			require.NoError(t, err)
+			said := sys.Unread(own)
 			hear(c)
 			require.Positive(t, heard)
 			require.LessOrEqual(t, heard, said/len(line))
@@ -233,6 +236,99 @@ func TestLastControl(t *testing.T) {
 	require.NoError(t, unix.Close(end))
 }
 
+// TestSaidBeforeEnd: if a rank wrote its abort before the crew ends the ranks, Told is false
+// in the report of the abort. If the rank wrote it later, Told is true.
+func TestSaidBeforeEnd(t *testing.T) {
+	for name, end := range map[string]func(*Crew){
+		"SIGTERM": func(c *Crew) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
+		"SIGKILL": func(c *Crew) { c.end(proto.End{Except: -1}) },
+		"Close":   func(c *Crew) { c.act(proto.Bye{}) },
+	} {
+		for _, before := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, before %v", name, before), func(t *testing.T) {
+				c, said := unstarted(t)
+				c.phase = phaseRunning
+				own, other, err := socketpair()
+				require.NoError(t, err)
+				c.ranks[0].ctl = own
+				if !before {
+					end(c)
+					require.Empty(t, *said)
+				}
+				_, err = unix.Write(other, []byte("mcmd=spawn\n"+strings.Repeat("x\n", controlBytes)+"endcmd\ncmd=abort exitcode=5 reason=no+such+mesh\n"))
+				require.NoError(t, err)
+				if before {
+					end(c)
+				} else {
+					c.endControl(0)
+				}
+				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", Told: !before}}, *said)
+				c.closeControl(0)
+				require.NoError(t, unix.Close(other))
+			})
+		}
+	}
+}
+
+// TestAbortBeforeSIGTERM: a busy rank gets SIGTERM some time after End. If the rank aborts
+// before SIGTERM, Told is false in the report of the abort.
+func TestAbortBeforeSIGTERM(t *testing.T) {
+	dir := t.TempDir()
+	c, said := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
+		m.Apps[0].Wdir = dir
+		cfg.Stored = func(proto.FilePart) { _ = os.WriteFile(dir+"/go", nil, 0o600) }
+	})
+	c.Do(proto.Start{})
+	await[proto.Started](t, said)
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.End{Grace: time.Minute, Linger: time.Minute, Except: -1}, proto.FilePart{})
+	c.wake.Wake()
+	c.mu.Unlock()
+	m := await[proto.Aborted](t, said)
+	require.Equal(t, 5, m.Code)
+	require.False(t, m.Told)
+}
+
+// TestEndedBeforeEnd: if a rank ended before the crew reads End, Told is false in the report
+// of its exit.
+func TestEndedBeforeEnd(t *testing.T) {
+	ended := make(chan error, 1)
+	var pid int
+	c, said := testCrew(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+		cfg.Stored = func(proto.FilePart) { // control does nothing else while this function runs
+			err := syscall.Kill(pid, syscall.SIGTERM)
+			if err == nil {
+				err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			}
+			ended <- err
+		}
+	})
+	c.Do(proto.Start{})
+	pid = await[proto.Started](t, said).Ranks[1].PID
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.FilePart{}, proto.End{Grace: time.Minute, Except: -1})
+	c.wake.Wake()
+	c.mu.Unlock()
+	require.NoError(t, <-ended)
+	for _, rank := range []int{1, 0} {
+		e := await[proto.Exited](t, said).Exit
+		require.Equal(t, rank, e.Rank)
+		require.Equal(t, int(syscall.SIGTERM), e.Signal)
+		require.Equal(t, rank == 0, e.Told)
+	}
+}
+
+// TestAbortByConsequence: a rank's Abort says whether it follows from another rank's failure.
+func TestAbortByConsequence(t *testing.T) {
+	for field, want := range map[string]bool{"": false, " consequence=1": true} {
+		c, said := testCrew(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
+		c.Do(proto.Start{})
+		m := await[proto.Aborted](t, said)
+		require.Equal(t, "rank 1 has failed", m.Reason)
+		require.Equal(t, want, m.Consequence)
+	}
+}
+
 // unstarted is a crew of rank 7, without a process and without a control.
 func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
 	said := new([]proto.Message)
@@ -242,9 +338,9 @@ func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
 	c.pmi.reply = c.reply
 	c.pmi.request = func(_ int, line []byte) { emit(proto.Request{Rank: 7, Line: line}) }
 	var err error
-	c.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	c.poller, err = sys.NewPoller()
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = unix.Close(c.ep) })
+	t.Cleanup(c.poller.Close)
 	return c, said
 }
 
@@ -285,31 +381,28 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestCloseWhileStarting: a crew that is closed while the kernel holds up the start of
-// a rank ends when that goes on.
+// TestCloseWhileStarting: a crew that is closed while the start of a rank is held up
+// ends when that goes on.
 func TestCloseWhileStarting(t *testing.T) {
-	dir := t.TempDir()
-	fifo := filepath.Join(dir, "0.err")
-	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	heard := make(chan struct{}, 1)
 	c, said := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
-		cfg.OutputDir = dir // opening the fifo blocks without a reader, as a file server may
 		cfg.Stored = func(proto.FilePart) { heard <- struct{}{} }
 	})
+	syscall.ForkLock.RLock()
 	c.Do(proto.Start{})
-	require.Eventually(t, func() bool { // it is on its way to the fifo
-		_, err := os.Stat(filepath.Join(dir, "0.out"))
-		return err == nil
+	require.Eventually(t, func() bool { // it waits for the lock
+		free := syscall.ForkLock.TryRLock()
+		if free {
+			syscall.ForkLock.RUnlock()
+		}
+		return !free
 	}, time.Minute, time.Millisecond)
 	c.mu.Lock()
 	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // all at once
-	_, err := unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	c.wake.Wake()
 	c.mu.Unlock()
-	require.NoError(t, err)
 	<-heard
-	reader, err := unix.Open(fifo, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer func() { _ = unix.Close(reader) }()
+	syscall.ForkLock.RUnlock()
 	require.Len(t, await[proto.Started](t, said).Ranks, 1)
 	closeCrew(t, c, said)
 }
@@ -319,9 +412,8 @@ func TestNothingAfterBye(t *testing.T) {
 	c, said := testCrew(t, 1, "exec sleep 1000")
 	c.mu.Lock()
 	c.inbox = append(c.inbox, proto.Bye{}, proto.Start{})
-	_, err := unix.Write(c.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	c.wake.Wake()
 	c.mu.Unlock()
-	require.NoError(t, err)
 	c.Close()
 	require.Empty(t, said)
 }
@@ -347,7 +439,11 @@ func TestForgottenGroups(t *testing.T) {
 	c, said := testCrew(t, 2, "exit 0", func(cfg *Config, _ *proto.Prepare) { cfg.Watchdog = &Watchdog{pipe: w} })
 	c.Do(proto.Start{})
 	var want strings.Builder
-	for _, s := range await[proto.Started](t, said).Ranks {
+	started := await[proto.Started](t, said).Ranks
+	if c.cgroup != nil { // where one may be made
+		fmt.Fprintf(&want, "cgroup %s\n", c.cgroup.dir)
+	}
+	for _, s := range started {
 		fmt.Fprintf(&want, "group %d\n", s.PID)
 	}
 	fmt.Fprintf(&want, "job %s\n", c.job.Card.JobID)
@@ -355,5 +451,8 @@ func TestForgottenGroups(t *testing.T) {
 	closeFiles(w)
 	got, err := io.ReadAll(r)
 	require.NoError(t, err)
-	require.Equal(t, want.String(), string(got))
+	require.True(t, strings.HasSuffix(string(got), want.String()[strings.Index(want.String(), "job "):]), "%s", got)
+	for line := range strings.Lines(want.String()) {
+		require.Contains(t, string(got), line) // and, where exitStatus reaps, which ranks have gone
+	}
 }

@@ -1,9 +1,8 @@
 package crew
 
 import (
-	"errors"
-	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +18,10 @@ func (c *Crew) rankEnded(i int) {
 	c.mu.Lock()
 	pid, fd := rk.pid, rk.pidfd
 	c.mu.Unlock()
-	st, ended := c.exitOf(pid)
-	if ended && !rk.exited {
+	if pid <= 0 || rk.exited {
+		return
+	}
+	if st, ended := c.exitOf(pid); ended {
 		c.noteExit(i, pid, fd, st)
 	}
 }
@@ -45,20 +46,33 @@ func (c *Crew) giveUp() {
 
 func (c *Crew) noteExit(i, pid, fd int, st status) {
 	rk := &c.ranks[i]
-	_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, fd, nil)
-	_ = unix.Close(fd)
+	if fd >= 0 {
+		c.poller.Remove(fd)
+		_ = unix.Close(fd)
+	} else if !rk.stuck { // exitStatus has reaped it
+		c.cfg.Watchdog.gone(pid)
+	}
 	c.mu.Lock()
 	rk.pidfd = -1
 	c.mu.Unlock()
 	c.endControl(i)
 	rk.exited, rk.status = true, st
+	c.stopAsking(i)
 	c.ended++
 	c.noteEnd(i)
 	early, joined := c.pmi.exit(i)
+	now := time.Now()
 	rk.exit = proto.Exit{
-		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: time.Now().UnixNano(),
+		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: now.UnixNano(), Account: c.pmi.account(i, now.Sub(rk.at)),
 		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
 		Told: c.told, Doomed: rk.doomed, Dying: rk.dying, Stuck: rk.stuck,
+		Late: c.late && st.signal == syscall.SIGKILL,
+	}
+	if st.signal == syscall.SIGKILL && !c.told {
+		rk.exit.Memory = c.oom.reason()
+	}
+	if !rk.stuck {
+		rk.exit.Usage = usageOf(pid)
 	}
 	if st == (status{}) && !early {
 		if c.stateAt.IsZero() && !c.watched {
@@ -67,36 +81,38 @@ func (c *Crew) noteExit(i, pid, fd int, st status) {
 		return
 	}
 	if st.signal == 0 {
-		c.note(i)
+		c.note(i, c.runs(i))
 	}
 	c.cfg.Emit(proto.Exited{Exit: rk.exit})
 }
 
-// note is called when rank i has failed the job by itself, and not by a signal. It
-// notes which other ranks somebody has sent SIGKILL, and which are on their way out
-// while rank i still runs, and so not because of it: others learn of a death, and
-// abort or leave because of it, before the kernel reports it here.
-func (c *Crew) note(i int) {
+// note records the state of the other ranks when rank i has failed the job by itself, and
+// not by a signal. It records which of them have got SIGKILL from another process. If
+// independent is set, note also records which of them are ending. independent means that
+// their ends cannot follow from the failure of rank i: rank i still runs, or names another
+// rank's failure as its reason. Rank i may notice that another rank has died, and abort or
+// exit because of that, before the kernel reports the other rank's end here.
+func (c *Crew) note(i int, independent bool) {
 	if c.noted || c.told {
 		return
 	}
 	c.noted = true
-	runs := c.runs(i)
 	for j := range c.ranks {
 		if j != i {
-			c.noteFacts(j, runs)
+			c.noteFacts(j, independent)
 		}
 	}
 }
 
-func (c *Crew) noteFacts(j int, failedRuns bool) {
+func (c *Crew) noteFacts(j int, independent bool) {
 	rk := &c.ranks[j]
 	c.mu.Lock()
 	pid := rk.pid
 	c.mu.Unlock()
 	if pid > 0 && !rk.exited {
-		rk.doomed = killSent(pid)
-		rk.dying = failedRuns && exiting(pid)
+		var ends bool
+		rk.doomed, ends = killed(pid)
+		rk.dying = independent && (ends || exiting(pid))
 	}
 }
 
@@ -125,15 +141,20 @@ func exiting(pid int) bool {
 	return err == nil && flags&pfExiting != 0
 }
 
-// killSent says whether a process that has not been reaped was sent SIGKILL, which
-// stays among the signals that are pending for the whole process
-// (proc_pid_status(5)).
-func killSent(pid int) bool {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status") // where it cannot be read, nothing is said
-	_, rest, _ := strings.Cut(string(text), "\nShdPnd:")
-	mask, _, _ := strings.Cut(rest, "\n")
-	pending, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
-	return err == nil && pending>>(syscall.SIGKILL-1)&1 == 1
+// killed reports which SIGKILLs are pending for a process that has not been reaped
+// (proc_pid_status(5)). sent: another process sent SIGKILL, which stays pending for the
+// whole process. ends: the kernel ends the threads, because one of them has called
+// exit_group(2) or because of a signal, and the first thread has not handled its SIGKILL
+// yet. Both are false if the file cannot be read.
+func killed(pid int) (sent, ends bool) {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	pending := func(field string) bool {
+		_, rest, _ := strings.Cut(string(text), "\n"+field+":")
+		mask, _, _ := strings.Cut(rest, "\n")
+		set, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		return err == nil && set>>(syscall.SIGKILL-1)&1 == 1
+	}
+	return pending("ShdPnd"), pending("SigPnd")
 }
 
 // end ends the ranks.
@@ -149,15 +170,13 @@ func (c *Crew) end(m proto.End) {
 			}
 		}
 	}
-	c.told = true
-	c.mu.Lock()
-	c.stop = true
-	c.mu.Unlock()
+	c.beginEnd()
 	if m.Grace <= 0 {
 		c.kill()
 		return
 	}
-	killAt := time.Now().Add(m.Grace)
+	now := time.Now()
+	killAt := now.Add(m.Grace + m.Linger)
 	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // they have been told before
 		if killAt.Before(c.killAt) {
 			c.killAt = killAt
@@ -165,47 +184,127 @@ func (c *Crew) end(m proto.End) {
 		return
 	}
 	for i := range c.ranks {
-		if c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited {
-			continue // it called Abort and is about to end, with its last words
-		}
-		c.signalRank(i, syscall.SIGTERM)
-		c.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
+		// A rank that called Abort is about to end by itself, after its last output.
+		c.ranks[i].signaled = m.Asked
+		c.ranks[i].asked = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
 	}
-	c.killAt = killAt
+	c.killAt, c.askBy = killAt, now.Add(m.Linger)
+	c.ask()
 }
 
-// kill ends every process group at once.
-func (c *Crew) kill() {
-	c.killAt = time.Time{}
-	if c.phase == phaseRunning && c.stuckAt.IsZero() {
-		c.stuckAt = time.Now().Add(c.patience)
+// beginEnd sets told and prevents the start of more ranks. First it reports the ranks that
+// have already ended, because the crew did not end them.
+func (c *Crew) beginEnd() {
+	if !c.told {
+		for j := range c.ranks {
+			c.rankEnded(j)
+		}
 	}
 	c.told = true
 	c.mu.Lock()
 	c.stop = true
 	c.mu.Unlock()
+}
+
+// endRank sends a rank a signal to end it. First it reads what the rank has written to its
+// control channel, because an abort there does not follow from the signal.
+func (c *Crew) endRank(i int, s syscall.Signal) {
+	c.drainControl(i)
+	c.ranks[i].signaled = true
+	c.signalRank(i, s)
+}
+
+// Several ranks may fail for the same reason at slightly different times, and one of them
+// may not have written its error message yet. So if a rank is busy when another one fails,
+// it gets End.Linger to end by itself before SIGTERM. If a rank is idle at two checks, it
+// waits for something and gets SIGTERM at once.
+const (
+	lingerStep = 5 * time.Millisecond
+	idleLooks  = 2
+)
+
+// ask sends SIGTERM to the ranks that have not got it, except to busy ranks that still
+// have time.
+func (c *Crew) ask() {
+	now := time.Now()
+	c.askAt = time.Time{}
 	for i := range c.ranks {
-		c.signalRank(i, syscall.SIGKILL)
+		rk := &c.ranks[i]
+		if rk.asked {
+			continue
+		}
+		c.mu.Lock()
+		pid := rk.pid
+		c.mu.Unlock()
+		if now.Before(c.askBy) && pid > 0 && !rk.exited {
+			if rk.idle++; busy(pid) {
+				rk.idle = 0
+			}
+			if rk.idle < idleLooks {
+				c.askAt = now.Add(lingerStep)
+				continue
+			}
+		}
+		rk.asked = true
+		c.endRank(i, syscall.SIGTERM)
+		c.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
 	}
 }
 
-// signalRank signals a rank's process group. The rank is not reaped before the
-// job's end, so the group is its own even if it has exited.
+// busy reports whether a thread of a process or of one of its children runs, waits for a
+// processor, or waits for a disk.
+func busy(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, t := range tasks {
+		if f := fieldsOf(dir + t.Name() + "/stat"); len(f) > 0 && (f[0] == "R" || f[0] == "D") {
+			return true
+		}
+		text, _ := os.ReadFile(dir + t.Name() + "/children") // if the kernel has no such file, only the process itself counts
+		for f := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(f); err == nil && busy(child) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// kill ends every process group at once.
+func (c *Crew) kill() {
+	c.killAt, c.askAt = time.Time{}, time.Time{}
+	if c.phase == phaseRunning && c.stuckAt.IsZero() {
+		c.stuckAt = time.Now().Add(c.patience)
+	}
+	c.beginEnd()
+	for i := range c.ranks {
+		c.endRank(i, syscall.SIGKILL)
+	}
+}
+
+// signalRank signals a rank's process group.
 func (c *Crew) signalRank(i int, s syscall.Signal) {
 	c.mu.Lock()
 	pid := c.ranks[i].pid
 	c.mu.Unlock()
 	if pid > 0 {
-		_ = syscall.Kill(-pid, s)
+		signalGroup(pid, s)
 	}
 }
 
-// signal passes a signal on.
+// signal passes a signal to the ranks. A rank whose state gorun has already printed does
+// not get SIGQUIT, because a Go program then prints the same in many lines.
 func (c *Crew) signal(s syscall.Signal) {
 	if c.phase != phaseRunning {
 		return
 	}
 	for i := range c.ranks {
+		if s == syscall.SIGQUIT && c.ranks[i].answers.ready {
+			continue
+		}
 		c.signalRank(i, s)
 	}
 }
@@ -214,19 +313,24 @@ func (c *Crew) signal(s syscall.Signal) {
 // their last output passed on.
 func (c *Crew) finish() {
 	c.phase = phaseEnded
-	c.killAt, c.stuckAt = time.Time{}, time.Time{}
-	limit := time.Now().Add(sweepLimit)
+	c.killAt, c.stuckAt, c.askAt = time.Time{}, time.Time{}, time.Time{}
 	pids := c.pids()
 	for _, pid := range pids {
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		signalGroup(pid, syscall.SIGKILL)
 	}
+	if slices.ContainsFunc(c.ranks, func(rk rank) bool { return rk.stuck }) {
+		c.cgroup.end(0) // the group cannot become empty
+	} else {
+		c.cgroup.end(sweepLimit)
+	}
+	limit := time.Now().Add(sweepLimit)
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
 	// It forgets the groups, which have been killed: their numbers are about to be
 	// anybody's.
 	c.cfg.Watchdog.Job(c.job.Card.JobID)
-	left := newBelongs(c.job.Card.JobID, pids)
+	left := c.belongs(pids)
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.stuck {
@@ -250,6 +354,7 @@ func (c *Crew) finish() {
 		rk := &c.ranks[i]
 		c.closeControl(i)
 		c.closeNews(i)
+		c.closeAnswers(i)
 		if rk.pidfd >= 0 {
 			_ = unix.Close(rk.pidfd)
 			rk.pidfd = -1
@@ -280,35 +385,12 @@ func (c *Crew) emitEnded() {
 		}
 		m.Exits = append(m.Exits, rk.exit)
 		if rk.status != (status{}) || rk.exit.Early {
-			if lines := c.lastWords(i); len(lines) > 0 {
+			if lines := lastLines(c.output.streams[2*i+1].tail); len(lines) > 0 {
 				m.Tails = append(m.Tails, proto.Tail{Rank: rk.exit.Rank, Lines: lines})
 			}
 		}
 	}
 	c.cfg.Emit(m)
-}
-
-// lastWords are the last lines of a rank's stderr.
-func (c *Crew) lastWords(i int) []string {
-	if c.cfg.OutputDir == "" {
-		return lastLines(c.output.streams[2*i+1].tail)
-	}
-	f, err := os.Open(c.outputFile(i, 1))
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = f.Close() }()
-	st, err := f.Stat()
-	if err != nil {
-		return nil
-	}
-	at := max(st.Size()-tailBytes, c.ranks[i].errAt)
-	tail := make([]byte, max(st.Size()-at, 0))
-	n, err := f.ReadAt(tail, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
-	return lastLines(tail[:n])
 }
 
 // release is the end of control.
@@ -319,10 +401,10 @@ func (c *Crew) release() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	for _, fd := range []int{c.ep, c.wake} {
-		_ = unix.Close(fd)
-	}
+	c.poller.Close()
+	c.wake.Close()
 	closeFiles(c.mem)
+	c.endClaims()
 	if c.files != nil {
 		c.files.close()
 	}

@@ -10,12 +10,13 @@ import (
 )
 
 // foreignEnv are the prefixes of variables by which a launcher tells its
-// ranks who they are. Ours must not see those of a launcher around gorun.
+// ranks who they are, or a gorun the one that salloc starts for it. Ours must not see
+// those of a launcher around gorun.
 var foreignEnv = []string{
 	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
 	envSize + "=", envLocalRank + "=", envLocalSize + "=",
 	"PMI_", "PMI2_", "PMIX_", "MPI_LOCALRANKID=", "MPI_LOCALNRANKS=", "HYDI_CONTROL_FD=",
-	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_",
+	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_", EnvAllocated + "=",
 }
 
 // ForeignEnv says whether a variable, as NAME=VALUE, is how a launcher tells a rank
@@ -31,6 +32,9 @@ const (
 	envLocalRank = "WEFT_LOCAL_RANK" // among those of its host
 	envLocalSize = "WEFT_LOCAL_SIZE"
 )
+
+// EnvAllocated marks a gorun that salloc has started for another.
+const EnvAllocated = "WEFT_ALLOCATED"
 
 // envStage names the directory of files that gorun has copied to the hosts.
 const envStage = "WEFT_STAGE_DIR"

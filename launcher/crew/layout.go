@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -135,7 +136,7 @@ func bind(ip netip.Addr, kind, port int) (fd, bound int, err error) {
 	} else {
 		sa = &unix.SockaddrInet6{Port: port, Addr: ip.As16()}
 	}
-	if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0); err != nil {
+	if fd, err = sys.Socket(family, kind); err != nil {
 		return -1, 0, fmt.Errorf("socket: %w", err)
 	}
 	if kind == unix.SOCK_STREAM { // connections of an earlier job may linger on the port

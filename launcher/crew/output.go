@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -21,20 +22,28 @@ import (
 //
 // The goroutine that reads also passes on, so a sink that blocks is back-pressure
 // for every rank; nothing is dropped and memory is bounded by lineLimit per
-// stream. A line longer than that is passed on in pieces, and while it lasts
-// nobody else may write to its sink, unless it stalls for longer than
-// stallLimit. With Prepare.PerRank each stream has a sink of its own.
+// stream. A line longer than that is passed on in pieces. Until it ends, no other stream
+// may write to its sink, unless the line stalls for longer than stallLimit. With
+// Prepare.PerRank each stream has a sink of its own, which gets the bytes as they come,
+// without tags.
+//
+// If a line does not end within partialDelay, as a prompt does not, its beginning is
+// passed on, provided that the lines of ranks cannot mix or a person reads them: see
+// newOutput.
 const (
 	readBytes  = 64 << 10
 	lineLimit  = 64 << 10
 	stallLimit = 100 * time.Millisecond
-	holdLimit  = time.Second // for which one long line may keep the others out
-	tailBytes  = 8 << 10     // of stderr, kept for the summary
+
+	partialDelay = 100 * time.Millisecond // time after which the beginning of a line is passed on
+
+	holdLimit = time.Second // time for which one long line may block other streams
+	tailBytes = 8 << 10     // bytes of stderr kept for the summary
 )
 
 type output struct {
-	ep      int
-	wake    int // eventfd: broken, or drained
+	poller  *sys.Poller
+	wake    *sys.Waker // broken, or drained; nil: loop has ended
 	pass    func(proto.Output) error
 	tags    []string // by stream; nil: none
 	perRank bool
@@ -49,16 +58,18 @@ type output struct {
 	buf   []byte
 	done  chan struct{} // closed when everything is passed on
 
-	heeded   [2]bool // what loop knows of gone
-	draining bool    // loop is at its end
+	prompts  []int   // streams whose unfinished lines are passed on
+	heeded   [2]bool // loop's copy of gone
+	draining bool    // loop is about to end
 }
 
 // stream is a rank's stdout or stderr.
 type stream struct {
-	fd    int    // read end; -1: ended, or never a pipe
-	left  int    // bytes to be read yet, while draining
-	carry []byte // the beginning of a line
-	tail  []byte // the last of stderr
+	fd    int       // read end; -1: ended, or never a pipe
+	left  int       // bytes still to be read while draining
+	carry []byte    // the beginning of a line
+	since time.Time // when carry, or its first byte, arrived
+	tail  []byte    // the last bytes of stderr
 }
 
 // sink is a place where lines go.
@@ -71,12 +82,16 @@ type sink struct {
 
 func newOutput(c *Crew) (*output, error) {
 	np := len(c.plan.Ranks)
-	o := &output{ep: -1, wake: -1, pass: c.cfg.Output, perRank: c.job.PerRank,
+	o := &output{pass: c.cfg.Output, perRank: c.job.PerRank,
 		streams: make([]stream, 2*np), buf: make([]byte, readBytes), done: make(chan struct{})}
 	for s := range o.streams {
 		o.streams[s].fd = -1
-		if c.job.Tag {
+		if c.job.Tag && !o.perRank {
 			o.tags = append(o.tags, c.tagOf(s))
+		}
+		// A sink with one writer, and rank 0's output to a terminal.
+		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
+			o.prompts = append(o.prompts, s)
 		}
 		if o.perRank {
 			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stderr: s%2 == 1, Stream: c.plan.Ranks[s/2].Rank}})
@@ -89,14 +104,7 @@ func newOutput(c *Crew) (*output, error) {
 		}
 	}
 	var e error
-	if o.ep, e = unix.EpollCreate1(unix.EPOLL_CLOEXEC); e != nil {
-		return nil, e
-	}
-	if o.wake, e = unix.Eventfd(0, unix.EFD_CLOEXEC); e == nil {
-		e = watch(o.ep, o.wake, -1)
-	}
-	if e != nil {
-		o.closeFDs()
+	if o.poller, o.wake, e = newPoller(wakeIndex); e != nil {
 		return nil, e
 	}
 	return o, nil
@@ -126,10 +134,7 @@ func (o *output) sink(s int) *sink {
 	return o.sinks[s%2]
 }
 
-// watch has an epoll tell when a descriptor can be read; its events carry index.
-func watch(ep, fd, index int) error {
-	return unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: int32(index)})
-}
+var errNoLoop = errors.New("the output of ranks is read no more")
 
 // add takes over the read ends of a rank's pipes, which loop closes in any case. It
 // may run beside loop, which sees neither of them before both are watched.
@@ -137,6 +142,14 @@ func (o *output) add(rank, out, err int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ends := [2]int{out, err}
+	if o.poller == nil { // loop could not go on
+		for _, fd := range ends {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+		return errNoLoop
+	}
 	for i, fd := range ends {
 		o.streams[2*rank+i].fd = fd
 	}
@@ -144,7 +157,7 @@ func (o *output) add(rank, out, err int) error {
 		if fd < 0 {
 			continue
 		}
-		if err := watch(o.ep, fd, 2*rank+i); err != nil {
+		if err := o.poller.Add(fd, 2*rank+i, sys.In); err != nil {
 			return err
 		}
 	}
@@ -174,8 +187,8 @@ func (o *output) finish() {
 
 // signal wakes loop, which may have ended. o.mu is held.
 func (o *output) signal() {
-	if o.wake >= 0 {
-		_, _ = unix.Write(o.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	if o.wake != nil {
+		o.wake.Wake()
 	}
 }
 
@@ -183,27 +196,27 @@ func (o *output) signal() {
 // tells.
 func (o *output) loop() {
 	defer close(o.done)
-	var events [64]unix.EpollEvent
+	var events [64]sys.Event
 	for last := false; !last; {
-		n, err := unix.EpollWait(o.ep, events[:], -1)
+		n, err := o.poller.Wait(events[:], o.timeout())
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
 			break
 		}
-		for _, e := range events[:n] {
-			if e.Pad < 0 {
-				var count [8]byte
-				_, _ = unix.Read(o.wake, count[:]) // before heed: who signals behind it wakes loop again
+		for i := range n {
+			if events[i].ID() == wakeIndex {
+				o.wake.Clear() // before heed: a later Wake wakes loop again
 			}
 		}
 		last = o.heed() // from here on loop sees what add did before these events
-		for _, e := range events[:n] {
-			if e.Pad >= 0 {
-				o.read(int(e.Pad))
+		for i := range n {
+			if s := events[i].ID(); s >= 0 {
+				o.read(s)
 			}
 		}
+		o.passPrompts()
 		o.flush()
 	}
 	o.drain()
@@ -214,6 +227,30 @@ func (o *output) loop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closeFDs()
+}
+
+// timeout returns the time until the next unfinished line is to be passed on, in
+// milliseconds; -1: there is no such line.
+func (o *output) timeout() int {
+	next := -1
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.carry) > 0 {
+			left := int(max(time.Until(st.since.Add(partialDelay))+time.Millisecond-1, 0) / time.Millisecond)
+			if next < 0 || left < next {
+				next = left
+			}
+		}
+	}
+	return next
+}
+
+// passPrompts passes on unfinished lines that are older than partialDelay.
+func (o *output) passPrompts() {
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.carry) > 0 && time.Since(st.since) >= partialDelay {
+			o.piece(o.sink(s), s)
+		}
+	}
 }
 
 // heed looks whether somebody does not read any more, and whether loop is to end.
@@ -244,7 +281,7 @@ func (o *output) drain() {
 	for s := range o.streams {
 		st := &o.streams[s]
 		if st.fd >= 0 {
-			st.left, _ = unix.IoctlGetInt(st.fd, unix.TIOCINQ) // it is a pipe
+			st.left = sys.Unread(st.fd)
 		}
 	}
 	o.draining = true
@@ -284,11 +321,10 @@ func (o *output) abandon() {
 
 // closeFDs is called with o.mu held, or before anybody else knows o.
 func (o *output) closeFDs() {
-	for _, fd := range []*int{&o.ep, &o.wake} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
+	if o.poller != nil {
+		o.poller.Close()
+		o.wake.Close()
+		o.poller, o.wake = nil, nil
 	}
 }
 
@@ -314,9 +350,17 @@ func (o *output) read(s int) {
 		st.tail = keepTail(st.tail, data)
 	}
 	k := o.sink(s)
+	if o.perRank { // no other stream writes to this sink
+		k.buf = append(k.buf, data...)
+		o.send(k)
+		return
+	}
 	if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
 		o.lines(k, s, data[:i+1])
 		data = data[i+1:]
+	}
+	if len(st.carry) == 0 {
+		st.since = time.Now()
 	}
 	st.carry = append(st.carry, data...)
 	if len(st.carry) > lineLimit {
@@ -328,7 +372,7 @@ func (o *output) read(s int) {
 // lines appends whole lines to the sink: the carried beginning, then data.
 func (o *output) lines(k *sink, s int, data []byte) {
 	st := &o.streams[s]
-	resumed := k.enter(s)
+	resumed := o.enter(k, s)
 	if o.tags == nil {
 		k.buf = append(append(k.buf, st.carry...), data...)
 	} else {
@@ -355,7 +399,7 @@ func (o *output) piece(k *sink, s int) {
 	if len(st.carry) == 0 {
 		return
 	}
-	if resumed := k.enter(s); !resumed && o.tags != nil {
+	if resumed := o.enter(k, s); !resumed && o.tags != nil {
 		k.buf = append(k.buf, o.tags[s]...)
 	}
 	k.buf = append(k.buf, st.carry...)
@@ -405,13 +449,16 @@ func (o *output) closeStream(s int) {
 	st := &o.streams[s]
 	if st.fd >= 0 {
 		// Closing would not do: a rank that is being forked has a copy.
-		_ = unix.EpollCtl(o.ep, unix.EPOLL_CTL_DEL, st.fd, nil)
+		o.poller.Remove(st.fd)
 		_ = unix.Close(st.fd)
 		st.fd = -1
 	}
 }
 
 func (o *output) flush() {
+	if o.perRank { // read has sent everything
+		return
+	}
 	for _, k := range o.sinks {
 		o.send(k)
 	}
@@ -428,16 +475,18 @@ func (o *output) send(k *sink) {
 	k.buf = k.buf[:0]
 }
 
-// enter readies the sink for a stream. It reports whether the last thing there
-// is this stream's own unfinished line; a line of another is ended first.
-func (k *sink) enter(s int) (resumed bool) {
-	if k.mid == s+1 && k.mid != 0 {
+// enter prepares the sink for a stream. It reports whether the last thing there is this
+// stream's own unfinished line. It ends an unfinished line of another rank. Without tags
+// the other stream of the same rank continues the line, as it does on a terminal without
+// gorun.
+func (o *output) enter(k *sink, s int) (resumed bool) {
+	if k.mid == s+1 {
 		return true
 	}
-	if k.mid != 0 {
+	if k.mid != 0 && (o.tags != nil || (k.mid-1)/2 != s/2) {
 		k.buf = append(k.buf, '\n')
-		k.mid = 0
 	}
+	k.mid = 0
 	return false
 }
 
@@ -476,6 +525,11 @@ func lastLines(tail []byte) []string {
 	lines := bytes.Split(tail, []byte{'\n'})
 	from := max(len(lines)-tailLines, 0)
 	panicked := slices.IndexFunc(lines, func(l []byte) bool {
+		if rest, ok := bytes.CutPrefix(l, []byte("rank ")); ok { // as comm.Main writes it
+			if _, text, ok := bytes.Cut(rest, []byte(": ")); ok {
+				l = text
+			}
+		}
 		return slices.ContainsFunc(panics, func(p []byte) bool { return bytes.HasPrefix(l, p) })
 	})
 	if panicked >= 0 {

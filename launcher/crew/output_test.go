@@ -1,3 +1,5 @@
+//go:build linux
+
 package crew
 
 import (
@@ -11,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -33,8 +37,8 @@ func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, w
 	require.NoError(t, err)
 	for r := range np {
 		var a, b [2]int
-		require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
-		require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
+		require.NoError(t, unix.Pipe(a[:]))
+		require.NoError(t, unix.Pipe(b[:]))
 		write = append(write, [2]int{a[1], b[1]})
 		require.NoError(t, o.add(r, a[0], b[0]))
 	}
@@ -98,6 +102,118 @@ func TestOutputEndless(t *testing.T) {
 	}
 }
 
+// TestOutputOfOneRankInOneLine: stderr continues an unfinished line of the same rank's
+// stdout, as it does without gorun. With tags each stream has lines of its own.
+func TestOutputOfOneRankInOneLine(t *testing.T) {
+	for name, c := range map[string]struct {
+		tag  bool
+		want string
+	}{
+		"untagged": {false, "50 % warning\n60 %"},
+		"tagged":   {true, "[0] 50 % \n[0]<stderr> warning\n[0] 60 %"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passed := make(chan string, 10)
+			crew := &Crew{cfg: Config{Output: func(m proto.Output) error {
+				passed <- string(m.Data)
+				return nil
+			}}, job: proto.Prepare{OneSink: true, Tag: c.tag, Card: bootstrap.Card{Size: 1}}, plan: proto.Plan{Ranks: make([]proto.Rank, 1)}}
+			o, err := newOutput(crew)
+			require.NoError(t, err)
+			var ends, write [2]int
+			for i := range ends {
+				var p [2]int
+				require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+				ends[i], write[i] = p[0], p[1]
+			}
+			require.NoError(t, o.add(0, ends[0], ends[1]))
+			go o.loop() // ends with finish
+			got := ""
+			for _, say := range []struct {
+				stream int
+				text   string
+			}{{0, "50 % "}, {1, "warning\n"}, {0, "60 %"}} {
+				_, err := unix.Write(write[say.stream], []byte(say.text))
+				require.NoError(t, err)
+				got += <-passed
+			}
+			for _, fd := range write {
+				require.NoError(t, unix.Close(fd))
+			}
+			o.finish()
+			<-o.done
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestOutputPrompts: the beginning of a line is passed on where no other rank writes to
+// the same place, and where it is rank 0's on a terminal.
+func TestOutputPrompts(t *testing.T) {
+	for name, c := range map[string]struct {
+		np       int
+		terminal bool
+		want     []string // what is passed on, piece by piece
+	}{
+		"one rank":      {1, false, []string{"name? ", "bob\n"}},
+		"on a terminal": {2, true, []string{"[0] name? ", "\n[1] a line\n", "[0] bob\n"}},
+		"several ranks": {2, false, []string{"[1] a line\n", "[0] name? bob\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passed := make(chan string, 10)
+			crew := &Crew{cfg: Config{Output: func(m proto.Output) error {
+				passed <- string(m.Data)
+				return nil
+			}}, job: proto.Prepare{OneSink: true, Tag: c.np > 1, Card: bootstrap.Card{Size: c.np}, OutTerm: c.terminal}}
+			for r := range c.np {
+				crew.plan.Ranks = append(crew.plan.Ranks, proto.Rank{Rank: r})
+			}
+			o, err := newOutput(crew)
+			require.NoError(t, err)
+			var write []int
+			for r := range c.np {
+				var p [2]int
+				require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+				require.NoError(t, o.add(r, p[0], -1))
+				write = append(write, p[1])
+			}
+			go o.loop() // ends with finish
+			say := func(r int, text string) {
+				_, err := unix.Write(write[r], []byte(text))
+				require.NoError(t, err)
+			}
+			next := func() string {
+				select {
+				case text := <-passed:
+					return text
+				case <-time.After(time.Minute):
+					require.FailNow(t, "nothing is passed on")
+					return ""
+				}
+			}
+			var got []string
+			say(0, "name? ")
+			if strings.HasSuffix(c.want[0], " ") {
+				got = append(got, next())
+			} else {
+				time.Sleep(2 * partialDelay) // in which nothing comes
+			}
+			if c.np > 1 {
+				say(1, "a line\n")
+				got = append(got, next())
+			}
+			say(0, "bob\n")
+			got = append(got, next())
+			require.Equal(t, c.want, got)
+			o.finish()
+			<-o.done
+			for _, fd := range write {
+				require.NoError(t, unix.Close(fd))
+			}
+		})
+	}
+}
+
 func TestTail(t *testing.T) {
 	var tail []byte
 	for i := range 10_000 {
@@ -137,8 +253,8 @@ func TestOutputGone(t *testing.T) {
 		var write []int
 		for r := range np {
 			var a, b [2]int
-			require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
-			require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC))
+			require.NoError(t, unix.Pipe(a[:]))
+			require.NoError(t, unix.Pipe(b[:]))
 			write = append(write, a[1], b[1])
 			require.NoError(t, o.add(r, a[0], b[0]))
 		}
@@ -178,17 +294,30 @@ func TestOutputWoken(t *testing.T) {
 	}
 }
 
+// TestOutputAfterItsEnd: a rank that is started when nothing reads output any more is
+// refused, and its pipes are closed.
+func TestOutputAfterItsEnd(t *testing.T) {
+	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
+	require.NoError(t, err)
+	o.finish()
+	o.loop()
+	var p [2]int
+	require.NoError(t, unix.Pipe(p[:]))
+	require.ErrorIs(t, o.add(0, p[0], -1), errNoLoop)
+	_, err = unix.Write(p[1], []byte("x"))
+	require.ErrorIs(t, err, unix.EPIPE)
+	require.NoError(t, unix.Close(p[1]))
+}
+
 // TestOutputUnwatched: what cannot be watched is closed all the same.
 func TestOutputUnwatched(t *testing.T) {
 	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
 	require.NoError(t, err)
 	var a, b [2]int
-	require.NoError(t, unix.Pipe2(a[:], unix.O_CLOEXEC))
-	require.NoError(t, unix.Pipe2(b[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
-	ep := o.ep
-	o.ep = a[1] // no epoll
+	require.NoError(t, unix.Pipe(a[:]))
+	require.NoError(t, unix.Pipe(b[:]))
+	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // it cannot be added again
 	require.Error(t, o.add(0, a[0], b[0]))
-	o.ep = ep
 	o.finish()
 	o.loop()
 	for _, fd := range []int{a[1], b[1]} {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/wire"
@@ -49,12 +50,15 @@ type pmiRank struct {
 	spawning  bool // between mcmd=spawn and endcmd
 	asked     bool // gorun has not answered its request yet
 	exited    bool
+
+	account *wire.Account // the sum of its programs' accounts; nil: none has reported one
 }
 
 // pmiAbort is a rank's wish to end the job.
 type pmiAbort struct {
-	code   int
-	reason string
+	code        int
+	reason      string
+	consequence bool
 }
 
 func (a *pmiAbort) Error() string { return fmt.Sprintf("abort with code %d: %s", a.code, a.reason) }
@@ -131,14 +135,32 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		if n &= 0xff; err != nil || n == 0 {
 			n = proto.ExitFailed // an abort is a failure, whatever its code
 		}
-		return &pmiAbort{n, bootstrap.UnescapeReason(reason)}
+		_, consequence := m.Get("consequence")
+		return &pmiAbort{n, bootstrap.UnescapeReason(reason), consequence}
 	case "finalize":
+		if st.joined {
+			st.add(m)
+		}
 		st.joined, st.finalized = false, true
 		s.answer(rank, wire.NewPMI("finalize_ack"))
 	default:
 		s.answer(rank, wire.NewPMI("error_result", "rc", "-1", "msg", "unknown_command"))
 	}
 	return nil
+}
+
+// add adds the account of a program that finalizes, if the program reports one. Several
+// programs may be the rank one after the other.
+func (st *pmiRank) add(finalize wire.PMIMessage) {
+	a, ok := wire.ParseAccount(finalize)
+	if !ok {
+		return
+	}
+	if st.account == nil {
+		st.account = &a
+	} else {
+		st.account.Add(&a)
+	}
 }
 
 func (s *pmiServer) put(rank int, m wire.PMIMessage) {
@@ -268,6 +290,17 @@ func (s *pmiServer) exit(rank int) (early, joined bool) {
 		}
 	}
 	return st.joined, st.joined || st.finalized
+}
+
+// account returns the account that a rank has reported. lived is the time for which the rank
+// has run. account returns nil if the rank has not finalized, or if the account is wrong: it
+// says that the rank has waited for longer than lived.
+func (s *pmiServer) account(rank int, lived time.Duration) *wire.Account {
+	st := &s.ranks[rank]
+	if st.joined || st.account == nil || st.account.Waited > lived {
+		return nil
+	}
+	return st.account
 }
 
 // answer hands a reply over; one that fits no line becomes a refusal.

@@ -1,9 +1,12 @@
+//go:build linux
+
 package crew
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -143,6 +146,42 @@ func TestPMIStates(t *testing.T) {
 	require.False(t, early)
 	require.False(t, joined)
 	require.Equal(t, proto.State{Waiting: 1, Left: 11, Absent: 12}, s.state(global))
+}
+
+// TestPMIAccounts: a rank reports by finalize what it has sent and how long it has waited.
+func TestPMIAccounts(t *testing.T) {
+	const (
+		hello  = "cmd=init pmi_version=1 pmi_subversion=1"
+		bye    = "cmd=finalize"
+		report = "cmd=finalize messages_sent=1 messages_received=2 bytes_sent=30 bytes_received=40 waited_ns=500"
+		most   = "cmd=finalize messages_sent=1 messages_received=2 bytes_sent=9223372036854775807 bytes_received=40 waited_ns=500"
+	)
+	one := &wire.Account{MessagesSent: 1, MessagesReceived: 2, BytesSent: 30, BytesReceived: 40, Waited: 500}
+	for name, c := range map[string]struct {
+		says  []string
+		lived time.Duration
+		want  *wire.Account
+	}{
+		"reports":                     {[]string{hello, report}, 500, one},
+		"no weft program":             {[]string{hello, bye}, 500, nil},
+		"no Finalize":                 {[]string{hello}, 500, nil},
+		"no Init":                     {[]string{report}, 500, nil},
+		"waits longer than it lives":  {[]string{hello, report}, 499, nil},
+		"nonsense":                    {[]string{hello, strings.Replace(report, "=30", "=-30", 1)}, 500, nil},
+		"two programs":                {[]string{hello, report, hello, report}, 1000, &wire.Account{MessagesSent: 2, MessagesReceived: 4, BytesSent: 60, BytesReceived: 80, Waited: 1000}},
+		"the second is no weft one":   {[]string{hello, report, hello, bye}, 500, one},
+		"the second ends early":       {[]string{hello, report, hello}, 500, nil},
+		"finalizes twice":             {[]string{hello, report, report}, 1000, one},
+		"the sum is out of all range": {[]string{hello, report, hello, most}, 1000, one},
+	} {
+		var got []string
+		s := testPMI(1, func(_ int, line []byte) { got = append(got, string(line)) })
+		for _, line := range c.says {
+			require.NoError(t, s.line(0, []byte(line)), name)
+		}
+		require.Len(t, got, len(c.says), name)
+		require.Equal(t, c.want, s.account(0, c.lived), name)
+	}
 }
 
 // TestPMIFences: a host's ranks are in a fence when all are, once, and what they

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/netif"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
@@ -34,6 +37,9 @@ func (c *Crew) prepare(m proto.Prepare) {
 		answer.Failed = []proto.HostError{he}
 	} else {
 		answer.Need = c.files.missing()
+		if c.noMem != nil {
+			answer.NoMemory = []proto.HostError{{Index: c.cfg.Index, Cause: c.noMem.Error()}}
+		}
 		if ports != nil {
 			answer.Ports = []proto.HostPorts{{Index: c.cfg.Index, Ports: ports}}
 		}
@@ -71,9 +77,17 @@ func (c *Crew) ready() (ports []int, err error) {
 			}
 		}
 	}
+	if m.Interface != "" {
+		if err := netif.Check(m.Interface); err != nil {
+			return nil, &errStart{proto.ExitUsage, fmt.Sprintf("-iface (transport.tcp.interface): %v", err)}
+		}
+	}
 	if m.Memory {
-		if c.mem, err = bootstrap.MemoryFile(m.Card.JobID); err != nil {
-			return nil, err
+		c.mem, err = bootstrap.MemoryFile(m.Card.JobID)
+		if errors.Is(err, sys.ErrNoMemoryFiles) {
+			c.noMem = err // the ranks use the next transport
+		} else if err != nil {
+			return nil, fmt.Errorf("memory file: %w", err)
 		}
 	}
 	if c.plan.Address != "" {
@@ -145,22 +159,19 @@ const spareFiles = 24
 // started. The soft limit counts no more: package os has raised it.
 func (c *Crew) checkFiles() error {
 	np := len(c.plan.Ranks)
-	perRank := 4 // control channel, pidfd, two pipes
-	if c.cfg.OutputDir != "" || c.plan.Address != "" {
-		perRank = 3 // control channel, its other end, listener, none of which has a pipe yet
-	}
-	if c.cfg.OutputDir == "" && c.plan.Address != "" {
-		perRank = 4
-	}
+	perRank := 5 // control channel, channel for inspections, pidfd, two pipes; before the start the other ends of the channels and a listener instead of the last three
 	if c.job.Stdin == stdinAll {
 		perRank += 2
 	}
 	if c.job.Notify {
 		perRank += 2
 	}
+	if slices.ContainsFunc(c.plan.Ranks, func(r proto.Rank) bool { return len(r.CPUs) > 0 }) {
+		perRank++ // the claim of its core
+	}
 	var limit unix.Rlimit
 	need := uint64(np*perRank + spareFiles)
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= limit.Cur {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= uint64(limit.Cur) { //nolint:unconvert // an int64 on FreeBSD
 		return nil
 	}
 	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
@@ -193,25 +204,27 @@ func (c *Crew) start(m proto.Start) {
 		c.emitEnded()
 		return
 	}
-	ends, news, err := c.open(m)
+	ends, err := c.open(m)
 	if err != nil {
-		for _, fd := range append(ends, news...) {
-			_ = unix.Close(fd)
-		}
+		ends.close()
 		c.ports.close()
 		closeFiles(c.card)
 		close(c.forked)
 		c.allStarted(started{0, err})
 		return // control finishes, as no rank runs
 	}
+	c.others, c.oom = newOthers(), newOOMCount("/proc", "/sys/fs/cgroup")
+	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
+		c.cfg.Watchdog.cgroup(c.cgroup.dir)
+	}
 	c.loops = true
-	go c.output.loop()       // ends in finish
-	go c.forkAll(ends, news) // ends in finish
+	go c.output.loop() // ends in finish
+	go c.forkAll(ends) // ends in finish
 }
 
-func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
+func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 	if c.unfit != nil {
-		return nil, nil, c.unfit
+		return ends, c.unfit
 	}
 	plan, card := c.plan, c.job.Card
 	np := len(plan.Ranks)
@@ -220,8 +233,9 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 	c.ranks = make([]rank, np)
 	for i, r := range plan.Ranks {
 		c.local[r.Rank], appnum[i] = i, r.App
-		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, news: -1, pidfd: -1}
+		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}
 	}
+	c.claimCores()
 	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.Nodes), appnum)
 	c.pmi.lenient = c.job.Notify
 	c.pmi.reply = c.reply
@@ -230,42 +244,54 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 		c.cfg.Emit(proto.Request{Rank: plan.Ranks[i].Rank, Line: append([]byte(nil), line...)})
 	}
 	if c.output, err = newOutput(c); err != nil {
-		return nil, nil, fmt.Errorf("output: %w", err)
+		return ends, fmt.Errorf("output: %w", err)
 	}
 	if c.in, err = c.openInput(); err != nil {
-		return nil, nil, fmt.Errorf("stdin: %w", err)
+		return ends, fmt.Errorf("stdin: %w", err)
 	}
 	for i := range c.ranks {
 		own, end, err := socketpair()
 		if err != nil {
-			return ends, news, err
+			return ends, err
 		}
 		c.ranks[i].ctl = own
-		ends = append(ends, end)
-		if err := watch(c.ep, own, ctlIndex(i)); err != nil {
-			return ends, news, fmt.Errorf("epoll: %w", err)
+		ends.control = append(ends.control, end)
+		if err := c.poller.Add(own, ctlIndex(i), sys.In); err != nil {
+			return ends, err
+		}
+		if own, end, err = socketpair(); err != nil {
+			return ends, err
+		}
+		c.ranks[i].answers.fd = own
+		ends.inspect = append(ends.inspect, end)
+		if err := c.poller.Add(own, answerIndex(i), sys.In); err != nil {
+			return ends, err
 		}
 		if c.job.Notify {
 			if own, end, err = socketpair(); err != nil {
-				return ends, news, err
+				return ends, err
 			}
 			c.ranks[i].news = own
-			news = append(news, end)
+			ends.news = append(ends.news, end)
 			card.News = childNews
 		}
 	}
+	card.Inspect = childInspect
 	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs
 	if c.mem != nil {
 		card.Memory = childMemory
+	}
+	if c.noMem != nil {
+		card.NoMemory = c.noMem.Error()
 	}
 	if m.Addrs != nil || c.plan.Address == "" {
 		card.BasePort, card.Hosts = 0, nil
 	}
 	if c.card, err = card.Seal(); err != nil {
-		return ends, news, err
+		return ends, err
 	}
 	if err := c.files.link(); err != nil {
-		return ends, news, err
+		return ends, err
 	}
 	for i := range c.apps {
 		a := &c.job.Apps[i]
@@ -275,11 +301,11 @@ func (c *Crew) open(m proto.Start) (ends, news []int, err error) {
 		c.apps[i].keep = a.KeepProc
 		c.apps[i].env = hostEnv(c.cfg.Environ, a.Env, a.Wdir, c.files.dir)
 	}
-	return ends, news, nil
+	return ends, nil
 }
 
 func socketpair() (own, end int, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := sys.Socketpair()
 	if err != nil {
 		return -1, -1, fmt.Errorf("socketpair: %w", err)
 	}

@@ -3,6 +3,7 @@ package crew
 import (
 	"errors"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
@@ -57,12 +58,11 @@ func (c *Crew) sendNews(i int) {
 	case n < 0:
 		c.closeNews(i)
 	case n == len(rk.unsent):
-		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.news, nil) // it need not be there
+		c.poller.Remove(rk.news) // it need not be there
 		rk.unsent = nil
 	default:
 		rk.unsent = append(rk.unsent[:0], rk.unsent[n:]...)
-		err := unix.EpollCtl(c.ep, unix.EPOLL_CTL_ADD, rk.news,
-			&unix.EpollEvent{Events: unix.EPOLLOUT, Fd: int32(rk.news), Pad: int32(newsIndex(i))})
+		err := c.poller.Add(rk.news, newsIndex(i), sys.Out)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			c.closeNews(i)
 		}
@@ -72,7 +72,7 @@ func (c *Crew) sendNews(i int) {
 func (c *Crew) closeNews(i int) {
 	rk := &c.ranks[i]
 	if rk.news >= 0 {
-		_ = unix.EpollCtl(c.ep, unix.EPOLL_CTL_DEL, rk.news, nil) // as in closeControl
+		c.poller.Remove(rk.news) // as in closeControl
 		_ = unix.Close(rk.news)
 		rk.news, rk.unsent = -1, nil
 	}
@@ -83,7 +83,7 @@ func (c *Crew) closeNews(i int) {
 func send(fd int, data []byte) int {
 	sent := 0
 	for sent < len(data) {
-		n, err := unix.SendmsgN(fd, data[sent:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		n, err := unix.SendmsgN(fd, data[sent:], nil, nil, unix.MSG_DONTWAIT|sys.NoSignal)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):

@@ -1,3 +1,5 @@
+//go:build linux
+
 package crew
 
 import (
@@ -7,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
@@ -14,10 +17,10 @@ import (
 // TestNewsWait: a rank that does not read for a while misses no news; one that never
 // does is cut off, and others get theirs.
 func TestNewsWait(t *testing.T) {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	poller, err := sys.NewPoller()
 	require.NoError(t, err)
-	defer func() { _ = unix.Close(ep) }()
-	c := &Crew{ep: ep, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 7}, {Rank: 8}}}, ranks: make([]rank, 2)}
+	defer poller.Close()
+	c := &Crew{poller: poller, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 7}, {Rank: 8}}}, ranks: make([]rank, 2)}
 	var ends [2]int
 	for i := range ends {
 		c.ranks[i].ctl = -1
@@ -46,10 +49,10 @@ func TestNewsWait(t *testing.T) {
 		n, err := unix.Read(ends[0], buf)
 		require.NoError(t, err)
 		got = append(got, buf[:n]...)
-		var events [4]unix.EpollEvent
-		n, err = unix.EpollWait(ep, events[:], 0)
+		var events [4]sys.Event
+		n, err = poller.Now(events[:])
 		if n > 0 && err == nil {
-			require.Equal(t, int32(newsIndex(0)), events[0].Pad)
+			require.Equal(t, newsIndex(0), events[0].ID())
 			c.sendNews(0)
 		}
 	}

@@ -2,11 +2,11 @@ package crew
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,7 +14,7 @@ import (
 // Read which waits can be ended. It does not close the file.
 type Source struct {
 	fd   int
-	stop int // eventfd
+	stop *sys.Waker
 }
 
 // errStopped is of a Read after Stop.
@@ -26,9 +26,9 @@ const background = 250 * time.Millisecond
 
 // NewSource makes a Source of f, which must stay open until Close.
 func NewSource(f *os.File) (*Source, error) {
-	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	stop, err := sys.NewWaker()
 	if err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+		return nil, err
 	}
 	return &Source{int(f.Fd()), stop}, nil
 }
@@ -51,15 +51,15 @@ func (s *Source) Read(p []byte) (int, error) {
 }
 
 // Stop ends Read for good.
-func (s *Source) Stop() { _, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+func (s *Source) Stop() { s.stop.Wake() }
 
 // Close frees what the Source has. No Read is under way.
-func (s *Source) Close() { _ = unix.Close(s.stop) }
+func (s *Source) Close() { s.stop.Close() }
 
 // readable waits until there is something to read; false: Stop wants an end.
 func (s *Source) readable() bool {
 	for {
-		p := []unix.PollFd{{Fd: int32(s.stop), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
+		p := []unix.PollFd{{Fd: int32(s.stop.FD()), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
 		timeout := -1
 		if fg, err := unix.IoctlGetInt(s.fd, unix.TIOCGPGRP); err == nil && fg != unix.Getpgrp() {
 			p, timeout = p[:1], int(background.Milliseconds())

@@ -4,14 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/place"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -24,26 +21,30 @@ type status struct {
 
 // rank is one process of the job.
 type rank struct {
-	app  int
-	cpus []int // that it is bound to; nil: all
+	app     int
+	cpus    []int // that it is bound to; nil: all
+	rebound bool  // cpus are not those of the plan
 
 	// Crew.mu guards these until the rank has started.
 	pid   int
 	pidfd int
 	at    time.Time // when it was started
 
-	ctl    int    // our end of its control channel; -1: closed
-	news   int    // our end of its channel for news; -1: it has none
-	in     []byte // from ctl, not yet a whole line
-	unsent []byte // for news, which was full; not empty: epoll tells when it is not
-	exited bool
-	stuck  bool  // it has not really: it does not end by SIGKILL
-	errAt  int64 // where what it writes begins in its file of stderr
-	wanted bool  // it has called Abort, or made no sense, and is not heard any more
-	status status
-	dying  bool // it was on its way out when another, which still ran, failed the job
-	doomed bool // it had been sent SIGKILL, not by us, when the job failed of what another did
-	exit   proto.Exit
+	ctl      int // our end of its control channel; -1: closed
+	news     int // our end of its channel for failure notifications; -1: none
+	answers  answers
+	in       []byte // the part of a line that has arrived from ctl
+	unsent   []byte // bytes for news, which was full; if not empty, epoll reports when news has room
+	exited   bool
+	asked    bool // the rank has got SIGTERM, or gets none
+	signaled bool // the rank has got SIGTERM or SIGKILL because the job ends
+	idle     int  // number of consecutive checks before SIGTERM that found it idle
+	stuck    bool // it counts as ended but still runs: SIGKILL does not end it
+	wanted   bool // it has called Abort or broken the protocol; the crew no longer reads from it
+	status   status
+	dying    bool // it was ending when another rank, which still ran, failed the job
+	doomed   bool // another process had sent it SIGKILL when another rank failed the job
+	exit     proto.Exit
 }
 
 // app is a program as this host runs it.
@@ -67,21 +68,17 @@ func (e *errStart) Error() string { return e.msg }
 // thread lives as long as the job. It is never unlocked, and the runtime ends
 // it with the goroutine, along with the affinity that it was given. Crew.finish
 // ends it and waits for it.
-func (c *Crew) forkAll(ends, news []int) {
+func (c *Crew) forkAll(ends childEnds) {
 	defer close(c.forked)
 	runtime.LockOSThread()
 	var err error
 	n := 0
 	for ; n < len(c.ranks) && err == nil && !c.stopped(); n++ {
-		if err = c.fork(n, ends, news); err != nil {
+		if err = c.fork(n, ends); err != nil {
 			break
 		}
 	}
-	for _, fd := range append(ends, news...) {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
+	ends.close()
 	c.ports.close()
 	_ = c.card.Close()
 	c.in.started()
@@ -96,18 +93,43 @@ const (
 	childMemory  = 5 // where ranks share memory
 	childListen  = 6
 	childNews    = 7 // where a job goes on without ranks that have failed
-	childFiles   = 8
+	childInspect = 8
+	childFiles   = 9
 
 	// noFile stands for a descriptor that a rank does not inherit.
 	noFile = ^uintptr(0)
 )
 
-func (c *Crew) fork(i int, ends, news []int) error {
+// childEnds are the ends of channels that ranks inherit, by rank; -1: closed.
+type childEnds struct {
+	control, inspect []int
+	news             []int // empty: the job ends with the first rank that fails
+}
+
+func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.news} }
+
+// closeOf closes this process's copies of the ends that a rank has inherited.
+func (e *childEnds) closeOf(i int) {
+	for _, list := range e.all() {
+		if i < len(list) && list[i] >= 0 {
+			_ = unix.Close(list[i])
+			list[i] = -1
+		}
+	}
+}
+
+func (e *childEnds) close() {
+	for i := range e.control {
+		e.closeOf(i)
+	}
+}
+
+func (c *Crew) fork(i int, ends childEnds) error {
 	rk := &c.ranks[i]
 	if err := c.bind(rk.cpus); err != nil {
-		return &errStart{proto.ExitFailed, fmt.Sprintf("bind rank %d to cpus %v: %v", c.plan.Ranks[i].Rank, rk.cpus, err)}
+		return &errStart{proto.ExitFailed, fmt.Sprintf("rank %d: %v", c.plan.Ranks[i].Rank, err)}
 	}
-	reads, writes, err := c.outputs(i)
+	reads, writes, err := outputs()
 	if err != nil {
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
@@ -117,55 +139,40 @@ func (c *Crew) fork(i int, ends, news []int) error {
 		files[k] = noFile
 	}
 	files[0], files[1], files[2] = uintptr(c.in.fd(i)), uintptr(writes[0]), uintptr(writes[1])
-	files[childControl], files[childCard] = uintptr(ends[i]), c.card.Fd()
+	files[childControl], files[childCard], files[childInspect] = uintptr(ends.control[i]), c.card.Fd(), uintptr(ends.inspect[i])
 	if c.mem != nil {
 		files[childMemory] = c.mem.Fd()
 	}
 	if listens {
 		files[childListen] = uintptr(c.ports.fds[i])
 	}
-	if len(news) > 0 {
-		files[childNews] = uintptr(news[i])
+	if len(ends.news) > 0 {
+		files[childNews] = uintptr(ends.news[i])
 	}
 	a := &c.apps[rk.app]
-	pidfd := -1
-	pid, err := syscall.ForkExec(a.path, c.job.Apps[rk.app].Argv, &syscall.ProcAttr{
+	pid, pidfd, err := forkExec(a.path, c.job.Apps[rk.app].Argv, &syscall.ProcAttr{
 		Dir:   c.job.Apps[rk.app].Wdir,
 		Env:   c.rankEnv(i, listens),
 		Files: files,
-		Sys:   &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
-	})
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	}, c.cgroup)
 	for _, fd := range writes {
 		_ = unix.Close(fd)
 	}
-	_ = unix.Close(ends[i])
-	ends[i] = -1
-	if len(news) > 0 {
-		_ = unix.Close(news[i])
-		news[i] = -1
-	}
+	ends.closeOf(i)
 	if listens {
 		c.ports.release(i)
 	}
 	if err != nil {
 		for _, fd := range reads {
-			if fd >= 0 {
-				_ = unix.Close(fd)
-			}
+			_ = unix.Close(fd)
 		}
 		return execError(c.job.Apps[rk.app].Name, err)
 	}
-	if pidfd < 0 {
-		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
-			_ = syscall.Kill(-pid, syscall.SIGKILL)
-			reapNow(pid)
-			return &errStart{proto.ExitFailed, "pidfd_open: " + err.Error() + ": the kernel is older than Linux 5.4"}
-		}
-	}
 	err = c.output.add(i, reads[0], reads[1])
 	c.mu.Lock() // control sees the rank with its events
-	if err == nil {
-		err = watch(c.ep, pidfd, i)
+	if err == nil && pidfd >= 0 {
+		err = c.poller.Add(pidfd, i, sys.In)
 	}
 	if err == nil {
 		rk.pid, rk.pidfd, rk.at = pid, pidfd, time.Now()
@@ -173,103 +180,73 @@ func (c *Crew) fork(i int, ends, news []int) error {
 	late := c.stop
 	c.mu.Unlock()
 	if err != nil {
-		_ = unix.Close(pidfd)
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		if pidfd >= 0 {
+			_ = unix.Close(pidfd)
+		}
+		signalGroup(pid, syscall.SIGKILL)
 		reap(pid, sweepLimit)
-		return &errStart{proto.ExitFailed, "epoll: " + err.Error()}
+		return &errStart{proto.ExitFailed, err.Error()}
+	}
+	if pidfd < 0 {
+		c.cfg.Watchdog.groups([]int{pid}) // the process does not die with this one
+		c.post(childEnded{})              // it may have ended before control knew of it
 	}
 	if late { // the job was ended while this one was being started
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		signalGroup(pid, syscall.SIGKILL)
 	}
 	return nil
 }
 
-// outputs makes what a rank writes to: pipes, whose read ends it returns too,
-// or files.
-func (c *Crew) outputs(i int) (reads, writes [2]int, err error) {
-	reads, writes = [2]int{-1, -1}, [2]int{-1, -1}
+// outputs makes the pipes for a rank's stdout and stderr, and returns their read and write
+// ends.
+func outputs() (reads, writes [2]int, err error) {
 	for k := range writes {
-		if c.cfg.OutputDir == "" {
-			var p [2]int
-			err = unix.Pipe2(p[:], unix.O_CLOEXEC)
-			reads[k], writes[k] = p[0], p[1]
-		} else {
-			name := c.outputFile(i, k)
-			flags := unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_CLOEXEC
-			if c.job.Card.Epoch == 0 { // a job that begins anew goes on in them
-				flags |= unix.O_TRUNC
-			}
-			writes[k], err = unix.Open(name, flags, 0o666)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", name, err)
-			} else if k == 1 {
-				c.ranks[i].errAt, _ = unix.Seek(writes[k], 0, unix.SEEK_END) // 0 where it cannot be sought
-			}
-		}
+		r, w, err := sys.Pipe()
 		if err != nil {
-			for _, fd := range []int{reads[0], writes[0]} {
-				if k == 1 && fd >= 0 {
-					_ = unix.Close(fd)
-				}
+			if k == 1 {
+				_ = unix.Close(reads[0])
+				_ = unix.Close(writes[0])
 			}
 			return reads, writes, err
 		}
+		reads[k], writes[k] = r, w
 	}
 	return reads, writes, nil
 }
 
-// outputFile is where a rank's stdout, or stderr, stands.
-func (c *Crew) outputFile(i, stream int) string {
-	return OutputFile(c.cfg.OutputDir, c.plan.Ranks[i].Rank, stream == 1)
-}
-
-// OutputFile is the name of the file that has a rank's stdout or stderr.
-func OutputFile(dir string, rank int, stderr bool) string {
-	ext := ".out"
-	if stderr {
-		ext = ".err"
-	}
-	return filepath.Join(dir, strconv.Itoa(rank)+ext)
-}
-
 // execError gives a failed start the exit code of a shell.
 func execError(program string, err error) error {
+	var started *errStart
 	switch {
+	case errors.As(err, &started):
+		return err
 	case errors.Is(err, syscall.ENOENT):
 		return &errStart{proto.ExitNotFound, program + ": cannot be started: no such file, or it names an interpreter that does not exist"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC), errors.Is(err, syscall.EPERM),
-		errors.Is(err, syscall.ETXTBSY), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ELIBBAD):
+		errors.Is(err, syscall.ETXTBSY), errors.Is(err, syscall.EISDIR), errors.Is(err, errLibrary):
 		return &errStart{proto.ExitNotExec, program + ": cannot be executed: " + err.Error()}
 	}
 	return &errStart{proto.ExitFailed, program + ": cannot be started: " + err.Error()}
 }
 
-// bind has this thread, and with it the rank that it forks next, run on cpus, or where
-// it began if these are none.
+// bind binds this thread, and so the rank that the thread forks next, to cpus. If cpus is
+// empty, bind binds the thread to the cpus that it had at first.
 func (c *Crew) bind(cpus []int) error {
-	if c.free == nil {
-		if len(cpus) == 0 {
+	if len(cpus) == 0 {
+		if !c.bound {
 			return nil
 		}
-		free := unix.NewCPUSet(place.MaxCPUs)
-		if err := unix.SchedGetaffinityDynamic(0, free); err != nil {
-			return err
+		if cpus = c.free; len(cpus) == 0 {
+			return errors.New("cannot be started without binding after a rank that is bound: sched_getaffinity does not say where gorun may run")
 		}
-		c.free = free
 	}
-	set := c.free
-	if len(cpus) > 0 {
-		set = cpuSet(cpus)
+	if !c.bound {
+		c.free, c.bound = c.allowed(0), true
 	}
-	return unix.SchedSetaffinityDynamic(0, set)
-}
-
-func cpuSet(cpus []int) unix.CPUSetDynamic {
-	set := unix.NewCPUSet(slices.Max(cpus) + 1)
-	for _, c := range cpus {
-		set.Set(c)
+	if err := sys.Bind(cpus); err != nil {
+		return fmt.Errorf("bind to cpus %v: %w", cpus, err)
 	}
-	return set
+	return nil
 }
 
 // allStarted tells that forkAll is through.
@@ -281,7 +258,12 @@ func (c *Crew) allStarted(m started) {
 	}
 	s := proto.Started{}
 	for i := range m.n {
-		s.Ranks = append(s.Ranks, proto.StartedRank{Rank: c.plan.Ranks[i].Rank, PID: c.ranks[i].pid, At: c.ranks[i].at.UnixNano()})
+		rk := &c.ranks[i]
+		started := proto.StartedRank{Rank: c.plan.Ranks[i].Rank, PID: rk.pid, At: rk.at.UnixNano()}
+		if rk.rebound {
+			started.CPUs = rk.cpus
+		}
+		s.Ranks = append(s.Ranks, started)
 	}
 	if m.err != nil {
 		s.Failed = &proto.StartFailure{Rank: c.plan.Ranks[m.n].Rank, Code: proto.ExitFailed, Reason: m.err.Error()}
@@ -304,14 +286,6 @@ func (c *Crew) pids() []int {
 		}
 	}
 	return pids
-}
-
-// BecomeReaper makes orphans of the ranks children of this process.
-func BecomeReaper() (restore func()) {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return func() {}
-	}
-	return func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }
 }
 
 // closeFiles closes files that may not be there.

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package crew
 
 import (
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/place"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
@@ -16,9 +19,9 @@ import (
 // TestForkUnwatched: a process that the crew cannot watch is ended at once, and is no
 // rank that was started.
 func TestForkUnwatched(t *testing.T) {
-	for name, spoil := range map[string]func(*Crew, int){
-		"output": func(c *Crew, bad int) { c.output.ep = bad },
-		"end":    func(c *Crew, bad int) { c.ep = bad },
+	for name, spoil := range map[string]func(*Crew, *sys.Poller){
+		"output": func(c *Crew, bad *sys.Poller) { c.output.poller = bad },
+		"end":    func(c *Crew, bad *sys.Poller) { c.poller = bad },
 	} {
 		t.Run(name, func(t *testing.T) {
 			null, err := os.Open(os.DevNull)
@@ -30,14 +33,14 @@ func TestForkUnwatched(t *testing.T) {
 				job: proto.Prepare{Apps: []proto.App{{Argv: []string{"sleep", "1000"}, Wdir: "/"}}},
 				// of two ranks, neither of which is rank 0
 				plan: proto.Plan{Ranks: []proto.Rank{{Rank: 1}, {Rank: 2}}}, apps: []app{{path: "/bin/sleep", keep: true}},
-				ranks: []rank{{ctl: -1, news: -1, pidfd: -1}, {ctl: -1, news: -1, pidfd: -1}}, ports: &layout{}, card: null,
+				ranks: []rank{{ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}, {ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}}, ports: &layout{}, card: null,
 			}
-			c.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+			c.poller, err = sys.NewPoller()
 			require.NoError(t, err)
-			defer func(ep int) { _ = unix.Close(ep) }(c.ep)
+			defer func(p *sys.Poller) { p.Close() }(c.poller)
 			c.output, err = newOutput(c)
 			require.NoError(t, err)
-			ep := c.output.ep
+			good, goodOutput := c.poller, c.output.poller
 			c.in, err = newInput(stdinNone, nil, 2)
 			require.NoError(t, err)
 			defer c.in.close()
@@ -45,17 +48,30 @@ func TestForkUnwatched(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = unix.Close(own) }()
 			before := children()
-			spoil(c, int(null.Fd()))
-			require.ErrorContains(t, c.fork(0, []int{end, -1}, nil), "epoll: ")
+			spoil(c, &sys.Poller{}) // descriptor 0, which is no epoll
+			require.ErrorContains(t, c.fork(0, childEnds{control: []int{end, -1}, inspect: []int{-1, -1}}), "epoll_ctl: ")
 			require.Empty(t, c.pids())
 			require.Equal(t, before, children())
 			c.emitEnded()
 			require.Equal(t, []proto.Message{proto.Ended{Exits: []proto.Exit{}}}, said)
-			c.output.ep = ep
+			c.poller, c.output.poller = good, goodOutput
 			c.output.finish()
 			c.output.loop()
 		})
 	}
+}
+
+// TestBindingIsNotKnown: if gorun cannot find out where it may run, a rank without binding
+// does not start on the cpus of the rank before it.
+func TestBindingIsNotKnown(t *testing.T) {
+	c, said := testCrew(t, 3, "exit 0", func(_ *Config, m *proto.Prepare) {
+		m.Plans[0].Ranks[1].CPUs = place.Allowed()[:1]
+	})
+	c.allowed = func(int) []int { return nil }
+	c.Do(proto.Start{})
+	require.Equal(t, &proto.StartFailure{Rank: 2, Code: proto.ExitFailed,
+		Reason: "rank 2: cannot be started without binding after a rank that is bound: sched_getaffinity does not say where gorun may run",
+	}, await[proto.Started](t, said).Failed)
 }
 
 // TestBinding: a rank that is not bound runs wherever gorun may, also after one that is

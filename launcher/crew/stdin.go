@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -81,8 +82,7 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return i, nil // closed, as with <&-
 	}
-	_, notTTY := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if readers == 1 && notTTY != nil {
+	if readers == 1 && !sys.IsTerminal(fd) {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
 			_ = unix.SetNonblock(fd, false) // a pipe of the Go runtime; programs do not expect EAGAIN
 		}
@@ -90,17 +90,17 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 		i.fds = []int{dup}
 		return i, err
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFREG {
-		return i, i.reopen(fd, readers)
+	if st.Mode&unix.S_IFMT == unix.S_IFREG && i.reopen(fd, readers) {
+		return i, nil
 	}
 	for range readers {
-		var p [2]int
-		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		r, w, err := sys.Pipe()
+		if err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
-		i.fds = append(i.fds, p[0])
-		_ = unix.SetNonblock(p[1], true) // so that close can end a Write
-		i.pipes = append(i.pipes, os.NewFile(uintptr(p[1]), "stdin"))
+		i.fds = append(i.fds, r)
+		_ = unix.SetNonblock(w, true) // so that close can end a Write
+		i.pipes = append(i.pipes, os.NewFile(uintptr(w), "stdin"))
 	}
 	i.writes = slices.Clone(i.pipes)
 	if i.from, err = NewSource(in); err != nil {
@@ -110,23 +110,28 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	return i, nil
 }
 
-// reopen gives every reader of a regular file an offset of its own.
-func (i *input) reopen(fd, readers int) error {
+// reopen gives every reader of a regular file an offset of its own. It returns false
+// where the system cannot: then pump reads the file.
+func (i *input) reopen(fd, readers int) bool {
 	at, err := unix.Seek(fd, 0, io.SeekCurrent)
-	if err != nil {
-		return err
-	}
 	for range readers {
-		own, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			break
 		}
-		i.fds = append(i.fds, own)
-		if _, err := unix.Seek(own, at, io.SeekStart); err != nil {
-			return err
+		var own int
+		if own, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			i.fds = append(i.fds, own)
+			_, err = unix.Seek(own, at, io.SeekStart)
 		}
 	}
-	return nil
+	if err == nil {
+		return true
+	}
+	for _, fd := range i.fds {
+		_ = unix.Close(fd)
+	}
+	i.fds = nil
+	return false
 }
 
 // fd is what a rank inherits.

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package crew
 
 import (
@@ -49,6 +51,49 @@ func TestReapOrphans(t *testing.T) {
 	b.reapOrphans(known)
 	require.Contains(t, children(), other)
 	reapNow(other)
+}
+
+// TestOthers: an orphan that was there before the ranks is nobody's, nor is a later one
+// in its session. A later one elsewhere is what a rank has left.
+func TestOthers(t *testing.T) {
+	defer BecomeReaper()()
+	dir := t.TempDir()
+	orphan := func(name, script string) int { // script is to write the orphan's pid to $F
+		file := filepath.Join(dir, name)
+		cmd := exec.Command("sh", "-c", "("+script+" &)")
+		cmd.Env = []string{"F=" + file, "PATH=" + os.Getenv("PATH"), "D=" + dir}
+		require.NoError(t, cmd.Run())
+		var pid int
+		require.Eventually(t, func() bool {
+			text, _ := os.ReadFile(file)
+			var err error
+			pid, err = strconv.Atoi(strings.TrimSuffix(string(text), "\n"))
+			return err == nil && strings.HasSuffix(string(text), "\n")
+		}, time.Minute, time.Millisecond)
+		return pid
+	}
+	const sleep = `echo $$ > $F; exec sleep 1000`
+	before := orphan("before", `setsid sh -c '(until test -e $D/go; do sleep 0.01; done; exec sh -c "echo \$\$ > $D/same; exec sleep 1000") & `+sleep+`'`)
+	b := newBelongs("nobody", nil)
+	b.others = newOthers()
+	same := orphan("same", `: > $D/go`)
+	after := orphan("after", `setsid sh -c '`+sleep+`'`)
+	alive := func(pid int) bool { f := statOf(pid); return len(f) > 0 && f[statState] != "Z" }
+	own := exec.Command("sleep", "1000") // as a program may start it that runs the launcher
+	require.NoError(t, own.Start())
+	b.sweepChildren(sweepLimit)
+	require.True(t, alive(own.Process.Pid))
+	require.NoError(t, own.Process.Kill())
+	require.Error(t, own.Wait())
+	require.True(t, alive(before))
+	require.True(t, alive(same))
+	require.False(t, alive(after))
+	for _, pid := range []int{same, before} {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	}
+	for _, pid := range []int{before, same} { // same may become ours only now
+		require.Eventually(t, func() bool { reapNow(pid); return statOf(pid) == nil }, time.Minute, time.Millisecond)
+	}
 }
 
 // TestSweepOfThoseThatExec: a process that is between two programs, which shows no

@@ -2,15 +2,18 @@ package crew
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
@@ -19,11 +22,13 @@ import (
 // nothing but the read end of a pipe. It learns from lines on the pipe what
 // the job is, and when the pipe ends without "end", which means that gorun, or
 // its agent on this host, was killed, it kills what is left of the job here and
-// removes its files. The ranks themselves die by PR_SET_PDEATHSIG; the watchdog
-// is for their children.
+// removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
+// watchdog is for their children.
 //
-//	job ID      marks the processes; groups that were named before are gone
+//	job ID      the mark of the processes; groups named earlier no longer exist
 //	group PID   a rank's process group
+//	gone PID    this rank was reaped, so its number may become another process's
+//	cgroup PATH cgroup of the ranks, to be killed and removed
 //	dir PATH    to be removed
 //	segments T  the ranks may have shared memory, since T, in ns since 1970
 //	end         the job has ended well
@@ -46,8 +51,9 @@ func watchdogMain(from io.Reader) int {
 	if from == nil {
 		return proto.ExitUsage
 	}
-	var id string
+	var id, cgroup string
 	var groups []int
+	gone := make(map[int]bool)
 	var dirs []string
 	var begun int64 // of a job that may have segments
 	lines := bufio.NewScanner(from)
@@ -55,11 +61,18 @@ func watchdogMain(from io.Reader) int {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
 		case "job":
-			id, groups = rest, nil
+			id, groups, cgroup = rest, nil, ""
+			clear(gone)
 		case "group":
 			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
 				groups = append(groups, pid)
 			}
+		case "gone":
+			if pid, err := strconv.Atoi(rest); err == nil {
+				gone[pid] = true
+			}
+		case "cgroup":
+			cgroup = rest
 		case "dir":
 			dirs = append(dirs, rest)
 		case "segments":
@@ -68,8 +81,12 @@ func watchdogMain(from io.Reader) int {
 			return 0
 		}
 	}
+	if cgroup != "" {
+		endCgroup(cgroup, sweepLimit)
+	}
 	if id != "" {
-		newBelongs(id, groups).sweepAll(sweepLimit)
+		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return gone[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		newBelongs(id, own).sweepAll(sweepLimit)
 	}
 	if begun != 0 {
 		removeSegments(groups, time.Unix(0, begun))
@@ -89,28 +106,32 @@ type Watchdog struct {
 // StartWatchdog starts one for a job; a machine that cannot has none, and the job
 // runs.
 func StartWatchdog(id string) *Watchdog {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	exe, err := sys.Executable()
+	if err != nil {
 		return &Watchdog{}
 	}
-	defer func() { _ = unix.Close(p[0]) }()
+	r, wr, err := sys.Pipe()
+	if err != nil {
+		return &Watchdog{}
+	}
+	defer func() { _ = unix.Close(r) }()
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		_ = unix.Close(p[1])
+		_ = unix.Close(wr)
 		return &Watchdog{}
 	}
 	defer func() { _ = unix.Close(null) }()
 	n := uintptr(null)
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{watchdogName}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(exe, []string{watchdogName}, &syscall.ProcAttr{
 		Dir: "/", Env: []string{"GOMAXPROCS=1"},
-		Files: []uintptr{n, n, n, watchdogFD: uintptr(p[0])},
+		Files: []uintptr{n, n, n, watchdogFD: uintptr(r)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
-		_ = unix.Close(p[1])
+		_ = unix.Close(wr)
 		return &Watchdog{}
 	}
-	w := &Watchdog{pid: pid, pipe: os.NewFile(uintptr(p[1]), "watchdog")}
+	w := &Watchdog{pid: pid, pipe: os.NewFile(uintptr(wr), "watchdog")}
 	w.tell("job", id)
 	return w
 }
@@ -127,6 +148,9 @@ func (w *Watchdog) Job(id string) { w.tell("job", id) }
 // RemoveDir has a directory removed where this process cannot any more.
 func (w *Watchdog) RemoveDir(path string) { w.tell("dir", path) }
 
+// cgroup tells the watchdog the control group in which the ranks are about to start.
+func (w *Watchdog) cgroup(path string) { w.tell("cgroup", path) }
+
 // groups tells of all ranks in one write.
 func (w *Watchdog) groups(pids []int) {
 	var b strings.Builder
@@ -137,6 +161,9 @@ func (w *Watchdog) groups(pids []int) {
 		_, _ = w.pipe.WriteString(b.String())
 	}
 }
+
+// gone reports that a rank was reaped.
+func (w *Watchdog) gone(pid int) { w.tell("gone", strconv.Itoa(pid)) }
 
 // End dismisses the watchdog and waits for it.
 func (w *Watchdog) End() {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package crew
 
 import (
@@ -6,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,5 +30,28 @@ func TestWatchdogRemovesSegments(t *testing.T) {
 		require.Zero(t, watchdogMain(strings.NewReader(lines)))
 		_, err := os.Stat(segment)
 		require.Equal(t, c.left, err == nil)
+	}
+}
+
+// TestWatchdogSparesReusedNumbers: the number of a rank that was reaped may already be that of
+// another process.
+func TestWatchdogSparesReusedNumbers(t *testing.T) {
+	for _, gone := range []string{"", "before", "now"} {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		require.NoError(t, cmd.Start())
+		pid := cmd.Process.Pid
+		lines, ends := fmt.Sprintf("job none\ngroup %d\n", pid), syscall.SIGKILL
+		switch line := fmt.Sprintf("gone %d\n", pid); gone {
+		case "before": // in the job before, which has had the number
+			lines = "job before\n" + line + lines
+		case "now":
+			lines, ends = lines+line, syscall.SIGTERM
+		}
+		require.Zero(t, watchdogMain(strings.NewReader(lines)))
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Wait(), &exit)
+		require.Equal(t, ends, exit.Sys().(syscall.WaitStatus).Signal())
 	}
 }

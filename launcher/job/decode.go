@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -39,6 +40,10 @@ type keyText struct{ key, text string }
 // value is a *FileError with line and column, and all of them are reported,
 // joined as errors.Join does. name is only used in messages.
 func Decode(name string, doc []byte) (*File, error) {
+	doc, encoding := utf8Text(doc)
+	if encoding != "" {
+		return nil, &FileError{File: name, Line: 1, Column: 1, Problem: "expected UTF-8, found " + encoding + "; save the file as UTF-8"}
+	}
 	var root map[string]any
 	if err := toml.Unmarshal(doc, &root); err != nil {
 		return nil, syntaxError(name, err)
@@ -49,6 +54,22 @@ func Decode(name string, doc []byte) (*File, error) {
 		return nil, err
 	}
 	return d.file, nil
+}
+
+// utf8Text returns a text without the byte-order mark of UTF-8. If the text has the mark of
+// another encoding, it returns the encoding's name.
+func utf8Text(doc []byte) (text []byte, encoding string) {
+	if text, ok := bytes.CutPrefix(doc, []byte("\ufeff")); ok {
+		return text, ""
+	}
+	for _, e := range []struct{ mark, name string }{ // UTF-32 first: its little-endian mark begins with that of UTF-16
+		{"\xff\xfe\x00\x00", "UTF-32"}, {"\x00\x00\xfe\xff", "UTF-32"}, {"\xff\xfe", "UTF-16"}, {"\xfe\xff", "UTF-16"},
+	} {
+		if bytes.HasPrefix(doc, []byte(e.mark)) {
+			return nil, e.name
+		}
+	}
+	return doc, ""
 }
 
 func syntaxError(name string, err error) error {
@@ -286,11 +307,11 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 		if p.Kind == params.String && p.Choices == nil {
 			expected = "a string"
 		}
-		d.fail(path, "expected %s, found %s", expected, describe(v))
+		d.fail(path, "expected %s, found %s%s", expected, describe(v), unitHint(p, describe(v)))
 		return "", false
 	}
 	if w := want(text); w != "" {
-		d.fail(path, "expected %s, found %s", w, describe(v))
+		d.fail(path, "expected %s, found %s%s", w, describe(v), unitHint(p, text))
 		return "", false
 	}
 	return text, true

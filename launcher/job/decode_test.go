@@ -23,7 +23,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"table", "[jobs]\nnp = 4\n", `f:1:2: jobs: unknown key; did you mean "job"?`},
 		{"key", "[job]\n  nq = 4\n", `f:2:3: job.nq: unknown key; did you mean "np"?`},
 		{"swapped", "[job]\ntiemout = \"1s\"\n", `f:2:1: job.tiemout: unknown key; did you mean "timeout"?`},
-		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, map_by, max_restarts, name, np, on_failure, output, rank_by, rankfile, report, slots, stdin, strict, tag_output, timeout"},
+		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, map_by, max_restarts, name, np, on_failure, output, rank_by, rankfile, report, slots, stacks_dir, stdin, strict, tag_output, timeout"},
 		{"dotted", "job.nq = 4\n", `f:1:5: job.nq: unknown key; did you mean "np"?`},
 		{"inline", "job = { np = 4, stdim = \"all\" }\n", `f:1:17: job.stdim: unknown key; did you mean "stdin"?`},
 		{"in an app", app + "[[app]]\nprogram = \"y\"\nprogam = \"y\"\n", `f:6:1: app[1].progam: unknown key; did you mean "program"?`},
@@ -37,7 +37,7 @@ func TestDecodeErrors(t *testing.T) {
 		// Wrong types.
 		{"np string", "[job]\nnp = \"4\"\n", `f:2:6: job.np: expected an integer from 1 to 65536, found "4"`},
 		{"np float", "[job]\nnp =   4.0\n", "f:2:8: job.np: expected an integer from 1 to 65536, found the float 4"},
-		{"timeout integer", "[job]\ntimeout = 10\n", "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 10"},
+		{"timeout integer", "[job]\ntimeout = 10\n", "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 10; did you mean \"10s\"?"},
 		{"bool", "[job]\ntag_output = 1\n", "f:2:14: job.tag_output: expected true or false, found 1"},
 		{"bool string", "[job]\nstrict = \"true\"\n", `f:2:10: job.strict: expected true or false, found "true"`},
 		{"name", "[job]\nname = true\n", "f:2:8: job.name: expected a string, found true"},
@@ -58,6 +58,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"tunable table", "[transport.use]\na = 3\n", "f:1:12: transport.use: expected a list of names out of tcp, shm, libfabric, found a table"},
 		{"engine", "engine = 3", "f:1:10: engine: expected a table, found 3"},
 		{"tunable bool", "[engine]\nasync_progress = 1\n", "f:2:18: engine.async_progress: expected true or false, found 1"},
+		{"tunable of no table", "check = 1\n", "f:1:9: check: expected true or false, found 1"},
 		{"tunable bytes", "[engine]\neager_limit = 1.5\n", "f:2:15: engine.eager_limit: expected a number of bytes such as 4096, 64k or 1m, found the float 1.5"},
 
 		// Impossible values.

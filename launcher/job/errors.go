@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/weft-hpc/weft/internal/params"
 )
 
 // UsageError is a flag, an environment variable or a command line that makes
@@ -80,12 +82,7 @@ func joinFileErrors(errs []*FileError) error {
 // suggest returns `; did you mean "x"?` for the nearest of the names, or a
 // list of what there is where none is near.
 func suggest(name string, names []string) string {
-	best, bestDist := "", 1+max(1, len(name)/3)
-	for _, n := range names {
-		if d := distance(strings.ToLower(name), strings.ToLower(n)); d < bestDist {
-			best, bestDist = n, d
-		}
-	}
+	best := params.Nearest(name, names)
 	switch {
 	case best != "":
 		return fmt.Sprintf("; did you mean %q?", best)
@@ -95,33 +92,6 @@ func suggest(name string, names []string) string {
 	sorted := append([]string(nil), names...)
 	sort.Strings(sorted)
 	return "; expected one of " + strings.Join(sorted, ", ")
-}
-
-// distance is the number of letters to insert, remove, change or swap with
-// their neighbor to make b of a.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
-	}
-	prev2, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-		prev2, prev, cur = prev, cur, prev2
-	}
-	return prev[len(b)]
 }
 
 // quote shortens what a user wrote to what fits in a line of an error.

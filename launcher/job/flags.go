@@ -21,6 +21,7 @@ type commandLine struct {
 	hosts    []string // of each -host
 	config   string
 	action   Action
+	stacksOf string // of the action Stacks
 	verbose  bool
 }
 
@@ -113,7 +114,7 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 	case o.setting != "":
 		s, _ := settingOf(o.setting)
 		if want := s.check(text); want != "" {
-			return "expected " + want + ", found " + quote(text)
+			return "expected " + want + ", found " + quote(text) + unitHint(s.Param, text)
 		}
 		if o.adds != "" {
 			text = c.added(o, text)
@@ -125,7 +126,7 @@ func (o option) read(c *commandLine, name, text string) (problem string) {
 			return "unknown to this gorun"
 		}
 		if want := mismatch(p, text); want != "" {
-			return "expected " + want + ", found " + quote(text)
+			return "expected " + want + ", found " + quote(text) + unitHint(p, text)
 		}
 		c.tunables = append(c.tunables, flagText{keyText{o.tunable, text}, "-" + name})
 	}
@@ -267,9 +268,17 @@ func (c *commandLine) setTunable(text string) string {
 		return "expected a tunable, found " + quote(key) + hint
 	}
 	if want := mismatch(p, value); want != "" {
-		return key + ": expected " + want + ", found " + quote(value)
+		return key + ": expected " + want + ", found " + quote(value) + unitHint(p, value)
 	}
 	c.tunables = append(c.tunables, flagText{keyText{key, value}, "-p"})
+	return ""
+}
+
+func (c *commandLine) setStacks(text string) string {
+	if text == "" {
+		return "expected the id of a job or the pid of its gorun, found nothing"
+	}
+	c.action, c.stacksOf = Stacks, text
 	return ""
 }
 

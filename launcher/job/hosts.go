@@ -13,6 +13,7 @@ const (
 	hostfileKey = "launcher.hostfile"
 	hostKey     = "host"
 	slotsKey    = "job.slots"
+	stacksKey   = "job.stacks_dir"
 )
 
 // nameHosts makes Hosts of all that names hosts. The first of these counts:

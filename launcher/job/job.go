@@ -26,7 +26,8 @@ type Job struct {
 	Stdin     Stdin
 	TagOutput bool   // prefix each line with [rank] (and the stream)
 	OutputDir string // per-rank files DIR/<rank>.out and DIR/<rank>.err instead of the terminal; empty: none
-	Report    string // file that tells how the job went; empty: none
+	StacksDir string // for files DIR/<rank>.stacks with the stacks of goroutines, whenever the ranks are asked what they do; empty: none
+	Report    string // file for the report of the job; empty: none
 
 	// Hosts are those that the user names, each machine once, with the slots that
 	// are said of them, Slots included. None: the user names none. All names of
@@ -60,6 +61,10 @@ type Job struct {
 
 	Params  *params.Set
 	Verbose bool
+
+	// Warnings are sentences for the user about settings that the user probably did not
+	// intend.
+	Warnings []string
 
 	// Source says, for a field or parameter by its TOML key ("job.timeout"),
 	// where its value came from; absent: the default. "app" is of the programs,

@@ -10,6 +10,7 @@ import (
 // The tests of what becomes of a value are about these tunables, so that they
 // do not depend on what rooms elsewhere have to set.
 var testTable = []params.Param{
+	{Key: "check", Kind: params.Bool, Default: "false", Help: "look for mistakes"},
 	{Key: "transport.use", Kind: params.List, Default: "tcp", Choices: []string{"tcp", "shm", "libfabric"}, Help: "in order of preference"},
 	{Key: "transport.tcp.interface", Kind: params.String, Help: "where tcp listens"},
 	{Key: "transport.libfabric.provider", Kind: params.String, Help: "which provider"},

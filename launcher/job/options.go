@@ -24,7 +24,7 @@ const (
 
 // options lists the flags in the order of the help.
 var options = []option{
-	{group: "Programs", names: []string{"n", "np"}, arg: "N", usual: "1", segment: true, help: "ranks of the program", set: (*commandLine).setRanks},
+	{group: "Programs", names: []string{"n", "np"}, arg: "N", usual: "1, or the hosts' slots", segment: true, help: "ranks of the program", set: (*commandLine).setRanks},
 	{names: []string{"config"}, arg: "FILE", usual: "none", help: "read a job file (TOML); flags override what it says", set: (*commandLine).setConfig},
 	{names: []string{"x"}, arg: "VAR[=VALUE]", usual: "none", segment: true, help: "set a rank's variable, or pass on gorun's; repeatable", set: (*commandLine).setEnv},
 	{names: []string{"wdir"}, arg: "DIR", usual: "gorun's", segment: true, help: "working directory of the ranks", set: (*commandLine).setWdir},
@@ -45,6 +45,7 @@ var options = []option{
 	{names: []string{"tag-output"}, setting: "job.tag_output"},
 	{names: []string{"output"}, arg: "DIR", usual: "the terminal", setting: "job.output", help: "write DIR/RANK.out and DIR/RANK.err"},
 	{names: []string{"report"}, arg: "FILE", usual: "none", setting: "job.report", help: "write a report, in JSON, of how the job went"},
+	{names: []string{"stacks-dir"}, arg: "DIR", usual: "none", setting: stacksKey, help: "write DIR/RANK.stacks when gorun says what the ranks do"},
 
 	{group: "When the job ends", names: []string{"timeout"}, arg: "DURATION", usual: "never", setting: "job.timeout", help: "end the job after this long, with exit code 124"},
 	{names: []string{"grace"}, arg: "DURATION", setting: "job.grace"},
@@ -72,8 +73,9 @@ var options = []option{
 	{names: []string{"p"}, arg: "KEY=VALUE", usual: "none", help: "set any tunable that -info lists; repeatable", set: (*commandLine).setTunable},
 
 	{group: "Asking", names: []string{"dry-run"}, help: "print the job, and where each value came from; start nothing", set: action(DryRun)},
-	{names: []string{"info"}, help: "print what can be set, and to what; start nothing", set: action(Info)},
+	{names: []string{"stacks"}, arg: "JOB", usual: "none", help: "print what a running job does: its id, or gorun's pid", set: (*commandLine).setStacks},
+	{names: []string{"info"}, help: "print what can be set, or of it what has WORD in its name", set: action(Info)},
 	{names: []string{"v"}, help: "tell on stderr, step by step, what gorun and the ranks do", set: (*commandLine).setVerbose},
-	{names: []string{"version"}, help: "print the version", set: action(Version)},
+	{names: []string{"version"}, help: "print the version, and the hash of the executable", set: action(Version)},
 	{names: []string{"h", "help"}, help: "print this help", set: action(Help)},
 }

@@ -15,9 +15,10 @@ type Action int
 const (
 	Run     Action = iota // start the job
 	DryRun                // print it: Describe
-	Info                  // print what can be set: WriteInfo
+	Info                  // print all settings and tunables: WriteInfo
 	Help                  // print the flags: WriteHelp
 	Version               // print the version
+	Stacks                // print what the ranks of a running job do
 	Agent                 // run the ranks of this host for gorun on another
 )
 
@@ -29,6 +30,12 @@ type Options struct {
 	// and output.
 	Connect, SecretFile string
 	Hash                bool // of Agent: only print the hash of this program
+
+	Words []string // of Info: words to search for; none: print everything
+
+	// Of Stacks: the id of the job or the pid of its gorun, and the directory for files
+	// of stacks. Empty: none.
+	Job, StacksDir string
 }
 
 // Parse makes a job of gorun's arguments (without its own name) and of an
@@ -37,7 +44,7 @@ type Options struct {
 // defaults; Job.Source and Job.Params say for each value which it was.
 //
 // The error is a *UsageError, or one or several joined *FileError. With Help,
-// Version or Agent the job is nil; with Info it holds the parameters but may
+// Version, Stacks or Agent the job is nil; with Info it holds the parameters but may
 // lack programs. Agent is only known as the first argument.
 func Parse(args, environ []string) (*Job, Options, error) {
 	if len(args) > 0 && (args[0] == "-agent" || args[0] == "--agent") {
@@ -54,9 +61,22 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	if err != nil {
 		return nil, Options{}, err
 	}
-	opts := Options{Action: line.action}
-	if line.action == Help || line.action == Version {
+	opts := Options{Action: line.action, Job: line.stacksOf}
+	switch line.action {
+	case Help, Version:
 		return nil, opts, nil
+	case Stacks:
+		if rest := &line.segments[0]; rest.Program != "" {
+			return nil, opts, usage("-stacks", "expected no program, found %q", rest.Program)
+		}
+		for _, s := range line.settings {
+			if s.key != stacksKey {
+				return nil, opts, usage(s.flag, "expected no other flag than -stacks-dir with -stacks")
+			}
+			opts.StacksDir = s.text
+		}
+		return nil, opts, nil
+	default:
 	}
 	var file *File
 	if line.config != "" {
@@ -72,6 +92,10 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	if err != nil {
 		return nil, opts, err
 	}
+	if seg := line.segments[0]; opts.Action == Info && seg.Program != "" {
+		opts.Words = append([]string{seg.Program}, seg.Args...)
+	}
+	j.Warnings = append(j.unknownVars(environ), j.strayFlags()...)
 	return j, opts, nil
 }
 
@@ -148,7 +172,7 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 	for _, s := range settings {
 		if text := vars[s.Env()]; text != "" {
 			if want := s.check(text); want != "" {
-				return usage(s.Env(), "expected %s, found %s", want, quote(text))
+				return usage(s.Env(), "expected %s, found %s%s", want, quote(text), unitHint(s.Param, text))
 			}
 			j.set(s.Key, text, params.FromEnv)
 		}
@@ -162,7 +186,7 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 				}
 				continue
 			}
-			return usage(p.Env(), "expected %s, found %s", want, quote(text))
+			return usage(p.Env(), "expected %s, found %s%s", want, quote(text), unitHint(p, text))
 		}
 	}
 	return nil
@@ -174,6 +198,8 @@ func (j *Job) programs(line *commandLine, file *File) error {
 	first := line.segments[0]
 	from := params.FromFlag
 	switch {
+	case line.action == Info:
+		return nil
 	case first.Program != "":
 		for _, s := range line.segments {
 			app := s.App
@@ -182,8 +208,6 @@ func (j *Job) programs(line *commandLine, file *File) error {
 			}
 			j.Apps = append(j.Apps, app)
 		}
-	case line.action == Info:
-		return nil
 	case file == nil:
 		return usage("", "expected a program or -config, found neither")
 	case len(file.apps) == 0:

@@ -59,7 +59,7 @@ func TestParseFlags(t *testing.T) {
 	j := parse(t, []string{"HOME=/h=h", "EMPTY="},
 		"--np", "4", "-x", "A=1", "-x", "HOME", "-x=EMPTY", "-x", "A=2", "-wdir", "/", "-f", "/no", "-hostfile", hostfile, "-H", "b2", "-H", "b1:3,a", "-ppn", "5", "-strict",
 		"-map-by", "ppr:2:numa", "-rank-by", "node", "-rankfile", rankfile, "-bind-to", "numa", "-gomaxprocs", "3", "-name", "nm", "-timeout", "1m30s", "-grace", "0s", "-stdin", "all",
-		"-tag-output", "-output", "out", "-report", dir+"/report", "-on-failure", "restart", "-max-restarts", "7",
+		"-tag-output", "-output", "out", "-report", dir+"/report", "-stacks-dir", "st", "-on-failure", "restart", "-max-restarts", "7",
 		"-launcher", "dial", "-radix", "2", "-at-once", "1", "-connect-timeout", "3s", "-heartbeat", "100ms", "-ports", "20000-20003", "-ssh", "ssh -i 'a b'", "-slurm-args", "-p 'a b'", "-slurm-args", "-t 5",
 		"-agent-path", "/opt/gorun", "-stage", "-stage-files", hostfile, "-stage-files", secret+","+rankfile, "-listen", ":0", "-secret-file", secret, "-agents", "2",
 		"-transport", "tcp", "-iface", "lo", "-p", "engine.eager_limit=64k", "-v", "--", "prog.go", "--", "-v")
@@ -69,7 +69,7 @@ func TestParseFlags(t *testing.T) {
 		NPGiven: true,
 
 		Timeout: 90 * time.Second, Grace: 0, OnFailure: FailRestart, MaxRestarts: 7,
-		Stdin: StdinAll, TagOutput: true, OutputDir: "out", Report: dir + "/report",
+		Stdin: StdinAll, TagOutput: true, OutputDir: "out", Report: dir + "/report", StacksDir: "st",
 		Hosts: []hosts.Host{{Name: "b2", Slots: 5}, {Name: "b1", Slots: 3}, {Name: "a", User: "u", Port: 3, Slots: 5, MaxSlots: 8}}, Hostfile: hostfile,
 		MapBy: "ppr:2:numa", RankBy: "node", Rankfile: rankfile, Bind: BindNUMA, GOMAXPROCS: 3, StrictSlot: true, Slots: 5,
 		Launcher: LaunchDial, Radix: 2, AtOnce: 1, ConnectTimeout: 3 * time.Second, Heartbeat: 100 * time.Millisecond,
@@ -98,7 +98,7 @@ func TestEverySetting(t *testing.T) {
 	t.Chdir(dir)
 	values := map[string][2]string{
 		"job.name": {"n1", "n2"}, "job.timeout": {"1s", "2s"}, "job.grace": {"2s", "3s"}, "job.on_failure": {"notify", "restart"}, "job.max_restarts": {"1", "2"},
-		"job.stdin": {"all", "none"}, "job.tag_output": {"true", "false"}, "job.output": {"o1", "o2"}, "job.report": {"r1", "r2"},
+		"job.stdin": {"all", "none"}, "job.tag_output": {"true", "false"}, "job.output": {"o1", "o2"}, "job.report": {"r1", "r2"}, "job.stacks_dir": {"s1", "s2"},
 		"job.map_by": {"node", "ppr:1:core"}, "job.rank_by": {"node", "slot"}, "job.rankfile": {"f1", "f2"}, "job.bind": {"core", "numa"}, "job.gomaxprocs": {"1", "2"},
 		"job.strict": {"true", "false"}, "job.slots": {"1", "2"}, "launcher.kind": {"auto", "dial"}, "launcher.hostfile": {"f1", "f2"},
 		"launcher.ssh": {"ssh -v", "rsh"}, "launcher.slurm_args": {"-t 1", "-t 2"}, "launcher.radix": {"1", "2"}, "launcher.at_once": {"1", "2"},
@@ -185,7 +185,7 @@ func TestUsageErrors(t *testing.T) {
 		{"x : -n 2", `expected a program on each side of ":", found none`},
 		{"x : -timeout 3s y", "-timeout: expected before the first program: it is for the whole job"},
 		{"x : -p a=b y", "-p: expected before the first program: it is for the whole job"},
-		{"-timeout 5 x", `-timeout: expected a duration such as 90s or 10m, not negative, found "5"`},
+		{"-timeout 5 x", `-timeout: expected a duration such as 90s or 10m, not negative, found "5"; did you mean "5s"?`},
 		{"-grace -5s x", `-grace: expected a duration such as 90s or 10m, not negative, found "-5s"`},
 		{"-stdin 0 x", `-stdin: expected one of rank0, all, none, found "0"`},
 		{"-bind-to socket x", `-bind-to: expected one of none, core, numa, found "socket"`},
@@ -197,7 +197,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-report - x", `-report: expected a file, found "-"`},
 		{"-radix 0 x", `-radix: expected an integer from 1 to 65536, found "0"`},
 		{"-at-once many x", `-at-once: expected an integer from 1 to 65536, found "many"`},
-		{"-ports 2000 x", `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "2000"`},
+		{"-ports 2000 x", `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "2000"; did you mean "2000-2099"?`},
 		{"-ports 3000-2000 x", `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "3000-2000"`},
 		{"-heartbeat 50ms x", `-heartbeat: expected a duration of at least 100ms, found "50ms"`},
 		{"-connect-timeout 0s x", `-connect-timeout: expected a duration of at least 1ms, found "0s"`},
@@ -217,7 +217,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-ppn 1.5 x", `-ppn: expected an integer, 0 or more, found "1.5"`},
 		{"-v=3 x", `-v: expected no value, found "3"`},
 		{"-h=false", `-h: expected no value, found "false"`},
-		{"-tag-output=1 x", `-tag-output: expected true or false, found "1"`},
+		{"-tag-output=2 x", `-tag-output: expected true or false, found "2"`},
 		{"-H localhost: x", `-H: expected HOST[:SLOTS], found "localhost:"`},
 		{"-H localhost:0 x", `-H: expected HOST[:SLOTS] with from 1 to 65536 slots, found "localhost:0"`},
 		{"-H [::1 x", `-H: expected "]" behind "[", found "[::1"`},
@@ -251,7 +251,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestEnvironmentErrors(t *testing.T) {
 	for _, test := range []struct{ env, want string }{
-		{"WEFT_JOB_TIMEOUT=5", `WEFT_JOB_TIMEOUT: expected a duration such as 90s or 10m, not negative, found "5"`},
+		{"WEFT_JOB_TIMEOUT=5", `WEFT_JOB_TIMEOUT: expected a duration such as 90s or 10m, not negative, found "5"; did you mean "5s"?`},
 		{"WEFT_TRANSPORT_USE=carrier", `WEFT_TRANSPORT_USE: expected a list of names out of tcp, shm, libfabric, found "carrier"`},
 		{"WEFT_TRANSPORT_TCP_POLL=-1s", `WEFT_TRANSPORT_TCP_POLL: expected a duration such as 90s or 10m, not negative, found "-1s"`},
 		{"WEFT_LAUNCHER_KIND=pbs", `WEFT_LAUNCHER_KIND: expected one of auto, local, ssh, slurm, dial, found "pbs"`},
@@ -362,5 +362,42 @@ func TestJobFilesOfProject(t *testing.T) {
 		for _, a := range j.Apps {
 			require.True(t, isDir(a.Program), "%s: %s", file, a.Program)
 		}
+	}
+}
+
+// TestUnitHints: a plain number where a unit is missing gets a word.
+func TestUnitHints(t *testing.T) {
+	for _, test := range []struct {
+		args, env []string
+		want      string
+	}{
+		{[]string{"-timeout", "5", "x"}, nil, `-timeout: expected a duration such as 90s or 10m, not negative, found "5"; did you mean "5s"?`},
+		{[]string{"-p", "transport.tcp.poll=7", "x"}, nil, `-p: transport.tcp.poll: expected a duration such as 90s or 10m, not negative, found "7"; did you mean "7s"?`},
+		{[]string{"x"}, []string{"WEFT_JOB_GRACE=3"}, `WEFT_JOB_GRACE: expected a duration such as 90s or 10m, not negative, found "3"; did you mean "3s"?`},
+		{[]string{"-timeout", "-5", "x"}, nil, `-timeout: expected a duration such as 90s or 10m, not negative, found "-5"`},
+		{[]string{"-ports", "30000", "x"}, nil, `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "30000"; did you mean "30000-30099"?`},
+		{[]string{"-ports", "65500", "x"}, nil, `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "65500"; did you mean "65500-65535"?`},
+		{[]string{"-ports", "80", "x"}, nil, `-ports: expected LOW-HIGH with ports from 1024 to 65535, found "80"`},
+	} {
+		_, _, err := Parse(test.args, test.env)
+		require.EqualError(t, err, test.want)
+	}
+	_, err := Decode("f", []byte("[job]\ntimeout = 5\n"))
+	require.EqualError(t, err, "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 5; did you mean \"5s\"?")
+}
+
+// TestEncodings: a byte-order mark of UTF-8 is passed over, and one of another encoding
+// names it.
+func TestEncodings(t *testing.T) {
+	f, err := Decode("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
+	require.NoError(t, err)
+	require.Equal(t, []App{{Program: "x", NP: 2}}, f.apps)
+	_, err = Decode("f", []byte("\ufeffx = 1\n"))
+	require.ErrorContains(t, err, "f:1:1: x: unknown key")
+	for doc, name := range map[string]string{
+		"\xff\xfe[\x00j\x00": "UTF-16", "\xfe\xff\x00[\x00j": "UTF-16", "\xff\xfe\x00\x00[\x00\x00\x00": "UTF-32", "\x00\x00\xfe\xff\x00\x00\x00[": "UTF-32",
+	} {
+		_, err := Decode("f", []byte(doc))
+		require.EqualError(t, err, "f:1:1: expected UTF-8, found "+name+"; save the file as UTF-8")
 	}
 }

@@ -4,15 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/weft-hpc/weft/internal/params"
 )
 
-// Describe prints the job as understood, and where each value came from: what
-// gorun -dry-run shows.
+// Describe prints the programs and the hosts of a job: the beginning of the output of
+// gorun -dry-run.
 func Describe(w io.Writer, j *Job) error {
 	t := newTable(w)
 	t.row("RANKS", "APP", "PROGRAM", "ARGS", "NP", "WDIR", "ENV", "BINDING")
@@ -29,15 +31,37 @@ func Describe(w io.Writer, j *Job) error {
 			t.row(h.Name, number(h.Slots), number(h.MaxSlots), shown(h.User), number(h.Port), shown(h.Address), j.source(hostKey))
 		}
 	}
+	return t.flush()
+}
+
+// DescribeSettings prints the settings and tunables that are not at their defaults, and
+// where each value came from: the end of the output of gorun -dry-run.
+func DescribeSettings(w io.Writer, j *Job) error {
+	t := newTable(w)
 	t.gap()
-	t.row("SETTING", "VALUE", "SOURCE")
-	t.row("job.np", strconv.Itoa(j.NP()), j.source("job.np"))
+	rows := 0
+	row := func(key, value, source string) {
+		if source == string(params.FromDefault) {
+			return
+		}
+		if rows++; rows == 1 {
+			t.row("SETTING", "VALUE", "SOURCE")
+		}
+		t.row(key, shown(value), source)
+	}
+	row("job.np", strconv.Itoa(j.NP()), j.source("job.np"))
 	for _, s := range settings {
-		t.row(s.Key, shown(s.value(j)), j.source(s.Key))
+		row(s.Key, s.value(j), j.source(s.Key))
 	}
 	for _, p := range params.Table {
 		v := j.Params.Get(p.Key)
-		t.row(p.Key, shown(v.Text), string(v.Source))
+		row(p.Key, v.Text, string(v.Source))
+	}
+	if rows == 0 {
+		t.row("All settings are at their defaults, which gorun -info lists.")
+	} else {
+		t.gap()
+		t.row("All other settings are at their defaults, which gorun -info lists.")
 	}
 	return t.flush()
 }
@@ -49,38 +73,96 @@ var transportHelp = map[string]string{
 	"libfabric": "what a libfabric provider reaches; for programs built with -tags libfabric",
 }
 
-// WriteInfo prints the transports, the algorithms of the collectives, and
-// everything that can be set with its value in this job: the part of gorun
-// -info that every gorun has.
-func WriteInfo(w io.Writer, j *Job) error {
+// WriteInfo prints the transports, the algorithms of the collectives, and all settings and
+// tunables with their values in this job: the part of gorun -info that every gorun has. If
+// there are words, it prints only the entries that have one of the words in their name.
+// found reports whether it has printed an entry.
+func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 	t := newTable(w)
-	t.row("TRANSPORT", "BETWEEN")
+	var begun string // the table whose head has been printed
+	row := func(head []string, name string, cells ...string) {
+		if !Selects(words, name) {
+			return
+		}
+		if begun != head[0] {
+			if begun != "" {
+				t.gap()
+			}
+			begun = head[0]
+			t.row(head...)
+		}
+		t.row(cells...)
+		found = true
+	}
 	if p, ok := params.Lookup("transport.use"); ok {
 		for _, name := range p.Choices {
-			t.row(name, transportHelp[name])
+			row([]string{"TRANSPORT", "BETWEEN"}, name, name, transportHelp[name])
 		}
 	}
-	t.gap()
-	t.row("COLLECTIVE", "ALGORITHMS")
 	for _, p := range params.Table {
 		if name, ok := strings.CutPrefix(p.Key, "coll."); ok && strings.HasSuffix(name, ".algorithm") {
 			list := p.Choices
 			if list == nil {
 				list = []string{p.Default}
 			}
-			t.row(strings.TrimSuffix(name, ".algorithm"), strings.Join(list, " "))
+			row([]string{"COLLECTIVE", "ALGORITHMS"}, p.Key, strings.TrimSuffix(name, ".algorithm"), strings.Join(list, " "))
 		}
 	}
-	t.gap()
-	t.row("KEY", "VALUE", "DEFAULT", "UNIT", "SOURCE", "ENVIRONMENT", "HELP")
+	entry := func(p params.Param, value, source string) {
+		if !Selects(words, p.Key) && !Selects(words, p.Env()) {
+			return
+		}
+		if found {
+			t.gap()
+		}
+		found = true
+		t.row(strings.TrimSpace(p.Key+" = "+shown(value)+" "+unit(p)) + from(p, source))
+		t.row("    " + p.Env())
+		for _, line := range wrapped(p.Help, infoWidth-4) {
+			t.row("    " + line)
+		}
+	}
 	for _, s := range settings {
-		t.row(s.Key, shown(s.value(j)), shown(s.Default), unit(s.Param), j.source(s.Key), s.Env(), s.Help)
+		entry(s.Param, s.value(j), j.source(s.Key))
 	}
 	for _, p := range params.Table {
 		v := j.Params.Get(p.Key)
-		t.row(p.Key, shown(v.Text), shown(p.Default), unit(p), string(v.Source), p.Env(), p.Help)
+		entry(p, v.Text, string(v.Source))
 	}
-	return t.flush()
+	return found, t.flush()
+}
+
+// infoWidth is the maximum length of a line of -info, unless a value or a list of
+// algorithms is longer.
+const infoWidth = 100
+
+// from returns where a value comes from, and the default if the value is not the default.
+func from(p params.Param, source string) string {
+	if source == string(params.FromDefault) {
+		return " (default)"
+	}
+	return " (" + source + "; default " + shown(p.Default) + ")"
+}
+
+// Selects reports whether name contains one of words, in any case of letters. Without
+// words it returns true.
+func Selects(words []string, name string) bool {
+	return len(words) == 0 || slices.ContainsFunc(words, func(w string) bool {
+		return strings.Contains(strings.ToLower(name), strings.ToLower(w))
+	})
+}
+
+// wrapped breaks a text at spaces into lines of at most width letters.
+func wrapped(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
 }
 
 // table is columns of text, each as wide as its widest cell.
@@ -169,6 +251,6 @@ func unit(p params.Param) string {
 	case p.Kind == params.Bytes:
 		return "bytes"
 	default:
-		return "-"
+		return ""
 	}
 }

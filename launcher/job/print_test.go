@@ -18,6 +18,7 @@ func TestDescribe(t *testing.T) {
 	require.NoError(t, err)
 	var b strings.Builder
 	require.NoError(t, Describe(&b, j))
+	require.NoError(t, DescribeSettings(&b, j))
 	require.True(t, strings.HasPrefix(b.String(), `RANKS  APP  PROGRAM  ARGS          NP  WDIR  ENV          BINDING
 0-1    0    ./x      'it'\''s' ''  2   .     A=1 'G=a b'  core
 2      1    y        -             1   /     A=0 'G=a b'  core
@@ -25,10 +26,12 @@ func TestDescribe(t *testing.T) {
 SETTING `), b.String())
 	for _, want := range [][]string{
 		{"job.np", "3", "job", "file"}, {"job.timeout", "1m0s", "job", "file"}, {"job.bind", "core", "flag"},
-		{"job.stdin", "none", "environment"}, {"job.output", "-", "default"}, {"engine.async_progress", "true", "default"},
+		{"job.stdin", "none", "environment"},
 	} {
 		require.Contains(t, fields(b.String()), strings.Join(want, " "))
 	}
+	require.NotContains(t, b.String(), "job.output")
+	require.NotContains(t, b.String(), "engine.async_progress")
 }
 
 func TestDescribeHosts(t *testing.T) {
@@ -40,7 +43,7 @@ node1  4      8    u     22    -         job file
 node2  4      8    u     22    -         job file
 c      -      -    -     -     10.0.0.3  job file
 
-SETTING `},
+All settings`},
 		{"-host a -ppn 2 -map-by ppr:2:node x", `
 HOST  SLOTS  MAX  USER  PORT  ADDRESS  SOURCE
 a     2      -    -     -     -        flag
@@ -50,14 +53,15 @@ SETTING `},
 		j := parse(t, nil, strings.Split(test.args, " ")...)
 		var b strings.Builder
 		require.NoError(t, Describe(&b, j))
+		require.NoError(t, DescribeSettings(&b, j))
 		require.Contains(t, b.String(), test.want)
 	}
 	j := parse(t, nil, "-map-by", "ppr:2:node", "-slurm-args", "-p 'a b'", "x")
 	var b strings.Builder
 	require.NoError(t, Describe(&b, j))
+	require.NoError(t, DescribeSettings(&b, j))
 	require.Contains(t, fields(b.String()), "job.map_by ppr:2:node flag")
 	require.Contains(t, fields(b.String()), "launcher.slurm_args -p 'a b' flag")
-	require.Contains(t, fields(b.String()), "launcher.heartbeat 5s default")
 	require.NotContains(t, b.String(), "HOST ")
 }
 
@@ -74,21 +78,25 @@ func TestWriteInfo(t *testing.T) {
 	j, _, err := Parse([]string{"-info", "-p", "engine.eager_limit=1k"}, nil)
 	require.NoError(t, err)
 	var b strings.Builder
-	require.NoError(t, WriteInfo(&b, j))
+	found, err := WriteInfo(&b, j, nil)
+	require.NoError(t, err)
+	require.True(t, found)
 	lines := fields(b.String())
 	for _, want := range []string{
 		"tcp processes of one host or several, over sockets", "shm processes of one host, through shared memory", "allreduce auto ring rd",
-		"engine.eager_limit 1k 0 bytes flag WEFT_ENGINE_EAGER_LIMIT sent at once",
-		"engine.depth 16 16 messages default WEFT_ENGINE_DEPTH how many",
+		"engine.eager_limit = 1k bytes (flag; default 0)", "WEFT_ENGINE_EAGER_LIMIT", "sent at once",
+		"engine.depth = 16 messages (default)", "WEFT_ENGINE_DEPTH", "how many",
 	} {
 		require.Contains(t, lines, want)
 	}
+	text := strings.Join(strings.Fields(b.String()), " ") // lines are broken
 	for _, p := range params.Table {
-		require.Contains(t, b.String(), p.Env())
-		require.Contains(t, b.String(), p.Help)
+		require.Contains(t, text, p.Env())
+		require.Contains(t, text, p.Help)
 	}
 	for _, s := range settings {
-		require.Contains(t, b.String(), s.Env())
+		require.Contains(t, text, s.Env())
+		require.Contains(t, text, s.Help)
 	}
 }
 

@@ -140,6 +140,24 @@ func mismatch(p params.Param, text string) string {
 	return expects(p)
 }
 
+// unitHint returns the end of an error about a plain number if the parameter needs more: a
+// unit of time, or the other end of a range of ports.
+func unitHint(p params.Param, text string) string {
+	n, err := strconv.Atoi(text)
+	switch {
+	case err != nil || n < 0:
+		return ""
+	case p.Kind == params.Duration:
+		return fmt.Sprintf("; did you mean \"%ds\"?", n)
+	case p.Key == portsKey && n >= 1024 && n < 65535:
+		return fmt.Sprintf("; did you mean \"%d-%d\"?", n, min(n+99, 65535))
+	}
+	return ""
+}
+
+// portsKey is the key of the setting for Ports.
+const portsKey = "launcher.ports"
+
 // expects describes the values of a parameter.
 func expects(p params.Param) string {
 	switch p.Kind {

@@ -47,7 +47,7 @@ var settings = []setting{
 	},
 	{
 		Param: params.Param{Key: "job.tag_output", Kind: params.Bool, Default: "false", Help: "begin each line of output with the rank it came from"},
-		apply: func(j *Job, s string) { j.TagOutput = s == "true" },
+		apply: func(j *Job, s string) { j.TagOutput = params.IsTrue(s) },
 		value: func(j *Job) string { return strconv.FormatBool(j.TagOutput) },
 	},
 	{
@@ -61,6 +61,12 @@ var settings = []setting{
 		want:  wantReport,
 		apply: func(j *Job, s string) { j.Report = s },
 		value: func(j *Job) string { return j.Report },
+	},
+	{
+		Param: params.Param{Key: stacksKey, Kind: params.String,
+			Help: "directory for files RANK.stacks, where the stacks of all goroutines go when gorun says what the ranks do; empty: none"},
+		apply: func(j *Job, s string) { j.StacksDir = s },
+		value: func(j *Job) string { return j.StacksDir },
 	},
 	{
 		Param: params.Param{Key: "job.map_by", Kind: params.String, Default: "slot",
@@ -96,7 +102,7 @@ var settings = []setting{
 	},
 	{
 		Param: params.Param{Key: "job.strict", Kind: params.Bool, Default: "false", Help: "more ranks than slots is an error instead of a warning"},
-		apply: func(j *Job, s string) { j.StrictSlot = s == "true" },
+		apply: func(j *Job, s string) { j.StrictSlot = params.IsTrue(s) },
 		value: func(j *Job) string { return strconv.FormatBool(j.StrictSlot) },
 	},
 	{
@@ -170,7 +176,7 @@ var settings = []setting{
 	{
 		Param: params.Param{Key: "launcher.stage", Kind: params.Bool, Default: "false",
 			Help: "copy executables to the hosts that do not have them"},
-		apply: func(j *Job, s string) { j.Stage = s == "true" },
+		apply: func(j *Job, s string) { j.Stage = params.IsTrue(s) },
 		value: func(j *Job) string { return strconv.FormatBool(j.Stage) },
 	},
 	{
@@ -180,7 +186,7 @@ var settings = []setting{
 		value: func(j *Job) string { return strings.Join(j.StageFiles, ",") },
 	},
 	{
-		Param: params.Param{Key: "launcher.ports", Kind: params.String,
+		Param: params.Param{Key: portsKey, Kind: params.String,
 			Help: "tcp ports that ranks listen on, as 20000-20999; empty: any"},
 		want:  wantPorts,
 		apply: func(j *Job, s string) { j.Ports, _ = parsePorts(s) },

@@ -154,7 +154,7 @@ func (m *mapper) perUnit() ([]int, error) {
 		units += n
 		n = min(n*m.rule.Per, left)
 		if n > mc.limit() {
-			return nil, fmt.Errorf("%s puts %d ranks on %s, which takes at most %d", m.rule, n, mc.Name, mc.MaxSlots)
+			return nil, fmt.Errorf("%s puts %s on %s, which takes at most %d", m.rule, plural(n, "rank"), mc.Name, mc.MaxSlots)
 		}
 		hosts = append(hosts, slices.Repeat([]int{h}, n)...)
 	}
@@ -169,7 +169,7 @@ func (m *mapper) perUnit() ([]int, error) {
 		if missing > 1 {
 			what, verb = what+"s", "are"
 		}
-		return nil, fmt.Errorf("%s puts %d of %d ranks on %s: %d more %s %s needed", m.rule, len(hosts), m.np, on, missing, what, verb)
+		return nil, fmt.Errorf("%s puts %d of %s on %s: %d more %s %s needed", m.rule, len(hosts), plural(m.np, "rank"), on, missing, what, verb)
 	}
 	return hosts, nil
 }

@@ -88,7 +88,7 @@ type Rank struct {
 // Result is where all ranks of a job run.
 type Result struct {
 	Ranks   []Rank
-	Warning string // a line about more ranks than slots; "": there are enough
+	Warning string // a line for the user if there are more ranks than slots or cores, else ""
 }
 
 // ParseMapBy says whether text is a Policy.MapBy.
@@ -106,6 +106,30 @@ func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 	return mapUpTo(job.MaxRanks, machines, appNP, p)
 }
 
+// Fill returns how many ranks fill machines under the policy: the ranks of a rankfile, the
+// number that ppr gives for each unit, or else one for each slot. It returns 0 if the units
+// are not known.
+func Fill(machines []Machine, p Policy) int {
+	rule, err := mapby.Parse(p.MapBy)
+	n := 0
+	for i := range machines {
+		m := &machines[i]
+		switch {
+		case p.Rankfile != nil:
+			return p.Rankfile.NP()
+		case err != nil || rule.Per == 0:
+			n += m.slots()
+		case rule.Unit == mapby.Core:
+			n += rule.Per * len(m.Topology.Cores)
+		case rule.Unit == mapby.NUMA:
+			n += rule.Per * len(m.Topology.NUMA)
+		default:
+			n += rule.Per
+		}
+	}
+	return n
+}
+
 // mapUpTo is Map for a job of at most so many ranks.
 func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
 	m := mapper{machines: machines, most: most, bind: p.Bind}
@@ -113,7 +137,7 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 		return nil, err
 	}
 	if m.np > m.total && p.Strict {
-		return nil, fmt.Errorf("%d ranks do not fit into %s", m.np, m.slotsOf(m.total, len(machines), 0))
+		return nil, m.misfit(m.crowded(make([]int, len(machines))))
 	}
 	var hosts []int
 	var err error
@@ -147,11 +171,11 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 			counts[h]++
 		}
 	}
-	if ranks, slots := m.crowded(counts); slots != "" {
+	if ranks, hosts := m.crowded(counts); hosts != nil {
 		if p.Strict {
-			return nil, fmt.Errorf("%d ranks do not fit into %s", ranks, slots)
+			return nil, m.misfit(ranks, hosts)
 		}
-		r.Warning = fmt.Sprintf("%d ranks share %s", ranks, slots)
+		r.Warning = m.share(ranks, hosts)
 	}
 	if p.Rankfile != nil {
 		err = p.Rankfile.bind(machines, r.Ranks)
@@ -219,34 +243,50 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 	return nil
 }
 
-// crowded returns how many ranks have to share which slots; "": none do. Where
-// all slots together are too few it counts all ranks, else those of the hosts
-// that have too many.
-func (m *mapper) crowded(counts []int) (ranks int, slots string) {
-	if m.np > m.total {
-		return m.np, m.slotsOf(m.total, len(m.machines), 0)
-	}
-	total, hosts, last := 0, 0, 0
+// crowded returns the machines that have more ranks than slots, and the number of their
+// ranks. If all slots together are too few, it returns all machines and ranks.
+func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
 	for h, n := range counts {
-		if n > m.slots[h] {
+		if m.np > m.total || n > m.slots[h] {
 			ranks += n
-			total += m.slots[h]
-			hosts++
-			last = h
+			hosts = append(hosts, h)
 		}
 	}
-	if hosts == 0 {
-		return 0, ""
+	if m.np > m.total {
+		ranks = m.np // the counts may not be known yet
 	}
-	return ranks, m.slotsOf(total, hosts, last)
+	return ranks, hosts
 }
 
-// slotsOf says "the 8 slots of 2 hosts"; one is named.
-func (m *mapper) slotsOf(slots, hosts, one int) string {
-	if hosts == 1 {
-		return fmt.Sprintf("the %s of %s", plural(slots, "slot"), m.machines[one].Name)
+// share returns the line for more ranks than slots. If the slots are cores, it says so.
+func (m *mapper) share(ranks int, hosts []int) string {
+	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
+	for _, h := range hosts {
+		if !known(h) {
+			return fmt.Sprintf("%d ranks share the %s", ranks, m.partsOf(hosts, "slot"))
+		}
 	}
-	return fmt.Sprintf("the %s of %d hosts", plural(slots, "slot"), hosts)
+	if len(m.machines) == 1 {
+		return fmt.Sprintf("%d ranks on %s: they take turns", ranks, plural(m.total, "core"))
+	}
+	return fmt.Sprintf("%d ranks on the %s: they take turns", ranks, m.partsOf(hosts, "core"))
+}
+
+// misfit returns the error for ranks that do not fit into the slots of machines.
+func (m *mapper) misfit(ranks int, hosts []int) error {
+	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
+}
+
+// partsOf returns a text such as "8 slots of 2 hosts". It names a single host.
+func (m *mapper) partsOf(hosts []int, what string) string {
+	n := 0
+	for _, h := range hosts {
+		n += m.slots[h]
+	}
+	if len(hosts) == 1 {
+		return fmt.Sprintf("%s of %s", plural(n, what), m.machines[hosts[0]].Name)
+	}
+	return fmt.Sprintf("%s of %d hosts", plural(n, what), len(hosts))
 }
 
 // full is the error if all machines together take fewer ranks than there are.

@@ -115,6 +115,28 @@ func TestMapHosts(t *testing.T) {
 	}
 }
 
+// TestFill: nobody says how many ranks there are.
+func TestFill(t *testing.T) {
+	two := twoSockets.read(t)
+	machines := []Machine{{Name: "a", Topology: two}, {Name: "b", Slots: 3}, {Name: "c", MaxSlots: 5, Topology: two}, {Name: "d"}}
+	for by, want := range map[string]int{"": 25, "slot": 25, "node": 25, "core": 25, "ppr:2:node": 8, "ppr:1:core": 16, "ppr:3:numa": 24} {
+		require.Equal(t, want, Fill(machines, Policy{MapBy: by}), by)
+	}
+	require.Zero(t, Fill(machines[1:2], Policy{MapBy: "ppr:1:core"}))
+	f, err := ReadRankfile("f", strings.NewReader("rank 0=a slot=0\nrank 1=b slot=0\n"))
+	require.NoError(t, err)
+	require.Equal(t, 2, Fill(machines, Policy{Rankfile: f}))
+}
+
+// TestMapOnTooFewCores: where the slots are cores the warning says what that means.
+func TestMapOnTooFewCores(t *testing.T) {
+	r, err := Map([]Machine{{Name: "a", Topology: twoCores.read(t)}}, []int{4}, Policy{})
+	require.NoError(t, err)
+	require.Equal(t, "4 ranks on 2 cores: they take turns", r.Warning)
+	_, err = Map([]Machine{{Name: "a", Topology: twoCores.read(t)}}, []int{4}, Policy{Strict: true})
+	require.EqualError(t, err, "4 ranks do not fit into the 2 slots of a")
+}
+
 // TestMapDifferentHosts: slots, and units for ppr, are by each host's topology.
 func TestMapDifferentHosts(t *testing.T) {
 	two := twoSockets.read(t)
@@ -134,12 +156,12 @@ func TestMapDifferentHosts(t *testing.T) {
 		{5, Policy{}, 19, "aabbbbbbbbcccddddde", ""},
 		{5, Policy{MapBy: "node"}, 19, "abcdeabcdbcdbdbdbbb", ""},
 		{5, Policy{MapBy: "core"}, 19, "aabbbbbbbbcccddddde", ""},
-		{3, Policy{}, 16, "aabbbbbbbbcccbbc", "16 ranks share the 13 slots of 3 hosts"},
+		{3, Policy{}, 16, "aabbbbbbbbcccbbc", "16 ranks on the 13 cores of 3 hosts: they take turns"},
 		{2, Policy{MapBy: "ppr:1:core"}, 6, "aabbbb", ""},
 		{2, Policy{MapBy: "ppr:1:numa"}, 3, "abb", ""},
-		{3, Policy{MapBy: "ppr:1:numa"}, 7, "abbcccc", "4 ranks share the 3 slots of c"},
-		{3, Policy{MapBy: "ppr:3:numa"}, 10, "aaabbbbbbc", "3 ranks share the 2 slots of a"},
-		{5, Policy{MapBy: "ppr:1:numa"}, 7, "abbcccc", "4 ranks share the 3 slots of c"},
+		{3, Policy{MapBy: "ppr:1:numa"}, 7, "abbcccc", "4 ranks on the 3 cores of c: they take turns"},
+		{3, Policy{MapBy: "ppr:3:numa"}, 10, "aaabbbbbbc", "3 ranks on the 2 cores of a: they take turns"},
+		{5, Policy{MapBy: "ppr:1:numa"}, 7, "abbcccc", "4 ranks on the 3 cores of c: they take turns"},
 	} {
 		r, err := Map(machines[:c.hosts], []int{c.np}, c.p)
 		require.NoError(t, err, "%+v", c)

@@ -193,7 +193,7 @@ func TestRankfileLarge(t *testing.T) {
 	require.NoError(t, err)
 	last := r.Ranks[job.MaxRanks-1]
 	require.Equal(t, Rank{Host: hosts - 1, Local: 127, CPUs: []int{15, 31}}, last)
-	require.Equal(t, "65536 ranks share the 16384 slots of 512 hosts", r.Warning)
+	require.Equal(t, "65536 ranks on the 16384 cores of 512 hosts: they take turns", r.Warning)
 }
 
 // FuzzReadRankfile: a text is an error that names the file, or a file by which

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/job"
-	"golang.org/x/sys/unix"
 )
 
 // Topology is what the ranks of a host may be bound to: the hardware threads
@@ -29,14 +29,16 @@ type Topology struct {
 	Packages [][]int // sockets, of whole cores; all of CPUs, or nil: not known
 }
 
-// MaxCPUs bounds the numbers of hardware threads; the kernel's own bound is
-// lower.
-const MaxCPUs = 1 << 16
+// MaxCPUs bounds the numbers of hardware threads.
+const MaxCPUs = sys.MaxCPUs
 
 // Here is the topology of this machine as far as this process may use it, with
 // the limit that a cgroup sets.
 func Here() Topology {
 	t := ReadTopology("/sys/devices/system", Allowed())
+	if sys.Bind(t.CPUs) != nil { // a rank cannot be bound to what is not known to be there
+		t.Cores, t.NUMA, t.Packages = nil, nil, nil
+	}
 	t.Quota = Quota()
 	return t
 }
@@ -229,16 +231,8 @@ func Quota() int {
 
 // Allowed are the hardware threads that this process may use, ascending.
 func Allowed() []int {
-	var list []int
-	set := unix.NewCPUSet(MaxCPUs)
-	if err := unix.SchedGetaffinityDynamic(0, set); err == nil {
-		for c := range MaxCPUs {
-			if set.IsSet(c) {
-				list = append(list, c)
-			}
-		}
-	}
-	if len(list) == 0 { // a sandbox does not let us ask
+	list := sys.Allowed(0)
+	if len(list) == 0 { // a sandbox does not let us ask, or the system has no such thing
 		for c := range runtime.NumCPU() {
 			list = append(list, c)
 		}

@@ -22,6 +22,7 @@ import (
 //	Output    index u32 │ stream i32 │ flags u8 (1 stderr, 2 mid) │ data
 //	Stdin     data
 //	FilePart  flags u8 (1 last) │ hash, 64 digits │ data
+//	Stacks    n u32 │ rank u32 │ data
 const (
 	headBytes = 5
 	// MaxBody bounds what a frame may take of memory.
@@ -30,6 +31,7 @@ const (
 	hashDigits = 64
 	outputHead = 9
 	fileHead   = 1 + hashDigits
+	stacksHead = 8
 )
 
 // ErrFrame is wrapped by the errors of what is no frame.
@@ -65,6 +67,9 @@ func (End) kind() Kind         { return KindEnd }
 func (Ended) kind() Kind       { return KindEnded }
 func (Bye) kind() Kind         { return KindBye }
 func (FileCredit) kind() Kind  { return KindFileCredit }
+func (Inspect) kind() Kind     { return KindInspect }
+func (Stacks) kind() Kind      { return KindStacks }
+func (Inspected) kind() Kind   { return KindInspected }
 
 // Append appends the frame of a message to dst.
 func Append(dst []byte, m Message) ([]byte, error) {
@@ -84,6 +89,10 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(int32(m.Stream)))
 		dst = append(append(dst, flags), m.Data...)
 	case Stdin:
+		dst = append(dst, m.Data...)
+	case Stacks:
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.N))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Rank))
 		dst = append(dst, m.Data...)
 	case FilePart:
 		if len(m.Hash) != hashDigits {
@@ -157,6 +166,15 @@ func Parse(kind Kind, body []byte) (Message, error) {
 			return nil, fmt.Errorf("%w: a file's part of %d bytes", ErrFrame, len(body))
 		}
 		return FilePart{Last: body[0] == 1, Hash: string(body[1:fileHead]), Data: body[fileHead:]}, nil
+	case KindStacks:
+		if len(body) < stacksHead {
+			return nil, fmt.Errorf("%w: stacks of %d bytes", ErrFrame, len(body))
+		}
+		return Stacks{N: int(binary.LittleEndian.Uint32(body)), Rank: int(binary.LittleEndian.Uint32(body[4:])), Data: body[stacksHead:]}, nil
+	case KindInspect:
+		return decode[Inspect](kind, body)
+	case KindInspected:
+		return decode[Inspected](kind, body)
 	case KindLaunch:
 		return decode[Launch](kind, body)
 	case KindUp:

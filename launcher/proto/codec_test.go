@@ -15,7 +15,7 @@ import (
 )
 
 // kinds is one more than the last of them.
-const kinds = int(KindFileCredit) + 1
+const kinds = int(KindInspected) + 1
 
 // empty has one message of each kind, at its index.
 var empty = [kinds]Message{
@@ -25,6 +25,7 @@ var empty = [kinds]Message{
 	KindOutput: Output{}, KindCredit: Credit{}, KindGone: Gone{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
 	KindSignal: Signal{}, KindNews: News{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
+	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{},
 }
 
 // full is each message with something in each of its fields.
@@ -56,6 +57,10 @@ func fill(t testing.TB, v reflect.Value, seed int) {
 		for i := range 2 {
 			fill(t, v.Index(i), seed+i)
 		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(t, v.Index(i), seed+i)
+		}
 	case reflect.Map:
 		v.Set(reflect.ValueOf(map[string]string{"key": "value with \"quotes\" and \x01", "": "x"}))
 	case reflect.Pointer:
@@ -67,7 +72,7 @@ func fill(t testing.TB, v reflect.Value, seed int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(seed) + 1000)
-	case reflect.Uint8, reflect.Uint32:
+	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(seed))
 	default:
 		t.Fatalf("a field of kind %v", v.Kind())
@@ -117,6 +122,9 @@ func same(t *testing.T, want, got Message) {
 			d.Data = append([]byte{}, d.Data...)
 			*m = d
 		case FilePart:
+			d.Data = append([]byte{}, d.Data...)
+			*m = d
+		case Stacks:
 			d.Data = append([]byte{}, d.Data...)
 			*m = d
 		}
@@ -193,6 +201,7 @@ func TestKinds(t *testing.T) {
 	require.Equal(t, Kind(16), KindOutput)
 	require.Equal(t, Kind(29), KindBye)
 	require.Equal(t, Kind(30), KindFileCredit)
+	require.Equal(t, Kind(33), KindInspected)
 }
 
 // FuzzRead: no bytes do worse than an error, and what is read can be written and

@@ -21,6 +21,9 @@
 //	Release     │ ────────────────────► │  all are; what all put
 //	Watch       │ ────────────────────► │  tell State from now on
 //	State       │ ◄──────────────────── │  who may wait for ever
+//	Inspect     │ ────────────────────► │  what do the ranks do?
+//	Stacks      │ ◄──────────────────── │  of a rank, where they are asked for
+//	Inspected   │ ◄──────────────────── │  what the ranks of a host do
 //	Request     │ ◄──────────────────── │  what only gorun can answer
 //	Reply       │ ────────────────────► │
 //	Output      │ ◄──────────────────── │  at most Window bytes ahead of Credit
@@ -51,6 +54,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/hosts"
 	"github.com/weft-hpc/weft/launcher/place"
 )
@@ -93,6 +97,9 @@ const (
 	KindEnded
 	KindBye
 	KindFileCredit
+	KindInspect
+	KindStacks
+	KindInspected
 )
 
 const (
@@ -163,15 +170,21 @@ type Prepare struct {
 	BasePort int            `json:"base_port,omitempty"`
 	LowPort  int            `json:"low_port,omitempty"` // ranks listen from this port on; 0: on any
 	HighPort int            `json:"high_port,omitempty"`
-	UDP      bool           `json:"udp,omitempty"` // the UDP ports of the same numbers are to be free, too
-	Memory   bool           `json:"memory,omitempty"`
+	// Interface is the interface, address or subnet that the ranks of each host listen on
+	// by themselves. A host that does not have it refuses the job. "": not given.
+	Interface string `json:"interface,omitempty"`
+	UDP       bool   `json:"udp,omitempty"` // the UDP ports of the same numbers must be free, too
+	Memory    bool   `json:"memory,omitempty"`
 
 	Stdin    string   `json:"stdin"`              // rank0, all, none
-	Tag      bool     `json:"tag,omitempty"`      // lines begin with their rank
+	Tag      bool     `json:"tag,omitempty"`      // each line begins with its rank
 	TagHost  bool     `json:"tag_host,omitempty"` // and its host
 	OneSink  bool     `json:"one_sink,omitempty"` // stdout and stderr are one file
-	PerRank  bool     `json:"per_rank,omitempty"` // Output is of one rank each
-	Notify   bool     `json:"notify,omitempty"`   // a failed rank does not end the job: ranks get a channel for news
+	PerRank  bool     `json:"per_rank,omitempty"` // each Output holds the bytes of one rank
+	OutTerm  bool     `json:"out_term,omitempty"` // stdout is a terminal
+	ErrTerm  bool     `json:"err_term,omitempty"` // stderr is a terminal
+	Notify   bool     `json:"notify,omitempty"`   // a failed rank does not end the job: ranks get a channel for failure notifications
+	Rebind   bool     `json:"rebind,omitempty"`   // a rank may be bound to another core than planned, if another job has that one
 	Grace    Duration `json:"grace"`
 	Segments bool     `json:"segments,omitempty"` // libfabric may leave segments in /dev/shm
 	Files    []File   `json:"files,omitempty"`    // those that apps run first, one of each app with Staged
@@ -218,6 +231,9 @@ type Prepared struct {
 	Ports  []HostPorts `json:"ports,omitempty"` // of hosts where those from BasePort on are not free
 	Need   []string    `json:"need,omitempty"`  // hashes of files that some host of the subtree lacks
 	Failed []HostError `json:"failed,omitempty"`
+
+	// NoMemory names the hosts that have no memory file for their ranks, and why.
+	NoMemory []HostError `json:"no_memory,omitempty"`
 }
 
 // HostPorts is the tcp port of each rank of a host, by its local number.
@@ -258,7 +274,8 @@ type Started struct {
 type StartedRank struct {
 	Rank int   `json:"rank"`
 	PID  int   `json:"pid"`
-	At   int64 `json:"at"` // ns since 1970, by its host's clock
+	At   int64 `json:"at"`             // ns since 1970, by its host's clock
+	CPUs []int `json:"cpus,omitempty"` // that it is bound to; nil: as planned
 }
 
 // StartFailure is a rank that could not be started.
@@ -296,6 +313,37 @@ type State struct {
 	Left    int  `json:"left"`    // a rank that has ended, and is in no fence; -1: none
 	Absent  int  `json:"absent"`  // a rank that has ended and never called Init; -1: none
 	Gone    bool `json:"gone"`    // no rank lives; what they wrote is on the way
+}
+
+// Inspect asks every host what its ranks do. N grows with each Inspect.
+type Inspect struct {
+	N      int  `json:"n"`
+	Stacks bool `json:"stacks,omitempty"` // also asks for the stacks of all goroutines
+}
+
+// Stacks holds the stacks of a rank's goroutines. It precedes the host's Inspected, unless
+// the rank answers late.
+type Stacks struct {
+	N    int // of the Inspect
+	Rank int
+	Data []byte // at most wire.InspectMaxStacks
+}
+
+// Inspected answers Inspect for one host. Each running rank of the host is in one group.
+type Inspected struct {
+	N      int     `json:"n"`
+	Index  int     `json:"index"`
+	Groups []Group `json:"groups,omitempty"`
+}
+
+// Group is a set of ranks that do the same. Either State or Process is set.
+type Group struct {
+	Ranks []int           `json:"ranks"`
+	State *wire.RankState `json:"state,omitempty"`
+	// Process is what the kernel reports about a rank that has not answered, such as
+	// "sleep sleeps in hrtimer_nanosleep".
+	Process string `json:"process,omitempty"`
+	Mute    bool   `json:"mute,omitempty"` // the rank has called comm.Init, and should have answered
 }
 
 // Request is a line of PMI-1 that gorun answers: of services' names.
@@ -357,6 +405,9 @@ type Aborted struct {
 	Code   int    `json:"code"`
 	Reason string `json:"reason"`
 	Broken bool   `json:"broken,omitempty"` // it does not speak PMI-1
+
+	Consequence bool `json:"consequence,omitempty"` // the reason follows from the failure of another rank
+	Told        bool `json:"told,omitempty"`        // before the abort, the rank had got SIGTERM or SIGKILL because the job ends
 }
 
 // Exited is a rank that has not ended well. Those that did stand in Ended only.
@@ -366,15 +417,20 @@ type Exited struct {
 
 // Exit is how a rank ended.
 type Exit struct {
-	Rank   int   `json:"rank"`
-	PID    int   `json:"pid"`
-	Code   int   `json:"code,omitempty"`
-	Signal int   `json:"signal,omitempty"` // that ended it; 0: none
-	At     int64 `json:"at"`               // ns since 1970, by its host's clock
-	Early  bool  `json:"early,omitempty"`  // after Init and without Finalize
-	Final  bool  `json:"final,omitempty"`  // no rank of its host is left
-	Joined bool  `json:"joined,omitempty"` // it called Init at some time
-	Stuck  bool  `json:"stuck,omitempty"`  // it has not ended: the kernel holds it, and SIGKILL has no effect
+	Rank   int    `json:"rank"`
+	PID    int    `json:"pid"`
+	Code   int    `json:"code,omitempty"`
+	Signal int    `json:"signal,omitempty"` // that ended it; 0: none
+	At     int64  `json:"at"`               // ns since 1970, by its host's clock
+	Early  bool   `json:"early,omitempty"`  // after Init and without Finalize
+	Final  bool   `json:"final,omitempty"`  // no rank of its host is left
+	Joined bool   `json:"joined,omitempty"` // it has called Init
+	Memory string `json:"memory,omitempty"` // the reason for SIGKILL if it may be lack of memory
+	Late   bool   `json:"late,omitempty"`   // it still ran at the end of End's grace period
+	Stuck  bool   `json:"stuck,omitempty"`  // it has not ended: the kernel holds it, and SIGKILL has no effect
+
+	Usage   *Usage        `json:"usage,omitempty"`   // nil: not known
+	Account *wire.Account `json:"account,omitempty"` // nil: the rank has not reported one in Finalize
 
 	// What tells a cause from its consequences. Told is set where the host had
 	// been told before that the job is to end. At that time the rank was Doomed if
@@ -382,6 +438,13 @@ type Exit struct {
 	Told   bool `json:"told,omitempty"`
 	Doomed bool `json:"doomed,omitempty"`
 	Dying  bool `json:"dying,omitempty"`
+}
+
+// Usage is the resource usage of a rank and the processes that it has waited for.
+type Usage struct {
+	User   Duration `json:"user"`   // CPU time
+	System Duration `json:"system"` // CPU time in kernel mode
+	MaxRSS int64    `json:"rss"`    // peak resident memory of the largest of these processes, in bytes
 }
 
 // Lost tells of hosts that do not answer any more, or whose agent has ended.
@@ -400,7 +463,9 @@ type Log struct {
 // at once where Grace is 0. It may come twice, the second time with less grace.
 type End struct {
 	Grace  Duration `json:"grace"`
-	Except int      `json:"except"` // a rank that is about to end by itself and gets no SIGTERM; -1: none
+	Linger Duration `json:"linger,omitempty"` // how much later busy ranks get SIGTERM: they may be about to write an error message and end
+	Except int      `json:"except"`           // a rank that is about to end by itself and gets no SIGTERM; -1: none
+	Asked  bool     `json:"asked,omitempty"`  // the ranks have already got SIGTERM, not from gorun
 }
 
 // Ended says that no rank of the subtree lives and that all they wrote has been

@@ -32,6 +32,10 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 		for i := range v.Len() {
 			count += fillText(t, v.Index(i), text)
 		}
+	case reflect.Array:
+		for i := range v.Len() {
+			count += fillText(t, v.Index(i), text)
+		}
 	case reflect.Map:
 		puts := make(map[string]string)
 		for range 3 {
@@ -45,7 +49,7 @@ func fillText(t testing.TB, v reflect.Value, text func() string) int {
 	case reflect.String:
 		v.SetString(text())
 		count++
-	case reflect.Bool, reflect.Int, reflect.Int64, reflect.Uint8, reflect.Uint32:
+	case reflect.Bool, reflect.Int, reflect.Int64, reflect.Uint8, reflect.Uint32, reflect.Uint64:
 	default:
 		t.Fatalf("a field of kind %v", v.Kind())
 	}

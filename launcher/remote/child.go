@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/weft-hpc/weft/internal/sys"
 )
 
 // child is a process that carries a stream, or starts those who do: ssh, or srun.
@@ -39,7 +39,7 @@ const (
 )
 
 // start starts a process in a session of its own, hence without a terminal to ask a
-// question on. It gets SIGKILL when this process dies.
+// question on. On Linux it gets SIGKILL when this process dies.
 func start(argv, env []string, note func(line string)) (*child, error) {
 	c := &child{name: filepath.Base(argv[0]), grace: endGrace, ended: make(chan struct{})}
 	c.errs.note = note
@@ -55,7 +55,8 @@ func start(argv, env []string, note func(line string)) (*child, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = ends[0], ends[3], ends[5]
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	sys.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
 
 	started := make(chan error)
 	go c.watch(cmd, started, ends[4]) // ends with the process; whoever calls end waits for it
@@ -97,12 +98,16 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 		defer close(read)
 		_, _ = io.Copy(&c.errs, errs)
 	}()
-	for errors.Is(unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	err = sys.AwaitExit(c.pid)
+	if err != nil {
+		_ = cmd.Wait()
 	}
 	c.mu.Lock()
-	// What it leaves behind, as a ProxyCommand. It is not reaped yet, so the group
-	// cannot be another's.
-	_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	if err == nil {
+		// The process is not reaped yet, so no other group has its id. The signal ends the
+		// processes that it leaves behind, for example a ProxyCommand.
+		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
+	}
 	c.gone = true
 	c.mu.Unlock()
 	_ = cmd.Wait()

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
 )
 
 // Executable is a program that is to run as agent on other hosts.
@@ -29,7 +31,11 @@ var self = sync.OnceValues(func() (Executable, error) {
 	if err != nil {
 		return Executable{}, err
 	}
-	exe, err := newExecutable("/proc/self/exe")
+	file, err := sys.Executable()
+	if err != nil {
+		return Executable{}, err
+	}
+	exe, err := newExecutable(file)
 	exe.Path = path
 	return exe, err
 })

@@ -1,3 +1,5 @@
+//go:build linux
+
 package remote
 
 import (
@@ -20,8 +22,8 @@ func FuzzOpening(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{
-		b.String(), "Welcome" + b.String() + "rest", "weft-agent 2 send Linux x86_64 /a b\n", "weft-agent 2 fail a\r\n",
-		"weft-agent 9 up {}\n", "weft-agent 2 up {}\nweft-agent 2 up null\n", "weft-agent\n\x00\n", strings.Repeat("x", maxNoise+1),
+		b.String(), "Welcome" + b.String() + "rest", "weft-agent 3 send Linux x86_64 /a b\n", "weft-agent 3 fail a\r\n",
+		"weft-agent 9 up {}\n", "weft-agent 3 up {}\nweft-agent 3 up null\n", "weft-agent\n\x00\n", strings.Repeat("x", maxNoise+1),
 	} {
 		f.Add([]byte(seed))
 	}
@@ -67,6 +69,8 @@ func FuzzOpening(f *testing.F) {
 func FuzzTail(f *testing.F) {
 	f.Add([]byte("ssh: connect\r\nConnection closed"), 3)
 	f.Add([]byte("panic: x\n\ngoroutine 1"), 1)
+	f.Add([]byte("ssh: "+strings.Repeat("a", 400)+"\nConnection closed"), 60) // the two lines together are too long
+	f.Add([]byte("ssh: a\n"+strings.Repeat("b", 2000)), 60)
 	f.Fuzz(func(t *testing.T, in []byte, size int) {
 		var whole, parts tail
 		_, _ = whole.Write(in)

@@ -17,14 +17,14 @@ import (
 
 // Version is of the protocol between gorun and its agents, package proto and this
 // one. Both ends must have the same.
-const Version = 2
+const Version = 3
 
 // What comes first on a stream is lines: whatever the user's shell says when it
 // starts, then those that begin with magic:
 //
-//	weft-agent 2 up {"hash":…}              the greeting; what follows is package proto
-//	weft-agent 2 send Linux x86_64 /dir     the script found no gorun and waits for it
-//	weft-agent 2 fail words                 the script gave up
+//	weft-agent 3 up {"hash":…}              the greeting; what follows is package proto
+//	weft-agent 3 send Linux x86_64 /dir     the script found no gorun and waits for it
+//	weft-agent 3 fail words                 the script gave up
 //
 // An empty line goes ahead of each, so that it begins a line also where the shell's
 // words do not end one.
@@ -157,5 +157,8 @@ func (o *opening) line() (string, error) {
 	}
 }
 
+// lineLimit is the number of characters of foreign text in a line of an error.
+const lineLimit = 300
+
 // oneLine makes foreign text fit for a line of an error.
-func oneLine(s string) string { return proto.OneLine(s, 300) }
+func oneLine(s string) string { return proto.OneLine(s, lineLimit) }

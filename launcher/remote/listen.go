@@ -13,6 +13,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/weft-hpc/weft/internal/admission"
 )
 
 // Listener takes the agents that dial in.
@@ -25,31 +27,18 @@ type Listener struct {
 	Cause func(host string) error
 
 	secret Secret
-	tcp    net.Listener
+	tcp    *net.TCPListener
 	config *tls.Config
 	proven chan *Conn
 	closed chan struct{}
-	ended  sync.WaitGroup
-	begin  sync.Once
 
-	// mu guards those who have not proved that they know the secret, in the order in
-	// which they came.
-	mu      sync.Mutex
-	pending []*stranger
-	room    chan struct{} // gets a value when one of them is gone
-}
-
-// stranger is a connection that has not proved anything.
-type stranger struct {
-	conn  net.Conn
-	since time.Time
+	mu   sync.Mutex
+	gate *admission.Gate // nil: Accept has not been called
+	done bool            // Close has been called
 }
 
 const (
-	// maxStrangers bounds what strangers take of memory. Where there are as many, the
-	// one that came first goes, but not before it had strangerTime.
-	maxStrangers  = 256
-	strangerTime  = time.Second
+	maxStrangers  = 256 // connections whose agents have not proved that they know the secret
 	handshakeTime = 10 * time.Second
 )
 
@@ -64,13 +53,13 @@ func Listen(addr string, secret Secret) (*Listener, error) {
 		return nil, err
 	}
 	return &Listener{
-		secret: secret, tcp: tcp,
+		secret: secret, tcp: tcp.(*net.TCPListener),
 		config: &tls.Config{
 			MinVersion:             tls.VersionTLS13,
 			Certificates:           []tls.Certificate{cert},
 			SessionTicketsDisabled: true,
 		},
-		proven: make(chan *Conn), closed: make(chan struct{}), room: make(chan struct{}, 1),
+		proven: make(chan *Conn), closed: make(chan struct{}),
 	}, nil
 }
 
@@ -96,10 +85,13 @@ func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 // same Version is enough, since who dials in was installed by somebody else. After
 // Close it returns net.ErrClosed.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
-	l.begin.Do(func() {
-		l.ended.Add(1)
-		go l.listen() // ends with the TCP listener; Close waits
-	})
+	l.mu.Lock()
+	if l.gate == nil && !l.done {
+		l.gate = admission.Serve(l.tcp, maxStrangers, l.receive, func(err error) { // usually too many open files
+			l.log("accepting an agent: %s", err.Error())
+		})
+	}
+	l.mu.Unlock()
 	select {
 	case conn := <-l.proven:
 		return conn, nil
@@ -110,26 +102,24 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// Close turns away who waits and listens no more. Connections that Accept has
-// returned stay.
+// Close closes the listener and the connections that Accept has not returned. Connections
+// that Accept has returned stay open. Close is idempotent.
 func (l *Listener) Close() error {
-	l.begin.Do(func() {})
 	l.mu.Lock()
-	select {
-	case <-l.closed:
-	default:
+	defer l.mu.Unlock()
+	if !l.done {
+		l.done = true
 		close(l.closed)
 	}
-	for _, s := range l.pending {
-		_ = s.conn.Close()
+	if l.gate == nil {
+		if err := l.tcp.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
 	}
-	l.mu.Unlock()
-	err := l.tcp.Close()
-	l.ended.Wait()
-	if errors.Is(err, net.ErrClosed) {
-		err = nil
-	}
-	return err
+	l.gate.Close()
+	l.gate.Wait()
+	return nil
 }
 
 func (l *Listener) log(format string, args ...any) {
@@ -138,90 +128,21 @@ func (l *Listener) log(format string, args ...any) {
 	}
 }
 
-func (l *Listener) listen() {
-	defer l.ended.Done()
-	for {
-		conn, err := l.tcp.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil: // too many files, as a rule
-			l.log("accepting an agent: %s", err.Error())
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-l.closed:
-				return
-			}
-			continue
-		}
-		s := &stranger{conn: conn}
-		if !l.admit(s) {
-			_ = conn.Close()
-			return
-		}
-		l.ended.Go(func() { // ends at its deadline at the latest; Close waits
-			defer l.dismiss(s)
-			if err := l.meet(s); err != nil {
-				_ = conn.Close()
-				l.log("turned away %s: %s", conn.RemoteAddr(), oneLine(err.Error()))
-			}
-		})
-	}
-}
-
-// admit waits until there is room for a stranger; false: the listener is closed.
-func (l *Listener) admit(s *stranger) bool {
-	for {
-		l.mu.Lock()
-		select {
-		case <-l.closed:
-			l.mu.Unlock()
-			return false
-		default:
-		}
-		if len(l.pending) < maxStrangers {
-			s.since = time.Now()
-			l.pending = append(l.pending, s)
-			l.mu.Unlock()
-			return true
-		}
-		wait := time.Until(l.pending[0].since.Add(strangerTime))
-		if wait <= 0 {
-			_ = l.pending[0].conn.Close()
-			l.pending = l.pending[1:]
-		}
-		l.mu.Unlock()
-		if wait > 0 {
-			t := time.NewTimer(wait)
-			select {
-			case <-l.room:
-			case <-l.closed:
-			case <-t.C:
-			}
-			t.Stop()
-		}
-	}
-}
-
-// dismiss makes room: s is no stranger any more, or gone.
-func (l *Listener) dismiss(s *stranger) {
-	l.mu.Lock()
-	for i, p := range l.pending {
-		if p == s {
-			l.pending = append(l.pending[:i:i], l.pending[i+1:]...)
-			break
-		}
-	}
-	l.mu.Unlock()
-	select {
-	case l.room <- struct{}{}:
-	default:
+// receive performs the handshake of a connection.
+func (l *Listener) receive(c *admission.Conn) {
+	if err := l.meet(c); err != nil {
+		_ = c.Close()
+		l.log("turned away %s: %s", c.RemoteAddr(), oneLine(err.Error()))
 	}
 }
 
 // meet has a stranger prove itself and greet, and hands it to Accept.
-func (l *Listener) meet(s *stranger) error {
-	raw := s.conn
+func (l *Listener) meet(c *admission.Conn) error {
+	if err := c.Await(); err != nil {
+		return err
+	}
+	c.Heard()
+	raw := c.TCPConn
 	_ = raw.SetDeadline(time.Now().Add(handshakeTime))
 	conn := tls.Server(raw, l.config)
 	if err := conn.Handshake(); err != nil {
@@ -266,10 +187,9 @@ func (l *Listener) meet(s *stranger) error {
 	if host == "" {
 		host = peer.Hostname
 	}
-	c := newNetConn(host, peer, lines.r, conn, l.Cause)
-	l.dismiss(s)
+	c.Proved()
 	select {
-	case l.proven <- c:
+	case l.proven <- newNetConn(host, peer, lines.r, conn, l.Cause):
 		return nil
 	case <-l.closed:
 		return errors.New("gorun expects nobody any more")

@@ -30,6 +30,8 @@ import (
 // before, and srun ends with a line about it, which Cause and Cancelled have. An agent
 // that ends, or whose node fails, leaves the others alone: what is to become of them
 // is gorun's to say.
+//
+// If srun is killed, the agents live on; see [Step.HoldHelper].
 type Srun struct {
 	// Command is srun and its first arguments; nil: srun.
 	Command []string
@@ -43,7 +45,7 @@ type Srun struct {
 	// CopyTo is a directory of the nodes that gorun is copied to first, as /tmp; by
 	// RemoveBroadcast agents remove what they were started from. "": it is there already.
 	CopyTo string
-	// Log is told what srun and the agents write, a line at a time; nil: nobody is.
+	// Log gets what srun and the agents write, a line at a time; nil: nothing does.
 	Log func(line string)
 	// Executable is what is run; the zero Executable: this program.
 	Executable Executable
@@ -56,10 +58,12 @@ type Srun struct {
 type Step struct {
 	child  *child
 	agents int
+	copied string // path of the agents' executable on their nodes; empty: srun does not copy it
 	words  srunWords
 	read   chan struct{} // its stdout has been read
 	failed chan struct{} // nil: nobody wants to know; closed when an agent has ended badly
 	once   sync.Once     // closes failed
+	hold   sync.Once     // of HoldHelper
 }
 
 const (
@@ -95,7 +99,10 @@ func (s *Srun) Start() (*Step, error) {
 	}
 	// Another step of the same allocation may be under way, gorun's own among them. An
 	// srun that does not know the variable needs none.
-	c, err := start(s.argv(exe), append(os.Environ(), "SLURM_OVERLAP=1"), note)
+	if s.CopyTo != "" {
+		st.copied = filepath.Join(s.CopyTo, broadcastPrefix+exe.Hash+"-"+rand.Text())
+	}
+	c, err := start(s.argv(exe, st.copied), append(os.Environ(), "SLURM_OVERLAP=1"), note)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +127,10 @@ func (s *Srun) Start() (*Step, error) {
 	return st, nil
 }
 
-// argv is the command line of srun. Numbers stand there although they follow from the
-// nodes: SLURM_NTASKS and the like are the allocation's.
-func (s *Srun) argv(exe Executable) []string {
+// argv is the command line of srun. Numbers stand there although they follow from the nodes:
+// SLURM_NTASKS and the like are the allocation's. If copied is not empty, srun copies exe to
+// that path.
+func (s *Srun) argv(exe Executable, copied string) []string {
 	argv := []string{"srun"}
 	if len(s.Command) > 0 {
 		argv = append([]string(nil), s.Command...)
@@ -132,8 +140,8 @@ func (s *Srun) argv(exe Executable) []string {
 		"--kill-on-bad-exit=0", "--no-kill", "--mpi=none", "--cpu-bind=none", "--input=all")
 	path := exe.Path
 	switch {
-	case s.CopyTo != "":
-		argv = append(argv, "--bcast="+filepath.Join(s.CopyTo, broadcastPrefix+exe.Hash+"-"+rand.Text()))
+	case copied != "":
+		argv = append(argv, "--bcast="+copied)
 	case s.Agent != "":
 		path = s.Agent
 	}
@@ -211,6 +219,9 @@ func (st *Step) Close() error {
 	}
 	_ = st.child.out.Close()
 	<-st.read
+	if st.copied != "" {
+		_ = os.Remove(st.copied) // the agent removes the copy; if Slurm has not run an agent on this host, Close does
+	}
 	return nil
 }
 
@@ -332,21 +343,30 @@ func (w *srunWords) best(ended bool, node string) string {
 	return w.line
 }
 
-// Salloc is the command line that gets an allocation for np ranks and runs gorun in
-// it, with the same arguments. args are the user's for salloc; where they give a number
-// of tasks, np does not count. np is 0 where it is not known.
-func Salloc(args []string, np int, self string, argv []string) []string {
+// Salloc returns the command line that gets an allocation for np ranks on nodes and runs
+// gorun in it, with the same arguments. args are the user's arguments for salloc. If args
+// give a number of tasks, Salloc ignores np; if they name nodes, it ignores nodes. np is 0
+// if it is not known, and nodes is nil if any nodes will do.
+func Salloc(args []string, np int, nodes []string, self string, argv []string) []string {
 	line := append([]string{"salloc"}, args...)
-	if np > 0 && !sized(args) {
+	if len(nodes) > 0 && !gives(args, "-w", "--nodelist") {
+		line = append(line, "--nodelist="+strings.Join(nodes, ","))
+		if !gives(args, "-N", "--nodes") {
+			line = append(line, "--nodes="+strconv.Itoa(len(nodes)))
+		}
+		np = max(np, len(nodes)) // Slurm leaves out nodes without a task
+	}
+	if np > 0 && !gives(args, "-n", "--ntasks") {
 		line = append(line, "--ntasks="+strconv.Itoa(np))
 	}
 	return append(append(line, self), argv...)
 }
 
-// sized says whether arguments of salloc give a number of tasks.
-func sized(args []string) bool {
+// gives reports whether the arguments of salloc contain an option, by its short or its
+// long name.
+func gives(args []string, short, long string) bool {
 	for _, arg := range args {
-		if name, _, _ := strings.Cut(arg, "="); name == "--ntasks" || strings.HasPrefix(arg, "-n") {
+		if name, _, _ := strings.Cut(arg, "="); name == long || strings.HasPrefix(arg, short) {
 			return true
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package remote
 
 import (
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +96,24 @@ func TestSrunCopy(t *testing.T) {
 		require.Equal(t, "hello", echo(t, conn, "hello"))
 		require.NoError(t, conn.Close())
 		require.Eventually(t, func() bool { return run(t, h, "ls -A "+c.Private()) == "" }, 10*time.Second, 5*time.Millisecond)
+	}
+}
+
+// TestSrunKilled kills srun. The agents live on, even if gorun is late to notice.
+func TestSrunKilled(t *testing.T) {
+	_, s, l := slurm(t)
+	step, conns, err := dialled(t, s, l)
+	require.NoError(t, err)
+	step.HoldHelper()
+	step.HoldHelper()
+	step.child.mu.Lock() // so that watch cannot kill srun's helper
+	err = syscall.Kill(step.child.pid, syscall.SIGKILL)
+	time.Sleep(300 * time.Millisecond) // the helper needs less to end the step
+	step.child.mu.Unlock()
+	require.NoError(t, err)
+	<-step.Done()
+	for _, conn := range conns {
+		require.Equal(t, "hello", echo(t, conn, "hello"))
 	}
 }
 
@@ -201,18 +222,24 @@ func TestSrunWords(t *testing.T) {
 
 func TestSalloc(t *testing.T) {
 	for _, test := range []struct {
-		args string
-		np   int
-		line string
+		args  string
+		np    int
+		nodes string
+		line  string
 	}{
-		{"", 4, "salloc --ntasks=4 /bin/gorun -n 4 ./prog"},
-		{"-p main", 4, "salloc -p main --ntasks=4 /bin/gorun -n 4 ./prog"},
-		{"-N2", 4, "salloc -N2 --ntasks=4 /bin/gorun -n 4 ./prog"},
-		{"--nodes=2", 4, "salloc --nodes=2 --ntasks=4 /bin/gorun -n 4 ./prog"},
-		{"-n8", 4, "salloc -n8 /bin/gorun -n 4 ./prog"},
-		{"-t 5", 0, "salloc -t 5 /bin/gorun -n 4 ./prog"},
+		{"", 4, "", "salloc --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-p main", 4, "", "salloc -p main --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-N2", 4, "", "salloc -N2 --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"--nodes=2", 4, "", "salloc --nodes=2 --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"-n8", 4, "", "salloc -n8 /bin/gorun -n 4 ./prog"},
+		{"-t 5", 0, "", "salloc -t 5 /bin/gorun -n 4 ./prog"},
+		{"", 4, "a b", "salloc --nodelist=a,b --nodes=2 --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"", 1, "a b", "salloc --nodelist=a,b --nodes=2 --ntasks=2 /bin/gorun -n 4 ./prog"},
+		{"-N2 -n4", 1, "a b", "salloc -N2 -n4 --nodelist=a,b /bin/gorun -n 4 ./prog"},
+		{"-w a,b,c", 4, "a b", "salloc -w a,b,c --ntasks=4 /bin/gorun -n 4 ./prog"},
+		{"--nodelist=c", 0, "a b", "salloc --nodelist=c /bin/gorun -n 4 ./prog"},
 	} {
-		line := Salloc(strings.Fields(test.args), test.np, "/bin/gorun", []string{"-n", "4", "./prog"})
+		line := Salloc(strings.Fields(test.args), test.np, strings.Fields(test.nodes), "/bin/gorun", []string{"-n", "4", "./prog"})
 		require.Equal(t, test.line, strings.Join(line, " "))
 	}
 }

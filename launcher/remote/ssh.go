@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/hosts"
+	"golang.org/x/sync/errgroup"
 )
 
 // SSH starts agents on hosts by ssh.
@@ -190,12 +191,13 @@ type failure string
 
 func (f failure) Error() string { return string(f) }
 
-func (g *greeter) read() (Greeting, error) {
+func (g *greeter) read() (_ Greeting, err error) {
 	g.patient(g.timeout)
-	var sent chan error
+	var sending errgroup.Group
+	asked := false
 	defer func() {
-		if sent != nil {
-			_ = g.stopSending(sent)
+		if err != nil {
+			_ = g.stopSending(&sending)
 		}
 	}()
 	for {
@@ -204,38 +206,30 @@ func (g *greeter) read() (Greeting, error) {
 		case err != nil:
 			return Greeting{}, err
 		case verb == verbUp:
-			if sent != nil {
-				err := <-sent
-				sent = nil
-				if err != nil {
-					return Greeting{}, err
-				}
+			if err := sending.Wait(); err != nil {
+				return Greeting{}, err
 			}
 			return parseGreeting(text)
 		case verb == verbFail:
-			if sent != nil {
-				err := g.stopSending(sent)
-				sent = nil
-				if err != nil {
-					return Greeting{}, err
-				}
+			if err := g.stopSending(&sending); err != nil {
+				return Greeting{}, err
 			}
 			return Greeting{}, failure(oneLine(text))
-		case verb == verbSend && sent == nil:
+		case verb == verbSend && !asked:
+			asked = true
 			system, dir, _ := cutWords(text, 2)
 			if !fitsMachine(system) {
 				return Greeting{}, failure(fmt.Sprintf("the host is %s and gorun is made for %s: put a gorun of the same release there, and configure its path as the agent's", oneLine(system), thisMachine()))
 			}
 			g.log(fmt.Sprintf("sending gorun, %d KiB, to %s", g.exe.Size>>10, oneLine(dir)))
 			g.patient(max(g.timeout, sendTimeout))
-			sent = make(chan error, 1)
-			go func() { // ends when all is written, or by stopSending, which waits
+			sending.Go(func() error { // ends when all is written, or by stopSending, which waits
 				err := g.send()
 				if err != nil {
 					_ = g.child.in.Close() // the script says then that the copy broke off
 				}
-				sent <- err
-			}()
+				return err
+			})
 		default:
 			return Greeting{}, fmt.Errorf("%w: %s", errNoGreeting, oneLine(verb+" "+text))
 		}
@@ -244,9 +238,9 @@ func (g *greeter) read() (Greeting, error) {
 
 // stopSending ends send and returns what it failed for, unless it was stopped, by
 // the host too.
-func (g *greeter) stopSending(sent <-chan error) error {
+func (g *greeter) stopSending(sending *errgroup.Group) error {
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
-	err := <-sent
+	err := sending.Wait()
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EPIPE) {
 		return nil
 	}

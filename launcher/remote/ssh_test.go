@@ -1,3 +1,5 @@
+//go:build linux
+
 package remote
 
 import (
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/launcher/hosts"
 )
@@ -113,19 +116,17 @@ func TestStrayOutput(t *testing.T) {
 func TestSendAtOnce(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	p.elsewhere(t)
-	var wg sync.WaitGroup
+	var g errgroup.Group
 	for range 6 {
-		wg.Go(func() {
+		g.Go(func() error {
 			conn, err := p.ssh.Open(t.Context(), node)
 			if err == nil {
 				err = conn.Close()
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			return err
 		})
 	}
-	wg.Wait()
+	require.NoError(t, g.Wait())
 	require.Equal(t, []string{filepath.Base(p.cached(t))}, names(t, filepath.Dir(p.cached(t))))
 }
 
@@ -184,12 +185,12 @@ func TestConfiguredAgent(t *testing.T) {
 		p.ssh.Agent = "~/script"
 	}
 	script("echo weft-agent 7 up '{}'; cat")
-	require.Contains(t, refuse(t, &p.ssh, node), "speaks version 7 of weft's protocol, and this one version 2")
+	require.Contains(t, refuse(t, &p.ssh, node), "speaks version 7 of weft's protocol, and this one version 3")
 	script("exit 4")
 	require.Contains(t, refuse(t, &p.ssh, node), "the agent ended with status 4")
 	script("echo Usage of script; exit 0")
 	require.Contains(t, refuse(t, &p.ssh, node), `fakessh ended without a greeting of an agent; what came instead begins with "Usage of script"`)
-	script("echo weft-agent 2 up '{}'; cat")
+	script("echo weft-agent 3 up '{}'; cat")
 	require.Contains(t, refuse(t, &p.ssh, node), errNoGreeting.Error())
 }
 
@@ -198,7 +199,7 @@ func TestNoise(t *testing.T) {
 	for name, noise := range map[string]string{
 		"lines":        "echo; echo Welcome; echo to this machine",
 		"no line end":  "printf Welcome",
-		"looks like":   "echo weft-agent; echo weft-agentx 1 up; printf 'weft-agent 2 up'",
+		"looks like":   "echo weft-agent; echo weft-agentx 1 up; printf 'weft-agent 3 up'",
 		"many":         "seq 10000",
 		"one long one": "head -c 60000 /dev/zero",
 	} {
@@ -292,7 +293,7 @@ func TestCause(t *testing.T) {
 func TestClose(t *testing.T) {
 	p := fakeSSH(t, "sh", "")
 	stubborn := filepath.Join(p.dir, "stubborn")
-	require.NoError(t, os.WriteFile(stubborn, []byte("#!/bin/sh\ntrap '' TERM\necho 'weft-agent 2 up {\"hash\":\""+strings.Repeat("00", 32)+"\",\"host\":\"x\",\"pid\":1}'\nsleep 1000 & sleep 1000\n"), 0o700))
+	require.NoError(t, os.WriteFile(stubborn, []byte("#!/bin/sh\ntrap '' TERM\necho 'weft-agent 3 up {\"hash\":\""+strings.Repeat("00", 32)+"\",\"host\":\"x\",\"pid\":1}'\nsleep 1000 & sleep 1000\n"), 0o700))
 	p.ssh.Command, p.ssh.Agent = []string{stubborn}, "x"
 	conn := open(t, &p.ssh, node)
 	var wg sync.WaitGroup

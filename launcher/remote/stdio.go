@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +55,7 @@ func takeOver(fd int, name string) (*os.File, error) {
 		defer unix.Close(null) //nolint:errcheck // only read
 		instead = null
 	}
-	if err := unix.Dup3(instead, fd, 0); err != nil {
+	if err := sys.DupTo(instead, fd); err != nil {
 		_ = unix.Close(moved)
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+
+	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // tail keeps the last lines that are written to it.
@@ -78,7 +80,7 @@ func (t *tail) words() string {
 		last = line
 	}
 	if earlier != "" { // ssh to a host in between, whose end the last line is about
-		return earlier + "; " + last
+		return proto.OneLine(earlier, lineLimit/2-1) + "; " + proto.OneLine(last, lineLimit/2-1)
 	}
 	return last
 }

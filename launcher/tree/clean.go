@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 )
 
@@ -28,6 +29,7 @@ func clean(msg proto.Message) proto.Message {
 		return m
 	case proto.Prepared:
 		cleanErrors(m.Failed)
+		cleanErrors(m.NoMemory)
 		return m
 	case proto.Staged:
 		cleanErrors(m.Failed)
@@ -59,8 +61,26 @@ func clean(msg proto.Message) proto.Message {
 	case proto.Log:
 		m.Line = oneLine(m.Line)
 		return m
+	case proto.Inspected:
+		for i := range m.Groups {
+			m.Groups[i].Process = oneLine(m.Groups[i].Process)
+			cleanState(m.Groups[i].State)
+		}
+		return m
 	}
 	return msg
+}
+
+// cleanState cleans the texts in a rank's state, which may be nil.
+func cleanState(s *wire.RankState) {
+	if s == nil {
+		return
+	}
+	s.At = oneLine(s.At)
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		c.Name, c.Where, c.Comm, c.Wait = oneLine(c.Name), oneLine(c.Where), oneLine(c.Comm), oneLine(c.Wait)
+	}
 }
 
 func cleanErrors(list []proto.HostError) {
@@ -74,6 +94,9 @@ func cleanErrors(list []proto.HostError) {
 
 func cleanExit(e *proto.Exit) {
 	e.Code, e.Signal = min(max(e.Code, 0), maxCode), min(max(e.Signal, 0), maxSignal)
+	if a := e.Account; a != nil && !a.Valid() {
+		e.Account = nil
+	}
 }
 
 // failed is the exit code of a failure: never that of a success, which 256 would be.

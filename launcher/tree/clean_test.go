@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"github.com/weft-hpc/weft/launcher/tree/treetest"
 )
@@ -24,6 +25,8 @@ func TestClean(t *testing.T) {
 		{proto.Started{Failed: &proto.StartFailure{Reason: nasty}}, proto.Started{Failed: &proto.StartFailure{Code: 1, Reason: tame}}},
 		{proto.Aborted{Code: 512, Reason: nasty}, proto.Aborted{Code: 255, Reason: tame}},
 		{proto.Exited{Exit: proto.Exit{Code: 256, Signal: -9}}, proto.Exited{Exit: proto.Exit{Code: 255}}},
+		{proto.Exited{Exit: proto.Exit{Account: &wire.Account{Waited: -1}}}, proto.Exited{}},
+		{proto.Exited{Exit: proto.Exit{Account: &wire.Account{Waited: 1}}}, proto.Exited{Exit: proto.Exit{Account: &wire.Account{Waited: 1}}}},
 		{proto.Lost{Cause: nasty}, proto.Lost{Cause: tame}},
 		{proto.Log{Line: nasty}, proto.Log{Line: tame}},
 		{proto.Fence{N: 1}, proto.Fence{N: 1}},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/proto"
 	"github.com/weft-hpc/weft/launcher/tree/treetest"
 )
@@ -145,6 +146,9 @@ func TestNonsense(t *testing.T) {
 		proto.Started{Failed: &proto.StartFailure{Rank: 3}}, proto.Started{Ranks: []proto.StartedRank{{Rank: 0}}}, proto.Log{Index: 5},
 		proto.Start{}, proto.Credit{Bytes: 1}, proto.Launch{}, proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
 		proto.Request{Rank: 1, Line: make([]byte, 1<<20)}, proto.FilePart{Hash: testHash, Data: []byte("x")},
+		proto.Stacks{Rank: 0}, proto.Stacks{Rank: 1, Data: make([]byte, wire.InspectMaxStacks+1)}, proto.Inspected{Index: 0},
+		proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{1, 1}}}}, proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{0}}}},
+		proto.Inspected{N: -1, Index: 1, Groups: []proto.Group{{Ranks: []int{1}, State: &wire.RankState{}}}},
 	}
 	bad := []proto.Message{
 		proto.Prepare{}, proto.Prepare{Plans: []proto.Plan{{Index: 5}}}, proto.Prepare{Plans: []proto.Plan{{Index: 1}, {Index: 0}}},
@@ -152,7 +156,7 @@ func TestNonsense(t *testing.T) {
 		proto.Prepare{Card: card4, Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: -1}, {Rank: 1<<63 - 1}}}}},
 		proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
 		proto.Credit{Bytes: -1}, proto.Credit{Bytes: proto.Window}, proto.Reply{Rank: -1}, proto.Release{N: 7}, proto.Stdin{Data: make([]byte, proto.Window+1)},
-		proto.Launch{}, proto.Up{}, proto.Output{}, proto.Start{}, proto.End{Grace: -1},
+		proto.Launch{}, proto.Up{}, proto.Output{}, proto.Start{}, proto.End{Grace: -1}, proto.Inspect{Stacks: true},
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	rounds := 600

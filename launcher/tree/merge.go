@@ -109,6 +109,7 @@ func (n *Node) settle(p phase) {
 		slices.Sort(a.Need)
 		a.Need = slices.Compact(a.Need)
 		sortErrors(a.Failed)
+		sortErrors(a.NoMemory)
 		n.up(a)
 	case phaseStage:
 		a := n.staged
@@ -175,6 +176,7 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		}
 		a := &n.prepared
 		a.Ports, a.Need, a.Failed = append(a.Ports, msg.Ports...), append(a.Need, msg.Need...), append(a.Failed, msg.Failed...)
+		a.NoMemory = append(a.NoMemory, msg.NoMemory...)
 		n.settle(phasePrepare)
 	case proto.Staged:
 		if err := n.answer(m, phaseStage); err != nil {
@@ -234,7 +236,7 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 			return nil
 		}
 		return n.relay(m, msg)
-	case proto.Aborted, proto.Exited, proto.Log:
+	case proto.Aborted, proto.Exited, proto.Log, proto.Stacks, proto.Inspected:
 		return n.relay(m, msg)
 	default:
 		return fmt.Errorf("%w: %T from a child", proto.ErrFrame, msg)
@@ -363,7 +365,7 @@ func (n *Node) check(m *member, msg proto.Message) error {
 		for _, p := range msg.Ports {
 			ok = ok && m.has(p.Index, 1)
 		}
-		ok = ok && m.hasErrors(msg.Failed)
+		ok = ok && m.hasErrors(msg.Failed) && m.hasErrors(msg.NoMemory)
 	case proto.Staged:
 		ok, at = m.hasErrors(msg.Failed), stagePrepared
 	case proto.Started:
@@ -390,6 +392,10 @@ func (n *Node) check(m *member, msg proto.Message) error {
 		}
 	case proto.Request:
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Line) <= wire.PMIMaxLine, stageStarted
+	case proto.Stacks:
+		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
+	case proto.Inspected:
+		ok, at = m.has(msg.Index, 1) && n.hasGroups(m, msg.Groups), stageStarted
 	case proto.Aborted:
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Exited:
@@ -401,6 +407,23 @@ func (n *Node) check(m *member, msg proto.Message) error {
 		return fmt.Errorf("%w: %T at the wrong time, or of hosts or ranks that are elsewhere", proto.ErrFrame, msg)
 	}
 	return nil
+}
+
+// hasGroups reports whether groups hold only a member's ranks, each at most once.
+func (n *Node) hasGroups(m *member, groups []proto.Group) bool {
+	seen := make(map[int]bool)
+	for _, g := range groups {
+		if len(g.Ranks) == 0 {
+			return false
+		}
+		for _, r := range g.Ranks {
+			if seen[r] || n.rankOf(r) != m {
+				return false
+			}
+			seen[r] = true
+		}
+	}
+	return true
 }
 
 func (m *member) hasErrors(list []proto.HostError) bool {

@@ -18,9 +18,10 @@ import (
 //	        the job. Credits that follow on each other are one.
 //	states  the newest State of each host
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
-//	        filesAhead and proto.FileWindow, see files.go; an Ended and a Bye.
+//	        filesAhead and proto.FileWindow, see files.go; for each Inspect a Stacks of
+//	        each rank and an Inspected of each host; an Ended and a Bye.
 
-// frame is a message on its way. Links that send the same one share it, and its
+// frame is a message in a queue. Links that send the same message share the frame and its
 // bytes.
 type frame struct {
 	m      proto.Message
@@ -48,6 +49,8 @@ func size(m proto.Message) int {
 		return len(m.Data)
 	case proto.Stdin:
 		return len(m.Data)
+	case proto.Stacks:
+		return len(m.Data)
 	}
 	return 0
 }
@@ -62,7 +65,7 @@ func (l *link) sendFrame(f *frame) {
 		return
 	}
 	switch m := f.m.(type) {
-	case proto.Output, proto.Stdin, proto.Ended:
+	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Ended:
 		l.push(f)
 	case proto.FilePart:
 		l.files.add(l.gate, len(m.Data))

@@ -60,6 +60,8 @@ func (n *Node) down(m proto.Message) error {
 		n.tellAll(m)
 	case proto.Stdin:
 		return n.input(m)
+	case proto.Inspect:
+		return n.inspect(m)
 	case proto.Watch, proto.Signal, proto.News, proto.End:
 		n.tellAll(m)
 	case proto.Bye:
@@ -228,6 +230,22 @@ func (n *Node) filePart(p proto.FilePart) error {
 		p.Data = nil
 		n.tell(p, func(m *member) bool { return len(m.needs) > 0 && !needs(m) })
 	}
+	return nil
+}
+
+// inspect sends Inspect to all members. From then on each of their hosts may answer once,
+// and each of their ranks may send its stacks once.
+func (n *Node) inspect(i proto.Inspect) error {
+	if n.stage != stageStarted {
+		return n.wrongTime(i)
+	}
+	for _, m := range n.members {
+		m.may += m.hi - m.lo
+		if i.Stacks {
+			m.may += m.ranks
+		}
+	}
+	n.tellAll(i)
 	return nil
 }
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -54,10 +56,11 @@ func TestBadInput(t *testing.T) {
 		{"no such ssh", 1, one + ": /none/ssh cannot be started: no such file or directory", []string{"-ssh", "/none/ssh", "-host", one, "true"}},
 		{"no such agent", 1, two + ": /none/gorun: no such program there, which is configured to be the agent", []string{"-host", two, "-agent-path", "/none/gorun", "true"}},
 		{"no agent", 1, two + ": .*greeting.*", []string{"-host", two, "-agent-path", "/bin/true", "true"}},
-		{"program not there", 127, one + ": " + q(prog) + ": no such file; -stage copies it to the hosts", []string{"-host", one, prog}},
+		{"program not there", 127, one + ": " + q(prog) + ": no such file; -stage copies it to the hosts", []string{"-host", one, "-np", "1", prog}},
 		{"program nowhere", 127, "no-such-program.*", []string{"-host", one, "no-such-program"}},
-		{"program not executable there", 126, two + ": " + q(plain) + ": cannot be executed", []string{"-host", two, plain}},
-		{"directory not there", 1, one + ": working directory " + q(wdir) + ": no such directory", []string{"-host", one, "-wdir", wdir, "true"}},
+		{"program not executable there", 126, two + ": " + q(plain) + ": cannot be executed", []string{"-host", two, "-np", "1", plain}},
+		{"directory not there", 1, one + ": working directory " + q(wdir) + ": no such directory", []string{"-host", one, "-np", "1", "-wdir", wdir, "true"}},
+		{"interface of another host", 2, two + `: -iface \(transport.tcp.interface\): listen tcp .*cannot assign requested address`, []string{"-host", one + "," + two, "-np", "2", "-map-by", "node", "-iface", b.Hosts()[0].Address(), "true"}},
 		{"strict", 2, "5 ranks do not fit into the 3 slots of 2 hosts", []string{"-host", one + ":2," + two + ":1", "-strict", "-np", "5", "true"}},
 		{"more than a host takes", 2, ".*ranks.*", []string{"-hostfile", file("most", one+" slots=1 max_slots=2\n"), "-np", "3", "true"}},
 		{"malformed hostfile", 2, "-hostfile: " + q(malformed) + `:2: unknown key "slts"; expected slots, .*\n` + usage[:len(usage)-1], []string{"-hostfile", malformed, "true"}},
@@ -96,7 +99,7 @@ func TestPort(t *testing.T) {
 	require.Equal(t, 1, r.Code)
 	require.Regexp(t, "^gorun: "+b.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // as nobody may without
 	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+b.name(1)+" port=22\n"), 0o600))
-	r = run.Gorun(t, "-ssh", b.SSH(), "-hostfile", hostfile, "hostname")
+	r = run.Gorun(t, "-ssh", b.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, b.name(1)+"\n", r.Stdout)
 }
@@ -104,7 +107,7 @@ func TestPort(t *testing.T) {
 // TestSeveralBadHosts tells of each host in a line of its own.
 func TestSeveralBadHosts(t *testing.T) {
 	b := hosts(t)
-	r := run.Gorun(t, "-ssh", b.SSH(), "-host", strings.Join([]string{b.name(1), "no-such-host", b.name(2), b.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "1s", "true")
+	r := run.Gorun(t, "-ssh", b.SSH(), "-host", strings.Join([]string{b.name(1), "no-such-host", b.name(2), b.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "10s", "true")
 	require.Equal(t, 1, r.Code)
 	require.Regexp(t, `\Agorun: no-such-host: .*\ngorun: `+b.BlackHole()+`: .*\n\z`, r.Stderr)
 	for name, state := range map[string]string{b.name(1): "up", "no-such-host": "failed", b.name(2): "up", b.BlackHole(): "failed"} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package cluster has gorun run jobs on several hosts by ssh.
 package cluster
 

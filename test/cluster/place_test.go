@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -62,6 +64,8 @@ func TestPlacement(t *testing.T) {
 		{"1:1,2:1", []string{"-np", "3"}, "1 2 1", "warning: 3 ranks share the 2 slots of 2 hosts"},
 		{"", []string{"-np", "3", "-hostfile", hostfile}, "2 2 4", ""},
 		{"4,2:1", []string{"-np", "2", "-hostfile", hostfile, "-map-by", "node"}, "4 2", ""},
+		{"1:2,2:1", nil, "1 1 2", "note: no number of ranks is given: 3 ranks on 2 hosts; -n N sets another number\n"},
+		{"", []string{"-hostfile", hostfile, "-map-by", "ppr:1:node"}, "2 4 1", "note: no number of ranks is given: 3 ranks on 3 hosts"},
 		{"1", []string{"-np", "2"}, "1 1", ""}, // alone, but another than this
 	} {
 		t.Run(test.hosts+" "+strings.Join(test.args, " "), func(t *testing.T) {
@@ -163,7 +167,7 @@ func TestDryRun(t *testing.T) {
 	b := hosts(t)
 	r := b.on("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Contains(t, r.Stdout, "\nby ssh\n")
+	require.Contains(t, r.Stdout, "\nlauncher: ssh\n")
 	prefix := strings.TrimSuffix(b.name(1), "1")
 	for _, line := range []string{"0-1 +%s\\[1-2\\] +2 +1 +none", "2-3 +%s\\[3-4\\] +1 +1 +none", "4 +%s1 +2 +1 +none"} {
 		require.Regexp(t, "(?m)^"+fmt.Sprintf(line, prefix)+"$", r.Stdout)

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package dial has gorun run jobs on hosts whose agents somebody else starts, as pods.
 package dial
 
@@ -253,6 +255,28 @@ func (b *bed) waiting(t *testing.T, args ...string) (p *run.Process, agents []*a
 	}
 	p.AwaitStdout(6, "up on")
 	return p, agents
+}
+
+// TestListenerCloses has a thousand connections that send nothing come before the agents,
+// which come through. When all agents are there nobody is let in any more.
+func TestListenerCloses(t *testing.T) {
+	b := hosts(t)
+	p := b.gorun(2, "-v", "-np", "2", "-map-by", "node", run.Rank(), "wait").Start(t)
+	p.AwaitStderr(1, "waiting for 2 agents")
+	for range 1000 {
+		c, err := net.Dial("tcp", b.addr)
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	agents := []*agent{b.agent(t, 1), b.agent(t, 2)}
+	p.AwaitStdout(2, "up on")
+	_, err := net.Dial("tcp", b.addr)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	p.Signal(syscall.SIGTERM)
+	require.NotZero(t, p.Wait().Code)
+	for _, a := range agents {
+		a.well()
+	}
 }
 
 // killWatchdogs is for what sees the processes of all hosts here.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package foreign has programs of weft started by other launchers than gorun, on
 // several hosts: Hydra, Open MPI's mpirun, Slurm.
 package foreign

@@ -1,8 +1,12 @@
+//go:build linux
+
 package slurm
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -25,15 +29,9 @@ func TestEnds(t *testing.T) {
 	p := b.salloc("-n2 -w "+b.name(4), run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
 	b.tool("scontrol", "update", "JobId="+b.jobOn(4), "EndTime=now+1")
-	for name, test := range map[string]func(*testing.T, *bed){"cancelled": cancel, "grace": grace, "killed": kill} {
+	for name, test := range map[string]func(*testing.T, *bed){"cancelled": cancel, "grace": grace, "once": once, "killed": kill} {
 		t.Run(name, func(t *testing.T) { test(t, b.as(t)) })
 	}
-	run.Eventually(t, func() error {
-		if p.Running() {
-			return fmt.Errorf("it runs")
-		}
-		return nil
-	})
 	told(t, p.Wait(), 143, `ended by Slurm: (slurmstepd.* DUE TO TIME LIMIT \*\*\*|agent on .* SIGTERM)`)
 }
 
@@ -96,6 +94,17 @@ func grace(t *testing.T, b *bed) {
 	require.Equal(t, 2, strings.Count(r.Stdout, "saved\n"), "%s%s", r.Stdout, r.Stderr)
 }
 
+// once counts the SIGTERM that ranks get when Slurm ends them.
+func once(t *testing.T, b *bed) {
+	p := b.salloc(b.first(2), "-np", "4", "-grace", "3s", "-tag-output", "sh", "-c", "exec 2>/dev/null; trap 'echo term' TERM; echo up; while :; do sleep 0.02; done").Start(t)
+	p.AwaitStdout(4, "up\n")
+	b.tool("scancel", b.job())
+	r := p.Wait()
+	for rank := range 4 {
+		require.Len(t, regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d@\S+\] term$`, rank)).FindAllString(r.Stdout, -1), 1, "%s%s", r.Stdout, r.Stderr)
+	}
+}
+
 // kill kills what a job is made of.
 func kill(t *testing.T, b *bed) {
 	t.Run("agent", func(t *testing.T) {
@@ -109,19 +118,33 @@ func kill(t *testing.T, b *bed) {
 		require.Equal(t, "lost", r.Report.Runs[0].Host(t, b.name(2)).State)
 		require.Equal(t, "up", r.Report.Runs[0].Host(t, b.name(3)).State)
 	})
-	t.Run("srun", func(t *testing.T) { // it has done what it was for
+	t.Run("srun", func(t *testing.T) { // the agents no longer need it
 		b := b.as(t)
-		p := b.salloc(b.first(2), "sh", "-c", "echo up; sleep 1; echo on").Start(t)
+		file := filepath.Join(t.TempDir(), "go")
+		p := b.salloc(b.first(2), "sh", "-c", "echo up; until [ -e "+file+" ]; do sleep 0.05; done; echo on").Start(t)
 		p.AwaitStdout(2, "up\n")
+		gorun := b.gorunOf(p)
 		var srun int
-		for _, pid := range run.Children(t, b.gorunOf(p)) {
+		for _, pid := range run.Children(t, gorun) {
 			if args := run.Args(pid); len(args) > 0 && args[0] == "srun" {
 				srun = pid
 			}
 		}
 		require.NotZero(t, srun)
+		// gorun is stopped for a moment, so that srun's helper notices first that srun has
+		// died. The helper must not end the agents.
+		require.NoError(t, syscall.Kill(gorun, syscall.SIGSTOP))
+		err := syscall.Kill(srun, syscall.SIGKILL)
+		time.Sleep(200 * time.Millisecond)
+		require.NoError(t, errors.Join(err, syscall.Kill(gorun, syscall.SIGCONT)))
+		run.Eventually(t, func() error {
+			if syscall.Kill(srun, 0) == nil {
+				return errors.New("gorun has not reaped srun")
+			}
+			return nil
+		})
 		since := time.Now()
-		require.NoError(t, syscall.Kill(srun, syscall.SIGKILL))
+		require.NoError(t, os.WriteFile(file, nil, 0o644))
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 2, strings.Count(r.Stdout, "on\n"), r.Stdout)
@@ -201,4 +224,94 @@ func TestRestart(t *testing.T) {
 	require.Zero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)
 	require.Equal(t, "1:2,3:2", b.where(strings.Join(regexp.MustCompile(`.*epoch 1\n`).FindAllString(r.Stdout, -1), "")), r.Stdout)
+}
+
+// TestInterruptWhileStarting interrupts gorun before the ranks run.
+func TestInterruptWhileStarting(t *testing.T) {
+	b := slurm(t)
+	dir := t.TempDir()
+	up := filepath.Join(dir, "up")
+	slow := filepath.Join(dir, "gorun")
+	script := fmt.Sprintf("#!/bin/sh\n: > %s\nsleep 1\nexec %s \"$@\"\n", up, run.Program("gorun"))
+	require.NoError(t, os.WriteFile(slow, []byte(script), 0o755))
+	for _, test := range []struct {
+		signal syscall.Signal
+		code   int
+		says   string
+	}{
+		{syscall.SIGINT, 130, `ended by signal 2 \(SIGINT\)`},
+		{syscall.SIGTERM, 143, `ended by signal 15 \(SIGTERM\)`},
+	} {
+		t.Run(test.signal.String(), func(t *testing.T) {
+			b := b.as(t)
+			require.NoError(t, os.RemoveAll(up))
+			p := b.salloc(b.first(2)+" --ntasks-per-node=1", "-agent-path", slow, run.Rank(), "wait").Start(t)
+			run.Eventually(t, func() error { _, err := os.Stat(up); return err })
+			since := time.Now()
+			require.NoError(t, syscall.Kill(b.gorunOf(p), test.signal))
+			told(t, p.Wait(), test.code, test.says)
+			b.gone(since, 1, 2)
+		})
+	}
+	t.Run("queue", func(t *testing.T) {
+		b := b.as(t)
+		p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2)+" --begin=now+600", run.Rank(), "wait").Start(t)
+		run.Eventually(t, func() error {
+			if b.tool("squeue", "--noheader", "--states=PENDING") == "" {
+				return errors.New("no job is pending")
+			}
+			return nil
+		})
+		p.Signal(syscall.SIGINT)
+		told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\) before Slurm had started the job`)
+	})
+	t.Run("outside", func(t *testing.T) {
+		b := b.as(t)
+		for k := range 4 { // at different times of the start
+			p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2), run.Rank(), "wait").Start(t)
+			run.Eventually(t, func() error {
+				if b.tool("squeue", "--noheader", "--states=RUNNING") == "" {
+					return errors.New("no job runs")
+				}
+				return nil
+			})
+			time.Sleep(time.Duration(k) * 100 * time.Millisecond)
+			since := time.Now()
+			p.Signal(syscall.SIGINT)
+			told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			b.gone(since, 1, 2)
+		}
+	})
+	t.Run("exec", func(t *testing.T) {
+		b := b.as(t)
+		for range 4 { // as soon as salloc's child executes gorun, which does not catch signals yet
+			p := b.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", b.first(2), run.Rank(), "wait").Start(t)
+			for !executesGorun(t, p.PID()) {
+				require.True(t, p.Running(), p.Stderr())
+			}
+			since := time.Now()
+			p.Signal(syscall.SIGINT)
+			told(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			b.gone(since, 1, 2)
+			run.Eventually(t, func() error { // the allocation ends, also if gorun has killed salloc
+				if jobs := b.tool("squeue", "--noheader"); jobs != "" {
+					return errors.New(jobs)
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// executesGorun reports whether salloc, a child of gorun, has started a process that executes
+// gorun too.
+func executesGorun(t *testing.T, gorun int) bool {
+	for _, salloc := range run.Children(t, gorun) {
+		for _, pid := range run.Children(t, salloc) {
+			if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe == run.Program("gorun") {
+				return true
+			}
+		}
+	}
+	return false
 }

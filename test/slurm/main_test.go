@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package slurm has gorun run jobs on several hosts under Slurm.
 package slurm
 

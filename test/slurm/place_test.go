@@ -1,3 +1,5 @@
+//go:build linux
+
 package slurm
 
 import (
@@ -132,8 +134,13 @@ func TestWithoutAllocation(t *testing.T) {
 	r := b.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 6, strings.Count(r.Stdout, " worked\n"))
-	require.Empty(t, r.Stderr)
+	require.NotContains(t, r.Stderr, "gorun: ")
+	require.Contains(t, r.Stderr, "salloc: Granted job allocation ")
 	require.Len(t, r.Report.Runs[0].Hosts, 3)
+
+	r = b.gorun("-launcher", "slurm", "-slurm-args", "--quiet", "-np", "1", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Empty(t, r.Stderr)
 
 	r = b.gorun("-launcher", "slurm", "-np", "5", "hostname").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
@@ -158,4 +165,34 @@ func TestWithoutAllocation(t *testing.T) {
 	c := b.gorun("-launcher", "slurm", "hostname")
 	c.Env = append(c.Env, "PATH=/nonexistent")
 	told(t, c.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
+}
+
+// TestNamedHostsAreAllocated: outside of an allocation salloc gets the hosts that the user
+// names. Where the user asks salloc for others, the error does not speak of a job that
+// the user knows nothing of.
+func TestNamedHostsAreAllocated(t *testing.T) {
+	b := slurm(t)
+	r := b.gorun("-launcher", "slurm", "-np", "2", "-host", b.name(3)+","+b.name(2), "-map-by", "node", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, "2:1,3:1", b.where(r.Stdout), r.Stdout)
+	r = b.gorun("-launcher", "slurm", "-host", b.name(4)+":2", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, "4:2", b.where(r.Stdout), r.Stdout)
+
+	r = b.gorun("-launcher", "slurm", "-host", b.name(3), "-slurm-args", "--quiet -w "+b.name(2), "hostname").Run(t)
+	told(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+b.name(3)+`"`)
+}
+
+// TestQueue: what salloc says while it waits in the queue is passed on.
+func TestQueue(t *testing.T) {
+	b := slurm(t)
+	p := b.gorun("-launcher", "slurm", "-np", "2", "-slurm-args", "--begin=now+3600", "hostname").Start(t)
+	p.AwaitStderr(1, "queued and waiting for resources")
+	require.Empty(t, p.Stdout())
+	id := strings.TrimSpace(b.tool("squeue", "--noheader", "--states=PENDING", "--format=%A"))
+	b.tool("scontrol", "update", "JobId="+id, "StartTime=now")
+	r := p.Wait()
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 2, strings.Count(r.Stdout, "\n"), r.Stdout)
+	require.Contains(t, r.Stderr, "has been allocated resources")
 }

@@ -33,6 +33,12 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return err
 }
 
+// EnableBatch has no faults. CapBatch says whether it may be called.
+func (e *endpoint) EnableBatch() { e.Endpoint.(transport.BatchEndpoint).EnableBatch() }
+
+// Unsent has no faults. CapBatch says whether it may be called.
+func (e *endpoint) Unsent() bool { return e.Endpoint.(transport.BatchEndpoint).Unsent() }
+
 // rmaPart is an endpoint's one-sided transfers.
 type rmaPart struct {
 	rma transport.RMAEndpoint

@@ -6,8 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -60,10 +59,10 @@ type box struct {
 	free   [classes][][]byte
 	lent   [][]byte // given to the user by the last Read
 
-	sleeping bool // armed: the next event must notify
-	signaled bool // a Signal that no Wait has taken yet
-	fd       int  // eventfd; -1: nobody asked for it
-	fdSet    bool // it is readable
+	sleeping bool       // armed: the next event must notify
+	signaled bool       // a Signal that no Wait has taken yet
+	waker    *sys.Waker // nil: nobody asked for its descriptor
+	wakerSet bool       // it is readable
 
 	regions     []*region // by slot
 	freeRegions []*region
@@ -76,7 +75,6 @@ func newBox(rank transport.Addr, size, limit int) *box {
 		wake:   make(chan struct{}, 1),
 		goneBy: make([]bool, size),
 		ring:   make([]event, 64),
-		fd:     -1,
 	}
 }
 
@@ -203,10 +201,9 @@ func (b *box) notifyLocked() {
 	case b.wake <- struct{}{}:
 	default:
 	}
-	if b.fd >= 0 && !b.fdSet {
-		one := [8]byte{1}
-		_, err := unix.Write(b.fd, one[:])
-		b.fdSet = err == nil
+	if b.waker != nil && !b.wakerSet {
+		b.waker.Wake()
+		b.wakerSet = true
 	}
 }
 
@@ -216,10 +213,9 @@ func (b *box) quietLocked() {
 	case <-b.wake:
 	default:
 	}
-	if b.fdSet {
-		var count [8]byte
-		_, _ = unix.Read(b.fd, count[:]) // it was readable, and only we read it
-		b.fdSet = false
+	if b.wakerSet {
+		b.waker.Clear()
+		b.wakerSet = false
 	}
 }
 
@@ -271,9 +267,9 @@ func (b *box) dropLocked() {
 func (b *box) closeFD() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.fd >= 0 {
-		_ = unix.Close(b.fd) // nothing is lost by an eventfd
-		b.fd, b.fdSet = -1, false
+	if b.waker != nil {
+		b.waker.Close()
+		b.waker, b.wakerSet = nil, false
 	}
 }
 
@@ -416,24 +412,24 @@ func (q *queue) Signal() {
 	b.mu.Unlock()
 }
 
-// FD makes an eventfd when first asked. It answers not ok where the system has
-// no descriptor left.
+// FD makes a descriptor at its first call. ok is false if the system has no descriptor
+// left.
 func (q *queue) FD() (int, bool) {
 	b := q.box
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.fd < 0 {
+	if b.waker == nil {
 		if b.state.Load() == stateClosed {
 			return -1, false
 		}
-		fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		w, err := sys.NewWaker()
 		if err != nil {
 			return -1, false
 		}
-		b.fd = fd
+		b.waker = w
 		if b.signaled {
 			b.notifyLocked()
 		}
 	}
-	return b.fd, true
+	return b.waker.FD(), true
 }

@@ -110,6 +110,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		// delivers the first alone.
 		frame = max(info.Tx.InjectSize, 1024)
 		d.turns = true // with both on their way, each of several packets, 1.17 stalls
+		if fi.LibraryVersion() < fi.MakeVersion(2, 4) {
+			d.boundRXD()
+		}
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)
@@ -158,6 +161,25 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		BytesPerSec: rate,
 	}
 	return d
+}
+
+// boundRXD avoids two faults of udp;ofi_rxd that libfabric 2.4 has fixed:
+//
+//   - If rxd has no entry for a message, it drops the message and reports success. It has
+//     1024 entries (info.Tx.Size). An injected message holds an entry until the peer has
+//     acknowledged the message, and rxd does not report that. So weft injects no message:
+//     each takes a slot until it completes, and there are [slotCount] slots.
+//   - If the completion queue is full, udp writes the completion of the next packet over the
+//     oldest one. rxd then takes one packet for another: messages are lost, repeated or
+//     cut. The queue has 2048 places (1280 rounded up). It holds at most rxPackets packets
+//     that came, for each of these at most two acknowledgments, slotCount messages and, for
+//     each peer, 128 packets of reads and writes. So it is not full with up to 8 such peers.
+//     Rx.Size also bounds the reads of all peers that rxd serves at the same time. Above
+//     that it refuses packets, and the peers send them again.
+func (d *domain) boundRXD() {
+	const rxPackets = 256
+	d.inject = 0
+	d.info.Rx.Size = min(d.info.Rx.Size, rxPackets)
 }
 
 func (d *domain) Attr() transport.Attr { return d.attr }

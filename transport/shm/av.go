@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -22,7 +24,7 @@ import (
 //	    │  │     │   │  └ what its memory file goes by
 //	    │  │     │   └ descriptor of the file
 //	    │  │     └ process
-//	    │  └ where that process number means something: who has the same label may open the file
+//	    │  └ where that process number means something: processes with the same label may open the file
 //	    └ rank
 //
 // Where the launcher has given all ranks the file, an address is "shm:3".
@@ -37,19 +39,27 @@ const addressPrefix = name + ":"
 
 // newNonce is 32 random bytes.
 func newNonce() (n [32]byte) {
-	_, _ = crand.Read(n[:]) // it never fails
+	random(n[:])
 	return n
+}
+
+// random fills b, which has at most 256 bytes, by getrandom(2). A rank needs random
+// bytes only at its start, and crypto/rand takes longer to set up its generator.
+func random(b []byte) {
+	if n, err := unix.Getrandom(b, 0); err != nil || n < len(b) {
+		_, _ = crand.Read(b) // it never fails
+	}
 }
 
 // newAddress is this process's address with the file.
 func newAddress(j *wire.ShmJob, rank int, file *os.File) (address, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return address{}, fmt.Errorf("which host is this: %w", err)
+		return address{}, fmt.Errorf("%w: identify this host: %w", transport.ErrUnavailable, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return address{}, fmt.Errorf("which process namespace is this: %w", err)
+		return address{}, fmt.Errorf("%w: identify this process namespace: %w", transport.ErrUnavailable, err)
 	}
 	b := binary.LittleEndian.AppendUint64(boot, st.Ino)
 	b = binary.LittleEndian.AppendUint64(b, uint64(os.Geteuid()))
@@ -114,7 +124,7 @@ var _ transport.Reacher = (*addressVector)(nil)
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	first := v.Len()
 	for _, t := range addrs {
-		if a, ok := parseAddress(t); !ok || a.rank >= v.d.size {
+		if a, ok := parseAddress(t); t != "" && (!ok || a.rank >= v.d.size) {
 			return 0, fmt.Errorf("shm: insert %q: %w", t, transport.ErrAddress)
 		}
 	}
@@ -150,8 +160,7 @@ func (v *addressVector) Reaches(a transport.Addr) bool {
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
 		return false
 	}
-	p := d.peers[a]
-	return a == d.rank || p != nil && (d.given || d.meet(p) == nil)
+	return a == d.rank || d.localOf(a) >= 0 && (d.given || d.meet(d.peer(a)) == nil)
 }
 
 // complete joins the ranks of this host once the vector has all addresses.
@@ -163,6 +172,9 @@ func (v *addressVector) complete() error {
 	var locals []transport.Addr
 	var first address
 	for i := range d.size {
+		if v.table[i] == "" {
+			continue
+		}
 		a, _ := parseAddress(v.table[i])
 		if a.rank != i {
 			return fmt.Errorf("join: the address at index %d is of rank %d: %w", i, a.rank, transport.ErrAddress)

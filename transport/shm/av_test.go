@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -98,7 +100,7 @@ func TestInsertRefuses(t *testing.T) {
 	}
 	n := open()
 	own := n.ep.Address()
-	for _, a := range []transport.Address{"", "shm:", "shm:x", "shm:-1", "shm:3", "tcp:1", "shm:1/2", own + "/", own[:len(own)-1]} {
+	for _, a := range []transport.Address{"shm:", "shm:x", "shm:-1", "shm:3", "tcp:1", "shm:1/2", own + "/", own[:len(own)-1]} {
 		_, err := n.av.Insert([]transport.Address{"shm:0", a})
 		require.ErrorIs(t, err, transport.ErrAddress, a)
 		require.Zero(t, n.av.Len())
@@ -110,6 +112,25 @@ func TestInsertRefuses(t *testing.T) {
 		}
 		_, err := n.av.Insert(l)
 		require.ErrorIs(t, err, transport.ErrAddress)
+	}
+}
+
+// TestRankWithoutMemory: a rank that could not open the transport has an empty address,
+// and the others reach each other.
+func TestRankWithoutMemory(t *testing.T) {
+	all := found(t, 3, func(int) uint64 { return 0 }, func(rank int, addrs []transport.Address) {
+		if rank == 1 { // alone in this test; it would use another transport
+			addrs[0], addrs[2] = "", ""
+		} else {
+			addrs[1] = ""
+		}
+	})
+	require.Equal(t, []int{0, 2}, all[0].reached(t))
+	require.Equal(t, []int{0, 2}, all[2].reached(t))
+	for _, rank := range []transport.Addr{0, 2} {
+		a, err := all[rank].av.Lookup(1)
+		require.NoError(t, err)
+		require.Empty(t, a)
 	}
 }
 

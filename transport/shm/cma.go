@@ -1,8 +1,9 @@
+//go:build linux && !portable
+
 package shm
 
 import (
 	"bytes"
-	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -20,7 +21,7 @@ import (
 // (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): the same user, nobody hidden by
 // PR_SET_DUMPABLE, both in sight of each other's process ids. Whether it does
 // is tried, not worked out: each rank shows on its badge where in its memory a
-// nonce lies, and who first has to do with it fetches that and compares. So a
+// nonce lies, and a peer, at its first transfer, fetches the nonce and compares. So a
 // number that is another process's in this rank's namespace is no danger
 // either. Where it fails, all goes by messages (stream.go).
 
@@ -42,15 +43,20 @@ const (
 	reachRefused
 )
 
+// singleCopy reports whether the user lets the kernel copy.
+func (d *domain) singleCopy() bool {
+	return d.cfg.Params.Get("transport.shm.single_copy").Text != "off"
+}
+
 // wearBadge lets peers find out whether they may copy from this rank. The Yama
-// security module, where it is in force, lets only ancestors trace a process
-// and those whom it names with their descendants: all ranks of the host have
-// been started by one launcher, so that is the one to name.
+// security module, where it is in force, lets only ancestors trace a process, and one
+// process that it names, with the descendants of that. One launcher has started all
+// ranks of the host, so wearBadge names the launcher.
 func (d *domain) wearBadge() {
 	t := &d.transfers
 	t.nonce = make([]byte, nonceSize)
-	_, _ = crand.Read(t.nonce) // it never fails
-	t.nonce[0] |= 1            // fresh memory is no proof
+	random(t.nonce)
+	t.nonce[0] |= 1 // fresh memory is no proof
 	if launcher := os.Getppid(); launcher > 1 {
 		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: there is no Yama
 	}
@@ -60,17 +66,16 @@ func (d *domain) wearBadge() {
 	b.addr.Store(addressOf(t.nonce))
 }
 
-// direct says whether peers' memory may be copied from and to; the first
-// question about a peer is settled by trying.
+// direct reports whether this rank may copy from and to a peer's memory. The first
+// call for a peer tries it.
 func (d *domain) direct(p *peer) bool {
-	r := &d.transfers.reach[p.local]
-	if *r == reachUnknown {
-		*r = reachRefused
+	if p.reach == reachUnknown {
+		p.reach = reachRefused
 		if d.transfers.singleCopy && d.probe(p) {
-			*r = reachDirect
+			p.reach = reachDirect
 		}
 	}
-	return *r == reachDirect
+	return p.reach == reachDirect
 }
 
 func (d *domain) probe(p *peer) bool {
@@ -111,7 +116,7 @@ func (p *peer) push(src []byte, addr uint64) error {
 }
 
 // settleTime is how long a process whose end has been noticed may take to end
-// with all its threads, before its number is taken for somebody else's; and how
+// with all its threads, before its number is taken for another process's; and how
 // long one that was given up may take to end a copy.
 const settleTime = 2 * time.Second
 
@@ -120,7 +125,7 @@ const settleTime = 2 * time.Second
 // a piece, so it spins first.
 func (d *domain) settle(p *peer, quiet func() bool) {
 	if _ = d.meet(p); p.pid == 0 {
-		return // nobody who has proved to be a rank
+		return // it has not proved to be a rank
 	}
 	var dead time.Time
 	for i := 0; !quiet(); i++ {
@@ -142,9 +147,9 @@ func (d *domain) settle(p *peer, quiet func() bool) {
 	}
 }
 
-// vanished says whether no thread of the peer's process is left. The word that
-// its end leaves in its card (liveness.go) may come before that: its other
-// threads end one by one, and one of them may be in a copy.
+// vanished reports whether no thread of the peer's process is left. The kernel may mark
+// the end in the peer's state (liveness.go) before that: the threads end one by one,
+// and one of them may be in a copy.
 func (p *peer) vanished() bool {
 	if p.pid == os.Getpid() { // a rank of this process, which goes on
 		return false

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -196,7 +198,7 @@ func TestRandomTransfers(t *testing.T) {
 			s, cmd := withChild(t, how)
 			require.NoError(t, s.random(60, nothing))
 			require.NoError(t, cmd.Wait())
-			require.Equal(t, how == "auto", s.direct(s.locals[1]))
+			require.Equal(t, how == "auto", s.direct(s.local(1)))
 		})
 	}
 }
@@ -226,7 +228,7 @@ func TestRealRefusal(t *testing.T) {
 		if err := s.random(40, middle); err != nil {
 			return err
 		}
-		if os.Getuid() == 65534 && s.direct(s.locals[0]) {
+		if os.Getuid() == 65534 && s.direct(s.local(0)) {
 			return errors.New("another user's memory is open to all")
 		}
 		return nil
@@ -238,7 +240,7 @@ func TestRealRefusal(t *testing.T) {
 			s, cmd := withChild(t, how)
 			require.NoError(t, s.random(40, func() {}))
 			require.NoError(t, cmd.Wait())
-			require.Equal(t, os.Geteuid() == 0, s.direct(s.locals[1]), "only the child is refused, but if it has no privileges to give away")
+			require.Equal(t, os.Geteuid() == 0, s.direct(s.local(1)), "only the child is refused, but if it has no privileges to give away")
 		})
 	}
 }
@@ -407,7 +409,7 @@ func TestCloseUnderProcess(t *testing.T) {
 // TestProbe has badges that say what is not so.
 func TestProbe(t *testing.T) {
 	all := sides(t, 2, "auto")
-	d, p := all[0], all[0].locals[1]
+	d, p := all[0], all[0].local(1)
 	require.NoError(t, d.meet(p))
 	b := &d.seg.claims(1).badge
 	require.True(t, d.probe(p))

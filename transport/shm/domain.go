@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -11,17 +13,15 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// eagerLimit is the largest data worth copying twice to save the two sides'
-// meeting for one copy.
-const eagerLimit = 12 << 10
-
 // domain is one rank's access to the memory of its host. What does not say
 // otherwise belongs to the rank's user, who serialises calls.
 type domain struct {
 	// What a poll looks at first.
 	done     local.Completions
-	active   []*peer        // those that have ever sent
-	peers    []*peer        // by world rank, itself too; nil: not of this host, or not yet known
+	active   []*peer        // those whose rings are polled
+	bit      uint64         // of this rank in its word of a card's bitmap
+	looks    uint           // rings looked at since retire was called; not counted while there is one
+	peers    []*peer        // by world rank, itself too; nil: not of this host, or not yet used, see local
 	news     *atomic.Uint32 // of the own card; nil until there is one
 	newsSeen uint32
 	turn     uint // counts Reads
@@ -35,18 +35,22 @@ type domain struct {
 	cfg     transport.Config
 	job     wire.ShmJob
 	start   uint64 // the position that rings begin with
+	spare   int    // see outRing
 	rank    transport.Addr
 	size    int
 	given   bool // the launcher gave the file
 	address address
 	file    *os.File
 	maxMsg  int
-	deaths  bool // the kernel tells of the death of processes
+	eager   int  // the eager limit, see eager.go
+	deaths  bool // the kernel reports the death of processes
 	life    life
 
-	seg      *segment // nil until the ranks of the host are known
-	self     int      // among them
-	locals   []*peer  // by local rank
+	seg      *segment         // nil until the ranks of the host are known
+	self     int              // among them
+	ranks    []transport.Addr // the world ranks of the host's ranks, in order
+	locals   []*peer          // by local rank; nil: not yet used
+	listed   [bitWords]uint64 // a bit for each local rank in active
 	lookNext int
 
 	cq *completionQueue
@@ -58,7 +62,8 @@ type domain struct {
 	early    atomic.Uint32           // what is slept on before that
 	signaled atomic.Bool
 	down     atomic.Bool
-	surveyed atomic.Int64 // when all peers were last looked at, in ns since epoch
+	noticed  [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
+	surveyed atomic.Int64            // when all peers were last looked at, in ns since epoch
 	watch    watch
 }
 
@@ -74,7 +79,7 @@ func (d *domain) Attr() transport.Attr {
 		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
 		InjectSize:  d.maxMsg,
 		MaxMsgSize:  d.maxMsg,
-		EagerLimit:  min(eagerLimit, d.maxMsg-transport.HeaderSize),
+		EagerLimit:  min(d.eager, d.maxMsg-transport.HeaderSize),
 		MaxRMASize:  maxRMASize,
 		MRKeySize:   8,
 		LatencyNs:   150,
@@ -145,7 +150,7 @@ func (d *domain) Close() error {
 	}
 	d.endSleep()
 	for _, p := range d.locals {
-		if p.out.mem != nil {
+		if p != nil && p.out.mem != nil {
 			_ = unmapFile(p.out.mem) // it was mapped
 			p.out = outRing{}
 		}
@@ -160,10 +165,10 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// tellAll has all that this rank has to do with look at its card.
+// tellAll makes all peers with a ring to or from this rank look at its state.
 func (d *domain) tellAll() {
 	for _, p := range d.locals {
-		if p.local != d.self && p.err == nil && (p.active || p.out.lines != nil) {
+		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {
 			d.tell(p, newsState)
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -49,8 +51,8 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	putHeader(b, op, hl)
 	bytecopy.Share(b[hl:hl+len(op.Data)], op.Data)
 	r.publish(i, k, n, kindMessage)
-	if p.sleep.Load() == asleep {
-		d.wake(p)
+	if p.polled.Load()&d.bit == 0 || p.sleep.Load() == asleep {
+		d.alert(p)
 	}
 	return true, nil
 }
@@ -134,16 +136,16 @@ func (d *domain) postParts(p *peer, kind uint8, head, data []byte) bool {
 	copy(b, head)
 	bytecopy.Share(b[len(head):len(head)+len(data)], data)
 	r.publish(i, k, n, kind)
-	if p.sleep.Load() == asleep {
-		d.wake(p)
+	if p.polled.Load()&d.bit == 0 || p.sleep.Load() == asleep {
+		d.alert(p)
 	}
 	return true
 }
 
-// Shutdown waits for transfers to end that still need this rank, and then shows
-// on its card that it has left. What it has sent lies in its peers' memory, where
-// they find it whether or not this process is still there; so it does not wait
-// for them to read it.
+// Shutdown waits for transfers to end that still need this rank, and then marks in
+// the rank's state that it has left. What the rank has sent lies in its peers' memory,
+// where they find it whether or not this process is still there. So Shutdown does not
+// wait for them to read it.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -158,10 +160,9 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("shm: shutdown: %w", err)
 		}
 		runtime.Gosched()
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // who has to do its part may need this core
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the peer that has to do its part may need this core
 	}
-	own := d.seg.card(d.self)
-	if own.state.CompareAndSwap(cardPresent, cardLeft) {
+	if d.seg.state(d.self).state.CompareAndSwap(cardPresent, cardLeft) {
 		d.tellAll()
 	}
 	return nil

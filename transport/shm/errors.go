@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -8,7 +10,7 @@ import (
 )
 
 var (
-	errDied    = fmt.Errorf("%w: its process has ended without a goodbye", transport.ErrPeerDown)
+	errDied    = fmt.Errorf("%w: its process ended before it called Finalize", transport.ErrPeerDown)
 	errGivenUp = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
 	errCut     = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
 )

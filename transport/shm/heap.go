@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -29,17 +31,17 @@ import (
 //	       └─┴──┴──────────────┴────────┘
 //
 // Only the owner writes entries. The key is stored last and removed first, and
-// no two extents ever have the same, so it is the entry's sequence word: who
-// finds it before and after has seen the words of one extent. Writes and atomics
-// are announced on the writer's desk, as mr.go says, so that none is under way
-// when Close of the region returns. What peers do to memory that Map gave them
-// nobody waits for.
+// no two extents ever have the same, so it is the entry's sequence word: a reader
+// that finds it before and after has seen the words of one extent. A writer
+// announces writes and atomics on its desk, as mr.go says, so that none is under
+// way when Close of the region returns. Close does not wait for what peers do to
+// memory that Map gave them.
 //
 // The owner maps an extent as it is, and memory that it has freed is memory that
 // it cannot touch. Peers map the heap in windows of 1 GiB, which stay until the
-// domain is closed: whatever an entry says, and whatever becomes of the extent,
-// what they touch is within the file, which nobody can truncate. After a free
-// they may find zeros there, or an extent of later, and never a fault.
+// domain is closed. Regardless of an entry's words and of the extent's fate, what
+// they touch is within the file, which no process can truncate. After a free they
+// may find zeros there, or a later extent, and never a fault.
 //
 // An extent has its pages from the start, so that memory that is not there is an
 // error of Alloc, and gives them back when it is freed.
@@ -68,14 +70,13 @@ type dirEntry struct {
 // maps of others'.
 type heap struct {
 	free  extents
-	high  int64 // what lies above has never been used
-	slots [dirEntries]*shared
-	next  int // where to look for a free slot
+	high  int64     // what lies above has never been used
+	slots []*shared // dirEntries of them; nil: there was never an extent
+	next  int       // where to look for a free slot
 	keys  *rand.ChaCha8
-	views []heapView // by local rank
+	views []heapView // by local rank; nil: nothing was ever mapped
 
-	calls      []*calls // by local rank; nil: none ever
-	unanswered int      // answers in them
+	unanswered int // answers in peer.calls that have found no room
 	request    [atomicHeader + 2*atomicMax]byte
 	answer     [atomicDoneLen + atomicMax]byte
 	served     transport.Op
@@ -109,8 +110,6 @@ type known struct {
 func (d *domain) initHeap() error {
 	d.heap.free = extents{{0, heapSize}}
 	d.heap.keys = newKeys()
-	d.heap.views = make([]heapView, d.seg.n)
-	d.heap.calls = make([]*calls, d.seg.n)
 	return nil
 }
 
@@ -131,7 +130,7 @@ func (d *domain) closeHeap() {
 			s.release()
 		}
 	}
-	d.heap.slots = [dirEntries]*shared{}
+	d.heap.slots = nil
 	for i := range d.heap.views {
 		v := &d.heap.views[i]
 		for _, mem := range append(v.windows, v.old...) {
@@ -140,7 +139,12 @@ func (d *domain) closeHeap() {
 			}
 		}
 	}
-	d.heap.views, d.heap.calls = nil, nil
+	d.heap.views = nil
+	for _, p := range d.locals {
+		if p != nil {
+			p.calls = nil
+		}
+	}
 }
 
 func (d *domain) entry(local, slot int) *dirEntry {
@@ -173,6 +177,9 @@ func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, err
 
 func (d *domain) alloc(n int64) (*shared, error) {
 	h := &d.heap
+	if h.slots == nil {
+		h.slots = make([]*shared, dirEntries)
+	}
 	slot, ok := h.slot()
 	if !ok {
 		return nil, fmt.Errorf("%w: %d regions of shared memory are the most that a rank can have", transport.ErrAgain, dirEntries)
@@ -297,7 +304,7 @@ func (s *shared) Close() error {
 // a store to memory that it has mapped: of that nothing is used again.
 func (d *domain) haunted() bool {
 	for _, p := range d.locals {
-		if p.cut && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
+		if p != nil && p.cut && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
 			return true
 		}
 	}
@@ -325,7 +332,7 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 	if to < 0 || int(to) >= len(d.peers) {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: transport.ErrAddress}
 	}
-	p := d.peers[to]
+	p := d.peer(to)
 	if p == nil || d.seg == nil {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: transport.ErrPeerDown}
 	}
@@ -364,6 +371,9 @@ func (d *domain) sharedRegion(p *peer, key uint64) ([]byte, error) {
 	e := d.entry(p.local, slot)
 	if e.key.Load() != key {
 		return nil, transport.ErrKey
+	}
+	if d.heap.views == nil {
+		d.heap.views = make([]heapView, d.seg.n)
 	}
 	v := &d.heap.views[p.local]
 	if slot < len(v.known) && v.known[slot].key == key {

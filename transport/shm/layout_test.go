@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -16,7 +18,8 @@ import (
 func TestLayout(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 64, 128, 1000, 1024, maxLocals} {
 		l := newLayout(n)
-		require.EqualValues(t, pageSize+4*maxLocals, l.cards)
+		require.EqualValues(t, pageSize+4*maxLocals, l.states)
+		require.LessOrEqual(t, l.states+int64(n)*stateSize, l.cards)
 		require.Equal(t, l.cards+int64(n)*pageSize, l.claims)
 		require.Equal(t, l.claims+int64(n)*pageSize, l.tables)
 		require.Equal(t, l.tables+int64(n)*tableSize, l.inboxes)
@@ -29,7 +32,7 @@ func TestLayout(t *testing.T) {
 		require.LessOrEqual(t, l.ring(0, n), l.heap(0))
 		require.Zero(t, l.heap(0)%heapAlign)
 		require.Equal(t, l.size, l.heap(n))
-		for _, off := range []int64{l.claims, l.tables, l.inboxes, l.ringSize(), l.heaps} {
+		for _, off := range []int64{l.cards, l.claims, l.tables, l.inboxes, l.ringSize(), l.heaps} {
 			require.Zero(t, off%pageSize)
 		}
 		require.Zero(t, l.ringLines&(l.ringLines-1))
@@ -49,8 +52,8 @@ func TestLayout(t *testing.T) {
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
-		"line": 64, "line.data": 8, "card": 384 + 3*64*8, "card.state": 128, "card.alive": 192, "card.sleep": 256, "card.news": 320,
-		"card.joined": 384, "card.refused": 384 + 64*8, "header.sleepers": 64, "header": 128, "claims": 4096,
+		"line": 64, "line.data": 8, "card": 256 + 4*64*8, "card.sleep": 128, "card.news": 192,
+		"card.polled": 256, "card.refused": 256 + 64*8, "card.told": 256 + 3*64*8, "state": stateSize, "state.alive": 4, "header.sleepers": 64, "header": 128, "claims": 4096,
 	}, sizes)
 }
 
@@ -109,14 +112,14 @@ func TestOpenRefuses(t *testing.T) {
 func TestStranger(t *testing.T) {
 	for _, how := range []string{"mac", "rank", "state"} {
 		all := nodes(t, 2, New())
-		c := all[0].seg.card(1)
+		c, state := all[0].seg.card(1), all[0].seg.state(1)
 		switch how {
 		case "mac":
 			c.identity[wire.ShmCardSize-1]++
 		case "rank":
 			c.identity = all[0].seg.card(0).identity
 		case "state":
-			c.state.Store(77)
+			state.state.Store(77)
 		}
 		_, err := all[0].ep.Send(&transport.Op{Peer: 1})
 		require.ErrorIs(t, err, transport.ErrProtocol)
@@ -151,7 +154,7 @@ func TestEndedBeforeItCame(t *testing.T) {
 	_, err = n.ep.Send(&transport.Op{Peer: 0})
 	require.Equal(t, down.Err, err)
 	for peer, state := range map[int]uint32{1: cardAbsent, 3: cardTaken} {
-		n.seg.card(peer).state.Store(state)
+		n.seg.state(peer).state.Store(state)
 		op := &transport.Op{Peer: transport.Addr(peer)}
 		_, err = n.ep.Send(op)
 		require.ErrorIs(t, err, transport.ErrAgain)
@@ -205,4 +208,48 @@ func TestAbsent(t *testing.T) {
 		}
 		require.True(t, time.Now().Before(end))
 	}
+}
+
+// TestCostOfPeers checks what the number of ranks of a host costs a rank that talks to
+// few of them. It makes a peer for none of the others, and touches no page of theirs to
+// see whether they have ended.
+func TestCostOfPeers(t *testing.T) {
+	const n = 1024
+	memory, err := newMemory()
+	require.NoError(t, err)
+	defer memory.Close()
+	all := make([]*node, 3)
+	for i := range all {
+		cfg := config(i, n)
+		cfg.Memory, cfg.Locals = memory, ranks(n)
+		all[i], err = newNode(New(), cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, all[i].Close()) })
+	}
+	made := func(d *domain) (k int) {
+		for _, p := range d.locals {
+			if p != nil {
+				k++
+			}
+		}
+		return k
+	}
+	a, b := all[0], all[1]
+	a.send(t, 1, []byte("hello"))
+	b.await(t, transport.RecvDone)
+	before := resident(t, b.domain)
+	a.seg.state(700).state.Store(cardLeft) // no rank sets a bit in told for it
+	for gone := false; !gone; {
+		for _, c := range b.read(t) {
+			gone = gone || c.Kind == transport.PeerLeft && c.Peer == 700
+		}
+		if b.cq.Arm() {
+			b.Signal()
+			require.NoError(t, b.cq.Wait(patience))
+		}
+	}
+	require.LessOrEqual(t, resident(t, b.domain)-before, int64(2*pageSize), "the states of all, and no cards")
+	require.Equal(t, 2, made(a.domain), "itself and 1")
+	require.Equal(t, 3, made(b.domain), "itself, 0, and 700")
+	require.Equal(t, 1, made(all[2].domain), "itself")
 }

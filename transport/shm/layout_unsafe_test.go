@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import "unsafe"
@@ -6,10 +8,10 @@ import "unsafe"
 func pinned() map[string]uintptr {
 	return map[string]uintptr{
 		"line": unsafe.Sizeof(line{}), "line.data": unsafe.Offsetof(line{}.data),
-		"card": unsafe.Sizeof(card{}), "card.state": unsafe.Offsetof(card{}.state), "card.alive": unsafe.Offsetof(card{}.alive),
-		"card.sleep": unsafe.Offsetof(card{}.sleep), "card.news": unsafe.Offsetof(card{}.news), "card.joined": unsafe.Offsetof(card{}.joined),
-		"card.refused": unsafe.Offsetof(card{}.refused),
-		"header":       unsafe.Sizeof(fileHeader{}), "header.sleepers": unsafe.Offsetof(fileHeader{}.sleepers),
+		"card": unsafe.Sizeof(card{}), "state": unsafe.Sizeof(rankState{}), "state.alive": unsafe.Offsetof(rankState{}.alive),
+		"card.sleep": unsafe.Offsetof(card{}.sleep), "card.news": unsafe.Offsetof(card{}.news), "card.polled": unsafe.Offsetof(card{}.polled),
+		"card.refused": unsafe.Offsetof(card{}.refused), "card.told": unsafe.Offsetof(card{}.told),
+		"header": unsafe.Sizeof(fileHeader{}), "header.sleepers": unsafe.Offsetof(fileHeader{}.sleepers),
 		"claims": unsafe.Sizeof(claims{}),
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -10,7 +12,7 @@ import (
 
 // How a rank shows that it lives
 //
-// A thread of each rank holds the word alive in its card as a robust futex
+// A thread of each rank holds the word alive of its rankState as a robust futex
 // (set_robust_list(2)): the word has the thread's number, and the thread's list
 // of such words names it. When the thread ends without having taken the word off
 // its list, and so when its process is killed in whatever way, the kernel sets
@@ -20,7 +22,7 @@ import (
 //
 // A process that ends while the word is 0, before it has come to the memory or on
 // its way, leaves nothing there. The launcher that has given the memory notes the
-// end of every process in it (wire.PutShmEnded), so nobody waits for that one; where
+// end of every process in it (wire.PutShmEnded), so no rank waits for that one; where
 // ranks find each other by addresses, they meet at the launcher once all have come.
 const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 

@@ -1,8 +1,8 @@
+//go:build linux && !portable
+
 package shm
 
 import (
-	crand "crypto/rand"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -26,16 +26,16 @@ import (
 //
 // The key is stored last when a region is registered and removed first when it
 // is closed, and no registration has the key of another of the last thousand in
-// its slot. So the key is the entry's sequence word too: who finds the same key
-// before and after has seen the words of one registration. Slots beyond the
+// its slot. So the key is the entry's sequence word too: a reader that finds the
+// same key before and after has seen the words of one registration. Slots beyond the
 // table have no entry; peers reach their regions by messages (stream.go).
 //
 // Close says that no byte is touched after it, while peers may be in the middle
 // of a copy by the kernel. This holds because of:
 //
-//  1. Reads by a peer are not waited for; they harm nobody but the reader, who
-//     looks for the key again after its last byte and answers ErrKey if it is
-//     gone, whatever the copy gave.
+//  1. Close does not wait for a peer's reads. They harm no rank except the reader,
+//     which looks for the key again after its last byte, and returns ErrKey if the
+//     key is gone.
 //  2. Before it writes, for each piece, a peer puts the key on its desk, a line
 //     of its own in the segment, and only then looks for the key in the entry;
 //     it clears the desk after the piece. Close removes the key and only then
@@ -46,7 +46,7 @@ import (
 //     writes, and Close stops waiting (settle in cma.go).
 //  4. The owner itself touches the region (helping with a copy, serving a
 //     stream) only in calls of its own domain, which its user serialises with
-//     Close, and finds it anew by its key for every piece.
+//     Close, and looks it up again by its key for every piece.
 
 const (
 	slotBits       = 20
@@ -107,7 +107,7 @@ func (t *regions) init(entries []entry) {
 // newKeys gives what makes keys hard to guess.
 func newKeys() *rand.ChaCha8 {
 	var seed [32]byte
-	_, _ = crand.Read(seed[:]) // it never fails
+	random(seed[:])
 	return rand.NewChaCha8(seed)
 }
 
@@ -128,7 +128,7 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	case r != nil:
 		t.free, r.next = r.next, nil
 	case len(t.slots) == maxRegions:
-		return nil, errors.New("shm: register memory: table of regions is full")
+		return nil, fmt.Errorf("shm: register memory: %d regions are open: %w", maxRegions, transport.ErrAgain)
 	default:
 		r = &region{d: d, slot: uint64(len(t.slots))}
 		t.slots = append(t.slots, r)
@@ -203,13 +203,13 @@ func (d *domain) withdrawAll() {
 // awaitWriters returns when no peer is writing under a key that new writers no
 // longer find.
 func (d *domain) awaitWriters(key uint64) {
-	for _, p := range d.locals {
-		if p.local == d.self {
+	for i := range d.locals {
+		if i == d.self {
 			continue
 		}
-		at := &d.seg.claims(p.local).desk.key
+		at := &d.seg.claims(i).desk.key
 		if at.Load() == key {
-			d.settle(p, func() bool { return at.Load() != key })
+			d.settle(d.local(i), func() bool { return at.Load() != key })
 		}
 	}
 }
@@ -275,7 +275,7 @@ func (d *domain) withdrawn(p *peer) error {
 
 // farewell is the reason why a peer that has ended did.
 func (p *peer) farewell() error {
-	if p.page.state.Load() == cardLeft {
+	if p.state.state.Load() == cardLeft {
 		return transport.ErrPeerLeft
 	}
 	return errDied

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -76,10 +78,10 @@ func TestRegistrationBeforeThePeers(t *testing.T) {
 	_, err = av.Insert([]transport.Address{ep.Address()})
 	require.NoError(t, err)
 	x := d.(*domain)
-	e, addr, err := x.lookup(x.locals[0], mr.Key(), 1, 4, transport.RemoteRead)
+	e, addr, err := x.lookup(x.local(0), mr.Key(), 1, 4, transport.RemoteRead)
 	require.NoError(t, err)
 	got := make([]byte, 4)
-	require.NoError(t, x.locals[0].pull(got, addr))
+	require.NoError(t, x.local(0).pull(got, addr))
 	require.Equal(t, "ello", string(got))
 	require.Equal(t, mr.Key(), e.key.Load())
 }

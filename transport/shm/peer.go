@@ -1,8 +1,12 @@
+//go:build linux && !portable
+
 package shm
 
 import (
 	"fmt"
+	"iter"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -16,38 +20,76 @@ import (
 //	   │                            └──────────── it broke the protocol ────────────►
 //	   └────────────────────────────────────────────────────────────────────────────►
 type peer struct {
-	sleep *atomic.Uint32 // its card's
-	out   outRing        // not mapped before the first message to it
-	err   error          // why nothing can be done with it any more; reported
+	sleep  *atomic.Uint32 // its card's
+	polled *atomic.Uint64 // the word of its card's polled with this rank's bit
+	out    outRing        // not mapped before the first message to it
+	err    error          // why nothing can be done with it any more; reported
 
 	rank    transport.Addr // in the world
 	local   int            // among the ranks of the host
 	page    *card
+	reach   reach
+	stream  *stream // transfers by messages; nil: none yet
+	calls   *calls  // atomics by messages; nil: none yet
+	state   *rankState
 	gone    *atomic.Uint32 // not 0: the launcher has seen its process end
-	card    *card          // the same, once it is found authentic
+	card    *card          // page, once it is found authentic
 	pid     int            // its process, from then on
-	in      inRing
-	active  bool  // it has sent something: in is polled
-	awaited bool  // it is to tell when it has come
-	ending  error // it has ended for this reason; what it sent is still being read
-	cut     bool  // given up by Disconnect: it may run, and is waited for no longer than one that is ending
-
-	noticed atomic.Bool // ending or err is set: no Wait need end for it
+	in      inRing         // not mapped before the first message from it
+	awaited bool           // it will notify this rank when it has come
+	ending  error          // it has ended for this reason; what it sent is still being read
+	cut     bool           // given up by Disconnect: it may run; waits for it are as short as for one that is ending
 }
 
-// ended says whether the peer's process has ended, be it before it came, or its
-// domain been closed.
-func (p *peer) ended() bool { return p.page.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
+// local returns the peer with a local rank. Most ranks of a host never talk to each
+// other, so local makes a peer at its first use.
+func (d *domain) local(i int) *peer {
+	p := d.locals[i]
+	if p == nil {
+		c := d.seg.card(i)
+		p = &peer{rank: d.ranks[i], local: i, page: c, state: d.seg.state(i), gone: d.seg.ended(i), sleep: &c.sleep, polled: &c.polled[d.self/64]}
+		d.locals[i], d.peers[p.rank] = p, p
+	}
+	return p
+}
+
+// localOf returns the local rank of a world rank; -1: it is not on this host, or the
+// ranks of the host are not known yet.
+func (d *domain) localOf(a transport.Addr) int {
+	if a < 0 || int(a) >= d.size {
+		return -1
+	}
+	if len(d.ranks) == d.size {
+		return int(a) // the job has one host
+	}
+	i, ok := slices.BinarySearch(d.ranks, a)
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+// peer returns the peer with a world rank; nil: localOf knows none.
+func (d *domain) peer(a transport.Addr) *peer {
+	if i := d.localOf(a); i >= 0 {
+		return d.local(i)
+	}
+	return nil
+}
+
+// ended reports whether the peer's process has ended, perhaps before it joined, or has
+// closed its domain.
+func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
 
 // target gives the peer that an operation is for, if it is there; else ErrAbsent.
 func (d *domain) target(a transport.Addr) (*peer, error) {
-	switch {
-	case d.closed || d.left:
+	if d.closed || d.left {
 		return nil, transport.ErrClosed
-	case uint64(a) >= uint64(len(d.peers)) || d.peers[a] == nil:
+	}
+	p := d.peer(a)
+	if p == nil {
 		return nil, &transport.Error{Provider: name, Op: "find", Peer: a, Err: transport.ErrAddress}
 	}
-	p := d.peers[a]
 	if p.card != nil && p.err == nil {
 		return p, nil
 	}
@@ -63,13 +105,29 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	return p, d.endOn(p, "connect", err)
 }
 
-// come tells all who have waited for this rank that it is there.
+// come shows that this rank has joined, and notifies the ranks that wait for it.
 func (d *domain) come() {
 	own := d.seg.card(d.self)
-	own.state.Store(cardPresent)
-	for i, p := range d.locals {
-		if own.awaited[i/64].Load()&(1<<(i%64)) != 0 {
-			d.tell(p, newsJoined)
+	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier with -race too; see target for the other side
+	for i := range d.each(&own.awaited, false) {
+		d.tell(d.local(i), newsRing)
+	}
+}
+
+// each yields the local ranks whose bits are set in a bitmap. If take is true, each
+// clears the bits of a word before it yields their ranks.
+func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for w := range (len(d.locals) + 63) / 64 {
+			set := bitmap[w].Load()
+			if take && set != 0 {
+				set = bitmap[w].Swap(0)
+			}
+			for ; set != 0; set &= set - 1 {
+				if i := w*64 + bits.TrailingZeros64(set); i < len(d.locals) && !yield(i) {
+					return
+				}
+			}
 		}
 	}
 }
@@ -83,7 +141,7 @@ func (d *domain) meet(p *peer) error {
 	if p.card != nil {
 		return nil
 	}
-	switch p.page.state.Load() {
+	switch p.state.state.Load() {
 	case cardAbsent, cardTaken:
 		return transport.ErrAgain
 	case cardPresent, cardLeft:
@@ -114,14 +172,28 @@ func (d *domain) connect(p *peer) error {
 	if err != nil {
 		return d.peerError("connect", p.rank, err)
 	}
-	p.out.init(mem, d.start)
-	p.page.joined[d.self/64].Or(1 << (d.self % 64))
-	d.tell(p, newsJoined)
+	p.out.init(mem, d.start, &d.spare)
 	return nil
 }
 
-// tell has a peer look at what is new.
+// alert makes sure that a peer finds a message that has just been published, if the
+// peer may not poll the ring or may sleep.
+func (d *domain) alert(p *peer) {
+	if p.polled.Load()&d.bit == 0 {
+		p.polled.Or(d.bit)
+		p.page.news.Add(newsRing)
+	}
+	if p.sleep.Load() == asleep {
+		d.wake(p)
+	}
+}
+
+// tell counts up a peer's news and wakes the peer if it sleeps. For newsState it first
+// sets this rank's bit in the peer's told.
 func (d *domain) tell(p *peer, what uint32) {
+	if what == newsState {
+		p.page.told[d.self/64].Or(d.bit)
+	}
 	p.page.news.Add(what)
 	if p.sleep.Load() == asleep {
 		d.wake(p)
@@ -137,29 +209,32 @@ func (d *domain) endOn(p *peer, op string, err error) error {
 	return p.err
 }
 
-// takeNews looks at all that news may stand for.
+// takeNews looks at the rings and the ranks that news may stand for.
 func (d *domain) takeNews(news uint32) {
 	states := news/newsState != d.newsSeen/newsState
 	d.newsSeen = news
 	own := d.seg.card(d.self)
 	for w := range (len(d.locals) + 63) / 64 {
-		for set := own.joined[w].Load(); set != 0; set &= set - 1 {
+		for set := own.polled[w].Load() &^ d.listed[w]; set != 0; set &= set - 1 {
 			if i := w*64 + bits.TrailingZeros64(set); i < len(d.locals) {
-				d.admit(d.locals[i])
+				d.admit(d.local(i))
 			}
 		}
 	}
 	if !states {
 		return
 	}
-	for _, p := range d.locals {
-		d.lookAt(p)
+	for i := range d.each(&own.told, true) {
+		d.lookAt(d.local(i))
 	}
 }
 
-// admit begins to poll the ring from a peer that has sent.
+// lists reports whether the ring from a peer is polled.
+func (d *domain) lists(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
+
+// admit puts the ring from a peer that has sent on the list of rings to poll.
 func (d *domain) admit(p *peer) {
-	if p.active || p.err != nil || p.local == d.self {
+	if d.lists(p) || p.err != nil || p.local == d.self {
 		return
 	}
 	if err := d.meet(p); err != nil {
@@ -169,19 +244,61 @@ func (d *domain) admit(p *peer) {
 		d.over(p, d.peerError("receive", p.rank, err))
 		return
 	}
-	p.in.init(d.seg.ringFrom(p.local), d.start)
-	p.active = true
+	if p.in.lines == nil {
+		p.in.init(d.seg.ringFrom(p.local), d.start)
+	}
+	d.listed[p.local/64] |= 1 << (p.local % 64)
 	d.active = append(d.active, p)
 }
 
-// lookAt sees whether a peer has ended.
+// unlist ends the polling of the ring from a peer; the caller takes it out of active.
+func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) }
+
+// retire takes the rings off the list that have been silent since it was called
+// before. One ring always stays, so a rank that talks to one other rank at a time
+// never waits for a ring to come back.
+func (d *domain) retire() {
+	d.looks = 0
+	kept := d.active[:0]
+	for i, p := range d.active {
+		r := &p.in
+		silent := r.pos == r.mark && p.ending == nil
+		r.mark = r.pos
+		if only := len(kept) == 0 && i == len(d.active)-1; silent && !only && d.leave(p) {
+			continue
+		}
+		kept = append(kept, p)
+	}
+	clear(d.active[len(kept):])
+	d.active = kept
+}
+
+// leave ends the polling of a silent ring unless a message comes just now: false.
+// The sender learns first what room it has, since it may be short of it; card
+// states the order of the rest.
+func (d *domain) leave(p *peer) bool {
+	r := &p.in
+	if r.free = r.pos; r.free != r.shown {
+		r.show()
+	}
+	word, bit := &d.seg.card(d.self).polled[p.local/64], uint64(1)<<(p.local%64)
+	word.And(^bit)
+	if r.waiting() {
+		word.Or(bit)
+		return false
+	}
+	d.unlist(p)
+	return true
+}
+
+// lookAt notes whether a peer has left, has died or has given this rank up.
 func (d *domain) lookAt(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
 	}
 	// In this order: it leaves before it ends.
 	ended := p.ended()
-	state := p.page.state.Load()
+	state := p.state.state.Load()
 	switch {
 	case state == cardLeft:
 		p.ending = transport.ErrPeerLeft
@@ -190,27 +307,39 @@ func (d *domain) lookAt(p *peer) {
 		return
 	case ended:
 		p.ending = errDied
-	case p.page.refused[d.self/64].Load()&(1<<(d.self%64)) != 0:
+	case d.refusedBy(p.local):
 		d.over(p, d.peerError("receive", p.rank, errGivenUp))
 		return
 	default:
 		return
 	}
 	d.notice(p)
-	// What it sent first of all may not have been noticed.
-	if d.seg.card(d.self).joined[p.local/64].Load()&(1<<(p.local%64)) != 0 {
+	// Its last message may lie in a ring that is not polled, as it may have ended
+	// before it set its bit. A ring of which nothing was ever read is the exception:
+	// without the bit no Send into it has returned.
+	if p.in.lines != nil || d.seg.card(d.self).polled[p.local/64].Load()&(1<<(p.local%64)) != 0 {
 		d.admit(p)
 	}
-	if !p.active && p.err == nil {
+	if !d.lists(p) && p.err == nil {
 		d.over(p, d.peerError("receive", p.rank, p.ending))
 	}
 }
 
-// notice is called when a peer's end has been noted. From now on a Wait does not
-// look for it, and the one that is must end so that a Read reports it.
+// refusedBy reports whether a rank of the host has given this one up.
+func (d *domain) refusedBy(local int) bool {
+	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
+}
+
+// notice is called when a peer's end has been noted. Later Waits do not look for that
+// end, and a Wait under way must end so that a Read reports it.
 func (d *domain) notice(p *peer) {
-	p.noticed.Store(true)
+	d.noticed[p.local/64].Or(1 << (p.local % 64))
 	d.stir()
+}
+
+// hasNoticed reports whether the end of a rank has been noted. Any goroutine may call it.
+func (d *domain) hasNoticed(local int) bool {
+	return d.noticed[local/64].Load()&(1<<(local%64)) != 0
 }
 
 // lookAtSome looks whether peers have ended, at some of them each time.
@@ -219,12 +348,15 @@ func (d *domain) lookAtSome() {
 		if d.lookNext++; d.lookNext >= len(d.locals) {
 			d.lookNext = 0
 		}
-		d.lookAt(d.locals[d.lookNext])
+		i := d.lookNext
+		if !d.hasNoticed(i) && (d.seg.endedOrLeft(i) || d.refusedBy(i)) {
+			d.lookAt(d.local(i))
+		}
 	}
 }
 
-// over ends a peer for good and reports it. What it has sent and what has not
-// been read by now is dropped.
+// over ends a peer for good and reports the end. It drops what the peer has sent and
+// this rank has not read.
 func (d *domain) over(p *peer, err error) {
 	if p.err != nil {
 		return
@@ -235,33 +367,29 @@ func (d *domain) over(p *peer, err error) {
 	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // we set it
 		kind = transport.PeerLeft
 	}
-	if p.active {
-		p.active = false
-		for i, q := range d.active {
-			if q == p {
-				d.active = append(d.active[:i], d.active[i+1:]...)
-				break
-			}
-		}
+	if d.lists(p) {
+		d.unlist(p)
+		i := slices.Index(d.active, p)
+		d.active = slices.Delete(d.active, i, i+1)
 	}
 	if p.ending == nil { // it may live
-		d.seg.card(d.self).refused[p.local/64].Or(1 << (p.local % 64))
+		p.page.refused[d.self/64].Or(d.bit)
 		d.tell(p, newsState)
 	}
 	d.dropTransfers(p, err)
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
 }
 
-// Disconnect gives a peer up. If its process runs it finds that on its card.
+// Disconnect gives a peer up. If the peer's process runs, it finds that on its card.
 func (e *endpoint) Disconnect(a transport.Addr) error {
 	d := e.d
-	switch {
-	case d.closed || d.left:
+	if d.closed || d.left {
 		return transport.ErrClosed
-	case uint64(a) >= uint64(len(d.peers)) || d.peers[a] == nil || a == d.rank:
+	}
+	p := d.peer(a)
+	if p == nil || a == d.rank {
 		return &transport.Error{Provider: name, Op: "disconnect", Peer: a, Err: transport.ErrAddress}
 	}
-	p := d.peers[a]
 	p.cut = true
 	d.over(p, d.peerError("disconnect", a, errCut))
 	return nil

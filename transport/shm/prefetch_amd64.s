@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 #include "textflag.h"
 
 // func prefetchWrite(p unsafe.Pointer, n uintptr)

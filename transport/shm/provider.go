@@ -1,32 +1,22 @@
-// Package shm carries messages and one-sided transfers between the ranks of one
-// host through memory that they share.
-//
-//	rank 0: Send ── copy into the ring 0→1, publish ──┐   ring 0→1 lies in the inbox of 1
-//	                                                  ▼
-//	rank 1: Read ── finds the word of the next line ── message: a view of the ring
-//
-// All ranks of a host map one memory file (memfd_create(2)). It has no name, so
-// nothing of it is left when they have ended, in whatever way; it is sealed
-// against changes of its size, so no rank can take memory from under another;
-// and every word that another rank writes is read once and checked before it is
-// used: what is not as it must be ends that rank's connection, not this process.
+//go:build linux && !portable
+
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
 
-const (
-	name       = "shm"
-	memoryName = "weft-shm"
-)
+const memoryName = "weft-shm"
 
 type provider struct {
 	start uint64 // the ring position that a job begins with; the same in all its ranks
@@ -50,11 +40,15 @@ func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
 		size:  cfg.Size,
 		job:   wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
 		start: p.start,
+		spare: busyRings,
 		peers: make([]*peer, cfg.Size),
 		given: cfg.Memory != nil,
 	}
 	d.watch.fd = -1
 	var err error
+	if cfg.NoMemory != "" {
+		return nil, fmt.Errorf("shm: open: %w: %s", transport.ErrUnavailable, cfg.NoMemory)
+	}
 	if d.given {
 		err = d.openGiven(cfg.Memory, cfg.Locals)
 	} else {
@@ -69,8 +63,11 @@ func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
 
 // openGiven joins the ranks that the launcher gave the file to.
 func (d *domain) openGiven(memory *os.File, locals []transport.Addr) error {
-	if !slices.Contains(locals, d.rank) || !slices.IsSorted(locals) || locals[0] < 0 || int(locals[len(locals)-1]) >= d.size ||
-		len(slices.Compact(slices.Clone(locals))) < len(locals) {
+	ascend := true
+	for i := range locals[min(1, len(locals)):] {
+		ascend = ascend && locals[i] < locals[i+1]
+	}
+	if !ascend || !slices.Contains(locals, d.rank) || locals[0] < 0 || int(locals[len(locals)-1]) >= d.size {
 		return fmt.Errorf("rank %d of %d among %v: %w", d.rank, d.size, locals, transport.ErrAddress)
 	}
 	file, err := duplicate(memory)
@@ -98,20 +95,21 @@ func (d *domain) openOwn() error {
 // there may be on the host.
 func (d *domain) setLimits(locals int) {
 	d.maxMsg = maxMessage(ringLines(locals))
+	trial := time.Second // without single copies the kernel copies nothing
+	if d.singleCopy() {
+		trial = kernelCopyTime()
+	}
+	d.eager = eagerLimit(trial, ringLines(locals)*lineSize)
 	d.deaths = robustFutexes()
 }
 
 // newMemory makes an empty memory file.
 func newMemory() (*os.File, error) {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(memoryName, flags|unix.MFD_NOEXEC_SEAL)
-	if err == unix.EINVAL { // before Linux 6.3
-		fd, err = unix.MemfdCreate(memoryName, flags)
+	f, err := sys.MemoryFile(memoryName)
+	if errors.Is(err, sys.ErrNoMemoryFiles) {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnavailable, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("memfd_create: %w", err)
-	}
-	return os.NewFile(uintptr(fd), memoryName), nil
+	return f, err
 }
 
 // duplicate gives a descriptor of the domain's own.

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -10,12 +12,11 @@ import (
 // A ring carries messages from one rank to one other, of which only the first
 // writes its lines, and only the second its progress:
 //
-//	page                         lines
-//	┌──────────┬─ … ─┐┌────┬────────┬────┬────────┬────┬────────┬────┬─ … ─┬────┬────────┐
-//	│ progress │     ││word│ ≤ 56 B │word│ more than 56 B …     │word│     │skip│ unused │
-//	└──────────┴─ … ─┘└────┴────────┴────┴────────┴────┴────────┴────┴─ … ─┴────┴────────┘
-//	 lines freed       one line      as many lines as it takes   next        too short for
-//	                                                                         what came next
+//	line       lines
+//	┌──────────┬────┬────────┬────┬────────┬────┬────────┬────┬─ … ─┬────┬────────┐
+//	│ progress │word│ ≤ 56 B │word│ more than 56 B …     │word│     │skip│ unused │
+//	└──────────┴────┴────────┴────┴────────┴────┴────────┴────┴─ … ─┴────┴────────┘
+//	 lines freed one line     as many lines as it takes   next
 //
 // Positions count lines from the beginning of the job. A message lies in one
 // piece, so that its reader can look at it where it is. Its word is stored last
@@ -26,15 +27,32 @@ import (
 //   - the word that opened a message there one round before.
 //
 // It never finds the middle of a longer message, which might look like a word:
-// the writer knows which lines it has filled so (stale), and clears the word of
-// such a line before it publishes the message in front of it. Short messages
-// among themselves never need this: each moves one line. Where the ring is full
-// the next line opens the oldest message that the reader has, and is not stale.
+// the writer knows which lines it has filled so or passed over (stale), and clears
+// the word of such a line before it publishes the message in front of it. Short
+// messages among themselves never need this: each moves one line. Where the ring is
+// full the next line opens the oldest message that the reader has, and is not stale.
+//
+// A page of the ring takes memory once a rank has touched it. So the writer goes back to
+// the ring's beginning before the ring's end: if the message would go past end, and half of
+// the lines before end are free again. The writer announces this by the same skip.
+//
+//	beginning                end                                      ring's end
+//	┌──────────┬─────────────┬─────────────────────────────────────────────────┐
+//	│ progress │ used        │ never touched                                   │
+//	└──────────┴─────────────┴─────────────────────────────────────────────────┘
+//	                       ▲ a skip at the latest: the first page ends behind it
+//
+// If less than half of these lines is free, the writer goes on, and end moves to twice as
+// many pages, up to the whole ring. So a ring takes as many pages as its writer was once
+// ahead of its reader. The reader takes a skip wherever it finds one, and does not
+// know end. A skip passes over the rest of the positions of its round, so what
+// is said above of one round before holds for every line, and the count of free lines
+// covers the lines that a next round writes.
 
 // kinds of what goes through a ring.
 const (
 	kindMessage  = 1 + iota // a user's header and data
-	kindSkip                // the ring goes on at its beginning
+	kindSkip                // the ring goes on at its beginning; of no length
 	firstControl = 16       // from here on: transfers
 )
 
@@ -53,22 +71,30 @@ type outRing struct {
 	freed *atomic.Uint64
 	stale []uint64 // bits: the line's first bytes are no word of the round before
 	mask  uint64
-	start uint64
 	pos   uint64 // the next line to write; never stale
 	limit uint64 // up to here lines are free, as far as we know
+	end   uint64 // messages lie before this line of the ring; it only grows
+	start uint64
+	short bool   // there was no room since end has grown
+	laps  int    // how often the writer has come to end
+	spare *int   // how many of this rank's rings may yet be used as a whole because they are busy
 	mem   []byte // the mapping
 }
 
 // init makes mem, a ring's mapping, an empty ring.
-func (r *outRing) init(mem []byte, start uint64) {
-	lines := view[line](mem[pageSize:])
+func (r *outRing) init(mem []byte, start uint64, spare *int) {
+	b := ringBytes(mem)
+	lines := view[line](b)
 	*r = outRing{
-		lines: lines, bytes: mem[pageSize:], freed: at[atomic.Uint64](mem, 0),
+		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
 		stale: make([]uint64, (len(lines)+63)/64),
 		mask:  uint64(len(lines) - 1), start: start, pos: start, limit: start + uint64(len(lines)),
-		mem: mem,
+		end: uint64(min(firstLines, len(lines))), spare: spare, mem: mem,
 	}
 }
+
+// ringBytes is the lines of a ring's mapping.
+func ringBytes(mem []byte) []byte { return mem[lineSize : len(mem)-pageSize+lineSize] }
 
 // reserve gives the place for k lines: ErrAgain without room, or what the
 // reader's progress is wrong in.
@@ -76,30 +102,64 @@ func (r *outRing) init(mem []byte, start uint64) {
 // Hot path: no allocation, no system call.
 func (r *outRing) reserve(k uint64) (i uint64, err error) {
 	i = r.pos & r.mask
-	if r.pos+k <= r.limit && i+k <= r.mask+1 {
+	if r.pos+k <= r.limit && i+k <= r.end {
 		return i, nil
 	}
 	return r.reserveSlow(k)
 }
 
+// reserveSlow looks for room here, at the ring's beginning and behind end.
 func (r *outRing) reserveSlow(k uint64) (uint64, error) {
-	i := r.pos & r.mask
-	skip := uint64(0)
-	if i+k > r.mask+1 {
-		skip = r.mask + 1 - i
+	if err := r.look(); err != nil {
+		return 0, err
 	}
-	if r.pos+skip+k > r.limit {
-		if err := r.look(); err != nil {
-			return 0, err
-		}
-		if r.pos+skip+k > r.limit {
+	i, size := r.pos&r.mask, r.mask+1
+	if r.pos+k > r.limit {
+		r.short = r.end < size
+		return 0, transport.ErrAgain
+	}
+	if i+k > r.end && r.end < size {
+		r.lap()
+	}
+	for i+k > r.end {
+		skip := size - i
+		switch {
+		case !r.short && r.pos+skip+max(k, r.least()) <= r.limit:
+			r.publish(i, skip, 0, kindSkip)
+			return 0, nil
+		case r.end == size:
 			return 0, transport.ErrAgain
 		}
+		r.grow()
 	}
-	if skip > 0 {
-		r.publish(i, skip, 0, kindSkip)
+	return i, nil
+}
+
+// least is how many lines must be free at the beginning of a ring that is not used as a
+// whole: with fewer the writer would soon have to wait, though most of the ring is free.
+func (r *outRing) least() uint64 {
+	if r.end > r.mask {
+		return 0
 	}
-	return r.pos & r.mask, nil
+	return r.end / 2
+}
+
+// lap counts that the writer has come to end. A busy ring is used as a whole from then
+// on: short laps cost a pair that sends without a pause some nanoseconds each.
+func (r *outRing) lap() {
+	if r.laps++; r.laps == busyLaps && *r.spare > 0 {
+		*r.spare--
+		r.end, r.short = r.mask+1, false
+	}
+}
+
+// grow moves end to twice as many pages. The last line before a page's end stays for
+// a skip.
+func (r *outRing) grow() {
+	r.short = false
+	if r.end = 2*r.end + usedOfPage; r.end+usedOfPage >= r.mask+1 {
+		r.end = r.mask + 1
+	}
 }
 
 // look finds out how far the reader is.
@@ -126,7 +186,10 @@ func (r *outRing) publish(i, k uint64, n int, kind uint8) {
 		r.stale[next>>6] &^= 1 << (next & 63)
 		storePlain(&r.lines[next].word, 0) // seen before what follows is
 	}
-	r.lines[i].word.Store(uint64(word))
+	// The writer looks next whether the reader polls the ring, and whether it
+	// sleeps. A Store would be the barrier that this takes, except in a program
+	// built with -race, where it is no more than a release. On amd64 both are XCHG.
+	r.lines[i].word.Swap(uint64(word))
 }
 
 // setStale sets the bits from i to before j.
@@ -153,14 +216,18 @@ type inRing struct {
 	pos   uint64 // the next line to read
 	free  uint64 // nobody looks at what is before
 	shown uint64 // the writer has been told that what is before is free
+	part  uint64 // lines that are shown together; see show
 	idle  int    // polls that found nothing since
+	mark  uint64 // pos when retire was called last
 }
 
 func (r *inRing) init(mem []byte, start uint64) {
-	lines := view[line](mem[pageSize:])
+	b := ringBytes(mem)
+	lines := view[line](b)
 	*r = inRing{
-		lines: lines, bytes: mem[pageSize:], freed: at[atomic.Uint64](mem, 0),
+		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
 		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, shown: start,
+		part: uint64(min(firstLines/showFirst, len(lines)/showPart)),
 	}
 }
 
@@ -210,16 +277,18 @@ func (r *inRing) waiting() bool {
 	return w != 0 && w.Seq() != uint32(r.pos-r.mask)
 }
 
-// A reader shows what it has freed when that is a good part of the ring, or
-// when so many polls have found nothing: a writer that is short of room does
-// not wait for a batch that never comes.
+// A reader publishes the lines that it has freed if they are a part of the lines that the
+// writer has used (see showPart), or after showIdle polls that found nothing. So a writer
+// that has no room does not wait for a batch that never comes.
 const (
-	showPart = 8
-	showIdle = 64
+	showPart  = 8
+	showFirst = 4 // of the first page
+	showIdle  = 64
 )
 
 // show tells the writer what is free.
 func (r *inRing) show() {
 	r.shown, r.idle = r.free, 0
+	r.part = max(r.part, r.free&r.mask/showPart)
 	r.freed.Store(r.free - r.start)
 }

@@ -1,7 +1,10 @@
+//go:build linux && !portable
+
 package shm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -13,11 +16,17 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// newRing gives both sides of a ring.
-func newRing(lines int, start uint64) (*outRing, *inRing) {
+// newRing gives both sides of a ring of 16 lines that is used as a whole.
+func newRing(start uint64) (*outRing, *inRing) {
+	return newRingOf(16, 16, 0, start)
+}
+
+// newRingOf gives both sides of a ring of which first lines are used at first.
+func newRingOf(lines, first, spare int, start uint64) (*outRing, *inRing) {
 	mem := make([]byte, pageSize+lines*lineSize)
 	o, i := &outRing{}, &inRing{}
-	o.init(mem, start)
+	o.init(mem, start, &spare)
+	o.end = uint64(first)
 	i.init(mem, start)
 	return o, i
 }
@@ -43,7 +52,8 @@ func TestRing(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		lines := 16 << rng.IntN(4)
 		start := []uint64{0, 1<<32 - uint64(rng.IntN(200)), 1<<40 + uint64(rng.IntN(100))}[seed%3]
-		o, r := newRing(lines, start)
+		first := []int{lines, 2, 6}[seed/3]
+		o, r := newRingOf(lines, first, int(seed%2), start)
 		limit := maxMessage(lines)
 		var queue [][]byte
 		var kinds []uint8
@@ -112,12 +122,12 @@ func TestRingRefuses(t *testing.T) {
 		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
 		1, 1 << 63,
 	} {
-		_, r := newRing(16, 0)
+		_, r := newRing(0)
 		r.lines[0].word.Store(uint64(w))
 		_, _, err := r.next()
 		require.Error(t, err, "%x", w)
 	}
-	_, r := newRing(16, 0)
+	_, r := newRing(0)
 	r.lines[0].word.Store(uint64(wire.NewShmWord(1, 0, kindSkip))) // all of the ring
 	b, kind, err := r.next()
 	require.NoError(t, err)
@@ -125,14 +135,14 @@ func TestRingRefuses(t *testing.T) {
 	require.Error(t, r.skip(b))
 
 	for _, freed := range []uint64{3, 1<<64 - 1, 1 << 63} {
-		o, _ := newRing(16, 0)
+		o, _ := newRing(0)
 		for range 2 {
 			require.True(t, o.put(t, nil, kindMessage))
 		}
 		o.freed.Store(freed)
 		require.ErrorIs(t, o.look(), transport.ErrProtocol, "%d", freed)
 	}
-	o, _ := newRing(16, 0)
+	o, _ := newRing(0)
 	for range 5 {
 		require.True(t, o.put(t, nil, kindMessage))
 	}
@@ -142,12 +152,56 @@ func TestRingRefuses(t *testing.T) {
 	require.ErrorIs(t, o.look(), transport.ErrProtocol)
 }
 
+// FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message lies
+// within the ring, and the reader does not go on after an error.
+func FuzzRing(f *testing.F) {
+	const lines = 16
+	word := func(w wire.ShmWord) []byte { return binary.NativeEndian.AppendUint64(nil, uint64(w)) }
+	line := func(w wire.ShmWord) []byte { return append(word(w), make([]byte, lineSize-wordSize)...) }
+	f.Add(word(wire.NewShmWord(1, 8, kindMessage)), uint64(0), uint64(0))
+	f.Add(append(append(line(wire.NewShmWord(1, 0, kindMessage)), line(wire.NewShmWord(2, 60, kindMessage))...), make([]byte, lineSize)...), uint64(0), uint64(1))
+	f.Add(line(wire.NewShmWord(10, lineSize*7-wordSize, kindSkip)), uint64(9), uint64(0))
+	f.Add(word(wire.NewShmWord(0, 0, kindMessage)), uint64(1<<32-1), ^uint64(0))
+	f.Fuzz(func(t *testing.T, in []byte, start, freed uint64) {
+		o, r := newRing(start)
+		copy(r.bytes[start&r.mask*lineSize:], in)
+		for range 2 * lines {
+			before := r.pos
+			b, kind, err := r.next()
+			if err != nil || kind == 0 {
+				require.Equal(t, before, r.pos)
+				require.Equal(t, err != nil, r.waiting())
+				break
+			}
+			require.LessOrEqual(t, r.pos-before, uint64(lines))
+			require.LessOrEqual(t, uint64(len(b)), (r.pos-before)*lineSize)
+			if kind == kindSkip && r.skip(b) != nil {
+				break
+			}
+			r.free = r.pos
+			r.show()
+		}
+		o.freed.Store(0) // the reader has freed what the bytes made it read, and o has not written
+		require.True(t, o.put(t, make([]byte, 100), kindMessage))
+		o.freed.Store(freed)
+		if err := o.look(); err != nil {
+			require.ErrorIs(t, err, transport.ErrProtocol)
+		} else {
+			require.LessOrEqual(t, freed, o.pos-start)
+		}
+	})
+}
+
 // TestRoomIsShown has a writer that is short of room by what the reader has not
 // yet told it of: the reader does so by polling on, or by going to sleep.
 func TestRoomIsShown(t *testing.T) {
 	for _, sleeps := range []bool{false, true} {
 		all := nodes(t, 17, New()) // their rings have 1024 lines, of which a message takes up to 512
 		w, r := all[0], all[1]
+		w.send(t, 1, nil)
+		r.await(t, transport.RecvDone)
+		out, in := &w.local(1).out, &r.local(0).in
+		out.end, in.part = out.mask+1, in.mask/showPart // as those of a busy ring are
 		for range 19 {
 			for range 30 {
 				w.send(t, 1, nil)
@@ -247,17 +301,17 @@ func (s *scribbler) waits() {
 		return
 	}
 	c := n.seg.card(n.self)
-	next := n.locals[(n.self+1)%3]
+	next := n.local((n.self + 1) % 3)
 	switch s.rng.IntN(4) {
 	case 0:
 		c.sleep.Store(s.rng.Uint32() | 2)
 	case 1:
 		n.seg.header().sleepers.Store(-s.rng.Int32())
 	case 2:
-		if next.noticed.Load() {
+		if n.hasNoticed(next.local) {
 			n.Signal()
 		}
-		next.page.alive.Store(ownerDied)
+		next.state.alive.Store(ownerDied)
 	case 3:
 		n.Signal()
 	}
@@ -279,11 +333,11 @@ func (s *scribbler) scribble() {
 		off = s.rng.IntN(int(n.seg.tables) + 2*dirSize)
 	default:
 		mem = n.seg.ringFrom(s.rng.IntN(3))
-		p := n.locals[s.rng.IntN(3)]
-		off = []int{0, pageSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
-		if p.active && s.rng.IntN(2) == 0 {
+		p := n.local(s.rng.IntN(3))
+		off = []int{0, lineSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
+		if n.lists(p) && s.rng.IntN(2) == 0 {
 			mem = n.seg.ringFrom(p.local)
-			off = pageSize + int(p.in.pos&p.in.mask)*lineSize
+			off = lineSize + int(p.in.pos&p.in.mask)*lineSize // the word that is read next
 		}
 	}
 	w := view[uint64](mem)[off/8:]

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -19,12 +21,12 @@ import (
 //
 // The front is unmapped when the garbage collector finds that nobody has the
 // segment any more, because Asleep, Notify and Signal may come at any time and
-// take no lock. Who uses a word of it keeps the segment alive meanwhile.
+// take no lock. Code that uses a word of it keeps the segment alive meanwhile.
 type segment struct {
 	layout
 	self  int
 	file  *os.File
-	front []byte // header, notes of who has ended, cards, claims, tables
+	front []byte // header, notes of ended ranks, states, cards, claims, tables
 	inbox []byte // this rank's rings
 }
 
@@ -53,7 +55,7 @@ func openSegment(file *os.File, n, self int, label uint64) (*segment, error) {
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // fix gives the file its size and seals it, which does nothing where another
-// rank has. Who is sealed out of sizing it otherwise sees that the size is wrong.
+// rank has. If that rank has sealed the file at another size, fix returns an error.
 func (s *segment) fix() error {
 	fd := int(s.file.Fd())
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -110,11 +112,23 @@ func (s *segment) close() {
 
 func (s *segment) header() *fileHeader { return at[fileHeader](s.front, 0) }
 
+// state returns a rank's state.
+func (s *segment) state(rank int) *rankState {
+	return at[rankState](s.front, s.states+int64(rank)*stateSize)
+}
+
 func (s *segment) card(rank int) *card { return at[card](s.front, s.cards+int64(rank)*pageSize) }
 
 // ended is where the launcher notes that a rank's process has ended.
 func (s *segment) ended(rank int) *atomic.Uint32 {
 	return at[atomic.Uint32](s.front, wire.ShmEndedAt+4*int64(rank))
+}
+
+// endedOrLeft reports whether a rank has shut down or closed its domain, or its process
+// has ended, perhaps before the rank joined.
+func (s *segment) endedOrLeft(rank int) bool {
+	st := s.state(rank)
+	return st.alive.Load()&ownerDied != 0 || s.ended(rank).Load() != 0 || st.state.Load() >= cardLeft
 }
 
 // claims are a rank's lines for copies.
@@ -160,20 +174,19 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	if err != nil {
 		return err
 	}
-	own := s.card(self)
-	if !own.state.CompareAndSwap(cardAbsent, cardTaken) {
+	own, state := s.card(self), s.state(self)
+	if !state.state.CompareAndSwap(cardAbsent, cardTaken) {
 		s.close()
 		return fmt.Errorf("rank %d has been opened before", d.rank)
 	}
-	d.seg, d.self, d.news = s, self, &own.news
-	d.locals = make([]*peer, len(locals))
-	for i, r := range locals {
-		p := &peer{rank: r, local: i, page: s.card(i), sleep: &s.card(i).sleep, gone: s.ended(i)}
-		d.peers[r], d.locals[i] = p, p
+	d.seg, d.self, d.news, d.bit = s, self, &own.news, 1<<(self%64)
+	d.ranks, d.locals = locals, d.peers
+	if len(locals) < d.size {
+		d.locals = make([]*peer, len(locals))
 	}
 	c := wire.ShmCard{Rank: uint32(d.rank), Size: uint32(d.size), PID: uint32(os.Getpid()), Nonce: newNonce()}
 	c.Put(own.identity[:wire.ShmCardSize], &d.job)
-	if err := d.life.begin(&own.alive, d.deaths); err != nil {
+	if err := d.life.begin(&state.alive, d.deaths); err != nil {
 		return err
 	}
 	if err := d.initTransfers(); err != nil {
@@ -183,7 +196,7 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 		return err
 	}
 	d.come()
-	if err := d.meet(d.locals[self]); err != nil {
+	if err := d.meet(d.local(self)); err != nil {
 		return err
 	}
 	d.attached.Store(s)

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -61,13 +63,12 @@ type calls struct {
 	answers [][]byte
 }
 
-// callsWith makes the calls with a peer on first use.
+// callsWith returns the calls with a peer, and makes them at the first use.
 func (d *domain) callsWith(p *peer) *calls {
-	c := &d.heap.calls[p.local]
-	if *c == nil {
-		*c = &calls{}
+	if p.calls == nil {
+		p.calls = &calls{}
 	}
-	return *c
+	return p.calls
 }
 
 // ask sends an atomic to the owner of the memory.
@@ -161,7 +162,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 		return errAnswered(errAtomic) // it asks nobody for what it cannot do, or can do itself
 	}
 	clear(answer[8:])
-	err := d.changeHere(d.locals[d.self], x, n)
+	err := d.changeHere(d.local(d.self), x, n)
 	*x = transport.Op{}
 	if err != nil {
 		answer = answer[:atomicDoneLen]
@@ -193,16 +194,18 @@ func (d *domain) reply(p *peer, answer []byte) error {
 	return nil
 }
 
-// advanceAtomics sends answers that found no room; busy says that there are
-// some left.
+// advanceAtomics sends answers that found no room. busy says that some are left.
 //
 // Hot path: no allocation; a load where there is nothing to do.
 func (d *domain) advanceAtomics() (busy bool) {
 	if d.heap.unanswered == 0 {
 		return false
 	}
-	for local, c := range d.heap.calls {
-		for c != nil && len(c.answers) > 0 && d.post(d.locals[local], kindAtomicDone, c.answers[0]) {
+	for _, p := range d.locals {
+		if p == nil || p.calls == nil {
+			continue
+		}
+		for c := p.calls; len(c.answers) > 0 && d.post(p, kindAtomicDone, c.answers[0]); {
 			c.answers = c.answers[1:]
 			d.heap.unanswered--
 		}
@@ -236,10 +239,10 @@ func (d *domain) onAtomicDone(p *peer, b []byte) error {
 
 // dropAtomics ends what is under way with a peer that is down.
 func (d *domain) dropAtomics(p *peer, err error) {
-	if d.heap.calls == nil || d.heap.calls[p.local] == nil {
+	if p.calls == nil {
 		return
 	}
-	c := d.heap.calls[p.local]
+	c := p.calls
 	for slot, op := range c.ops {
 		if op != nil {
 			c.ops[slot] = nil

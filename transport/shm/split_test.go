@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -25,7 +27,7 @@ func begin(t testing.TB, write bool) *begun {
 	t.Helper()
 	all := sides(t, 2, "auto")
 	x := &begun{a: all[0], b: all[1]}
-	require.NoError(t, x.b.meet(x.b.locals[0]))
+	require.NoError(t, x.b.meet(x.b.local(0)))
 	const n = 1<<20 + 333
 	var here, there func() bool
 	x.mem, there = fenced(n)
@@ -132,7 +134,7 @@ func (x *begun) tell(t testing.TB, h *help) {
 	t.Helper()
 	var b [helpSize]byte
 	h.put(&b)
-	require.NoError(t, x.b.control(x.b.locals[0], kindHelp, b[:]))
+	require.NoError(t, x.b.control(x.b.local(0), kindHelp, b[:]))
 }
 
 func TestHelpAskedTwice(t *testing.T) {
@@ -226,7 +228,7 @@ func TestNoHelpWhileLending(t *testing.T) {
 		for _, write := range []bool{false, true} {
 			all := sides(t, 2, "auto")
 			a, b := all[0], all[1]
-			require.NoError(t, b.meet(b.locals[0]))
+			require.NoError(t, b.meet(b.local(0)))
 			theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead|transport.RemoteWrite)
 			require.NoError(t, err)
 			asks := func() bool {
@@ -258,7 +260,7 @@ func TestNoHelpWhileLending(t *testing.T) {
 func TestNoHelpInAStream(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
-	require.NoError(t, b.meet(b.locals[0]))
+	require.NoError(t, b.meet(b.local(0)))
 	theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead)
 	require.NoError(t, err)
 	require.NoError(t, a.poll())
@@ -278,9 +280,9 @@ func TestNoHelpInAStream(t *testing.T) {
 	}
 	require.True(t, asks(streamMax), "the first since a Read")
 	turns(t, l[len(l)-1], a, b)
-	was := a.locals[1].sleep.Swap(asleep)
+	was := a.local(1).sleep.Swap(asleep)
 	require.False(t, asks(1<<20))
-	a.locals[1].sleep.Store(was)
+	a.local(1).sleep.Store(was)
 	turns(t, l[len(l)-1], a)
 }
 
@@ -298,7 +300,7 @@ func TestHelperDies(t *testing.T) {
 		}
 		require.False(t, x.o.over, "the helper may still be copying")
 		require.False(t, x.a.q.Arm(), "nobody will wake us")
-		x.a.locals[1].page.alive.Or(ownerDied)
+		x.a.local(1).state.alive.Or(ownerDied)
 		for range 10_000 {
 			require.NoError(t, x.a.poll())
 		}

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -149,25 +151,23 @@ func (q *opQueue) pop() *transport.Op {
 
 // streams is what the domain holds for transfers by messages.
 type streams struct {
-	by     []*stream // by local rank, made for the first transfer
 	active []*stream // with something to send
 	chunk  int       // bytes
 	head   [writeHeader]byte
 }
 
-func (t *streams) init(n, ring int) {
-	t.by = make([]*stream, n)
+func (t *streams) init(ring int) {
 	t.chunk = min(ring/chunkShare-writeHeader-wordSize, chunkMax)
 }
 
 func (t *streams) of(p *peer) *stream {
-	s := t.by[p.local]
+	s := p.stream
 	if s == nil {
 		s = &stream{p: p, nfree: window}
 		for i := range s.free {
 			s.free[i] = uint8(i)
 		}
-		t.by[p.local] = s
+		p.stream = s
 	}
 	return s
 }
@@ -311,9 +311,9 @@ func putAnswer(b []byte, id uint32, s status) {
 	binary.LittleEndian.PutUint32(b[4:], uint32(s))
 }
 
-// answered finds the call that an answer is for.
+// answered finds the call that an answer belongs to.
 func (d *domain) answered(p *peer, b []byte, write bool) (*stream, uint8, status, error) {
-	s := d.transfers.streams.by[p.local]
+	s := p.stream
 	if s == nil || len(b) < dataHeader {
 		return nil, 0, 0, breach(errAnswer)
 	}
@@ -421,13 +421,12 @@ func (d *domain) onWrite(p *peer, b []byte) error {
 	return nil
 }
 
-// dropStream ends everything by messages with a peer that is down.
+// dropStream ends all transfers by messages with a peer that is down.
 func (d *domain) dropStream(p *peer, err error) {
-	t := &d.transfers.streams
-	if t.by == nil || t.by[p.local] == nil {
+	s := p.stream
+	if s == nil {
 		return
 	}
-	s := t.by[p.local]
 	for i := range s.calls {
 		if c := &s.calls[i]; c.op != nil {
 			op := c.op
@@ -440,5 +439,5 @@ func (d *domain) dropStream(p *peer, err error) {
 		d.completed(op, d.transferError(p, op.Scratch == 1, err))
 	}
 	s.asking, s.serving, s.acks = fifo[uint8]{}, fifo[serve]{}, fifo[ack]{}
-	t.by[p.local] = nil // stream() takes it off the list
+	p.stream = nil // stream() takes it off the list
 }

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -21,7 +23,7 @@ import (
 // Each stores before it looks, so at least one sees the other. Whoever changes
 // sleep from asleep to awake counts the rank out of fileHeader.sleepers.
 //
-// A rank sleeps for at most a slice at a time, since a peer's death wakes nobody, and
+// A rank sleeps for at most a slice at a time, since a peer's death wakes no rank, and
 // then looks at all peers. What that costs grows with the square of their number, so
 // that slices are longer where there are many.
 const (
@@ -115,8 +117,8 @@ func (d *domain) busy() bool {
 	return d.done.Pending() || d.loop.Waiting() || d.seg != nil && d.advance() || d.done.Pending()
 }
 
-// arrived looks at all that peers write, and sees to it that they know what
-// room they have.
+// arrived looks at all that peers write, and makes sure that they know what room
+// they have.
 func (d *domain) arrived() bool {
 	if d.news != nil && d.news.Load() != d.newsSeen {
 		return true
@@ -181,13 +183,17 @@ func (d *domain) nap(t time.Duration) bool {
 		return true // it was a short one
 	}
 	d.surveyed.Store(int64(now))
-	for _, p := range d.locals {
-		if !p.noticed.Load() && p.local != s.self && (p.ended() || p.page.state.Load() >= cardLeft) {
-			s.card(s.self).news.Add(newsState) // so that the next Read looks at all peers
-			return false
+	own, found := s.card(s.self), false
+	for i := range s.n {
+		if i != s.self && !d.hasNoticed(i) && s.endedOrLeft(i) {
+			own.told[i/64].Or(1 << (i % 64))
+			found = true
 		}
 	}
-	return true
+	if found {
+		own.news.Add(newsState) // so that the next Read looks at them
+	}
+	return !found
 }
 
 // Signal ends the Wait that is or, if there is none, the next.
@@ -216,11 +222,13 @@ func (d *domain) Asleep() bool {
 // Notify ends a peer's Wait.
 func (d *domain) Notify(a transport.Addr) {
 	s := d.attached.Load()
-	if s == nil || uint64(a) >= uint64(len(d.peers)) {
+	if s == nil {
 		return
 	}
-	if p := d.peers[a]; p != nil && p.sleep.Load() == asleep {
-		rouse(s, p.sleep)
+	if i := d.localOf(a); i >= 0 {
+		if word := &s.card(i).sleep; word.Load() == asleep {
+			rouse(s, word)
+		}
 	}
 	runtime.KeepAlive(s)
 }

@@ -1,3 +1,5 @@
+//go:build linux && !portable
+
 package shm
 
 import (
@@ -47,7 +49,7 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 			}
 			woken := asleepRank(t, n)
 			if leaves {
-				p.seg.card(1).state.Store(cardLeft) // it has not yet come to telling us
+				p.seg.state(1).state.Store(cardLeft) // it has not yet come to telling us
 			} else {
 				p.life.end()
 			}

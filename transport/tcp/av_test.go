@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
@@ -76,6 +77,19 @@ func withInterface(t *testing.T, which string) func(*transport.Config) {
 	p := &params.Set{}
 	require.NoError(t, p.Set("transport.tcp.interface", which, params.FromFlag))
 	return func(c *transport.Config) { c.Params, c.OneHost = p, false }
+}
+
+// TestSendBuffer: the kernel doubles what it is asked for.
+func TestSendBuffer(t *testing.T) {
+	for text, want := range map[string]int{"0": 2 * loopbackSendBuf, "64k": 128 << 10} {
+		p := &params.Set{}
+		require.NoError(t, p.Set("transport.tcp.send_buffer", text, params.FromFlag))
+		all := nodes(t, 2, func(c *transport.Config) { c.Params = p })
+		connected(t, all, 0, 1)
+		got, err := unix.GetsockoptInt(all[0].dom.peer(1).fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
 }
 
 func TestInterface(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
@@ -45,7 +46,7 @@ func consecutive(t testing.TB, host string, n int) ([]*os.File, int) {
 	for base := 21000; base < 30000; base += n {
 		var files []*os.File
 		for i := range n {
-			fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			fd, err := sys.Socket(unix.AF_INET6, unix.SOCK_STREAM)
 			require.NoError(t, err)
 			files = append(files, os.NewFile(uintptr(fd), "listener"))
 			sa := &unix.SockaddrInet6{Port: base + i}

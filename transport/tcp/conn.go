@@ -1,11 +1,14 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -37,19 +40,19 @@ const (
 // loopbackSendBuf is the send buffer of a connection within the host, in bytes.
 // The kernel's own choice lets several megabytes be under way, which then are
 // written to and read from memory instead of the second-level cache: a stream
-// of 1 MiB messages takes 1.5 times as long. Between hosts the choice is the
-// kernel's, which knows the delay.
+// of 1 MiB messages takes 1.5 times as long. Between hosts the kernel chooses,
+// because it knows the delay. transport.tcp.send_buffer overrides both.
 const loopbackSendBuf = 150_000
 
 // landing is where the bytes go that belong to the frame under way.
 type landing uint8
 
 const (
-	landNone    landing = iota // between frames
-	landData                   // reply to a read: into op.Data
-	landVerdict                // the status byte behind it
-	landWrite                  // a peer's write: into a region
-	landSkip                   // nowhere
+	landNone  landing = iota // between frames
+	landData                 // bytes of a reply to a read: into op.Data
+	landEnd                  // the end after these bytes
+	landWrite                // bytes of a peer's write: into a region
+	landSkip                 // bytes that are dropped
 )
 
 // conn is all that a domain knows of one peer.
@@ -62,9 +65,15 @@ type conn struct {
 	err   error
 	wrErr error // writing has failed; what the peer sent before is still read
 
-	// Input. Bytes buf[rpos:wpos] have been read and not parsed; those before
-	// rpos may be messages that the user still looks at, until the next Read.
-	buf        []byte
+	// Security, see record.go.
+	sign, check *wire.TCPCheck  // of frames written and read
+	seal, open  *wire.TCPSealer // of records written and read; nil: no records
+	out         *record         // being written
+	partial     *record         // read, with less than a record
+
+	// Input. Bytes buf[rpos:wpos] have been read and not parsed. Until the next Read, the
+	// bytes before rpos may be messages that the user still uses.
+	buf        []byte // borrowed from the domain while needed
 	rpos, wpos int
 	polled     uint // the last round of progress that polled it
 	need       int  // bytes missing of the frame at rpos, as far as is known
@@ -81,18 +90,21 @@ type conn struct {
 	}
 
 	// Output, see output.go.
-	msgs     opQueue
-	ctl      []byte // whole frames without bytes of the user; ctl[:ctlOff] is written
-	ctlOff   int
-	replies  streamQueue
-	writes   streamQueue
-	cur      *stream // the stream whose chunk is next or under way
-	turn     bool    // whose turn it is: true for writes
-	mid      source  // which source has a frame partly written
-	inOut    bool    // is in d.outq
-	epollOut bool
-	bye      bool // goodbye is in ctl or written
-	shut     bool // SHUT_WR done
+	msgs      opQueue
+	frames    []byte // whole frames: control and copies of small messages; frames[:framesOff] is written
+	framesOff int
+	batched   bool          // frames has messages that no write has been tried with
+	sentIn    uint          // the round of progress in which inBurst was last asked
+	sentAt    time.Duration // when that was; 0: that was the first time in the round
+	replies   streamQueue
+	writes    streamQueue
+	cur       *stream // the stream whose chunk is next or under way
+	turn      bool    // whose turn it is: true for writes
+	mid       source  // which source has a frame partly written
+	inOut     bool    // is in d.outq
+	asksOut   bool
+	bye       bool // goodbye is in frames or written
+	shut      bool // SHUT_WR done
 
 	rmaWait opQueue // operations that have found no room in rma
 	rma     *rma
@@ -150,24 +162,23 @@ func (c *conn) use() error {
 }
 
 // adopt takes an authenticated socket.
-func (c *conn) adopt(fd int) {
+func (c *conn) adopt(fd int, p *wire.TCPProtection) {
 	if c.state > connWaiting {
 		_ = unix.Close(fd)
 		return
 	}
-	if err := tune(fd); err != nil {
+	if err := tune(fd, c.d.sendBuf); err != nil {
 		_ = unix.Close(fd)
 		c.fail("connect", err)
 		return
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.rank)}
-	if err := unix.EpollCtl(c.d.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+	if err := c.d.poller.Add(fd, int(c.rank), sys.In); err != nil {
 		_ = unix.Close(fd)
-		c.fail("connect", fmt.Errorf("epoll_ctl: %w", err))
+		c.d.fail(c.d.hostError(c.rank, err))
 		return
 	}
 	c.fd, c.state = fd, connUp
-	c.buf = make([]byte, bufSize)
+	c.protect(p)
 	c.live = len(c.d.live)
 	c.d.live = append(c.d.live, c)
 	c.startRMA()
@@ -176,8 +187,9 @@ func (c *conn) adopt(fd int) {
 	}
 }
 
-// tune sets what a connection wants of its socket.
-func tune(fd int) error {
+// tune sets the options of a connection's socket. sendBuf is the size of the send
+// buffer that the user has set, in bytes; 0: none.
+func tune(fd, sendBuf int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("set non-blocking: %w", err)
 	}
@@ -185,8 +197,9 @@ func tune(fd int) error {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}
 	if sa, err := unix.Getpeername(fd); err == nil && loopback(sa) {
-		// If it fails the connection is slower, no worse.
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, loopbackSendBuf)
+		if sendBuf == 0 {
+			sendBuf = loopbackSendBuf
+		}
 	} else if err == nil {
 		// A host that was cut off must be noticed while nothing is under way;
 		// where something is, the kernel gives up after its retransmissions.
@@ -194,9 +207,13 @@ func tune(fd int) error {
 		// lets its window fill for a dead one. A kernel that cannot do this
 		// notices later.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 5)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, sys.KeepIdle, 5)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 2)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+	}
+	if sendBuf > 0 {
+		// If this fails, the connection is slower and nothing else.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuf)
 	}
 	return nil
 }
@@ -218,15 +235,14 @@ func (c *conn) unpoll() {
 	if c.live < 0 {
 		return
 	}
-	// The removal cannot fail for a descriptor that is there.
-	_ = unix.EpollCtl(c.d.epfd, unix.EPOLL_CTL_DEL, c.fd, nil)
+	c.d.poller.Remove(c.fd)
 	last := len(c.d.live) - 1
 	c.d.live[c.live] = c.d.live[last]
 	c.d.live[c.live].live = c.live
 	c.d.live[last] = nil
 	c.d.live = c.d.live[:last]
 	c.live = -1
-	c.epollOut = false
+	c.asksOut = false
 	c.more = false
 }
 
@@ -236,6 +252,9 @@ func (c *conn) closeFD() {
 		c.unpoll()
 		_ = unix.Close(c.fd)
 		c.fd = -1
+		c.d.sealed.put(&c.out)
+		c.d.received.put(&c.partial)
+		c.d.drained = append(c.d.drained, c)
 	}
 }
 
@@ -246,7 +265,11 @@ func (c *conn) fail(op string, cause error) {
 		return
 	}
 	had := c.state
-	if had != connLeft {
+	if had == connUp && !c.shut && errors.Is(cause, transport.ErrProtocol) {
+		c.control(wire.TCPFrame{Type: wire.TCPGiveUp}) // lost if the socket does not take it now
+		c.push()
+	}
+	if had != connLeft { // set after push, because a push that fails sets c.err too
 		c.err = c.d.peerError(op, c.rank, down(cause))
 	}
 	c.closeFD()
@@ -291,7 +314,7 @@ func (c *conn) endOps() {
 	for c.msgs.head != nil {
 		c.d.opDone(c.msgs.pop(), c.err)
 	}
-	c.ctl, c.ctlOff, c.mid = c.ctl[:0], 0, fromNone
+	c.frames, c.framesOff, c.batched, c.mid = c.frames[:0], 0, false, fromNone
 	if c.cur != nil {
 		c.d.freeStream(c.cur)
 		c.cur = nil

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
-	"runtime"
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -19,19 +20,30 @@ import (
 // wired is rank 0 of 2 with a connection whose other end the test holds.
 func wired(t testing.TB) (*node, int) {
 	t.Helper()
+	return wiredBy(t, unix.SOCK_STREAM)
+}
+
+// wiredBy is wired with a type of socket: by SOCK_SEQPACKET each recv of the test
+// returns what one system call wrote.
+func wiredBy(t testing.TB, socketType int) (*node, int) {
+	t.Helper()
 	n, err := newNode(config(0, 2))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.dom.Close()) })
 	_, err = n.dom.av.Insert([]transport.Address{"127.0.0.1:1", "127.0.0.1:2"})
 	require.NoError(t, err)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, socketType, 0)
 	require.NoError(t, err)
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+		require.NoError(t, unix.SetNonblock(fd, true))
+	}
 	c := n.dom.peer(1)
 	c.state, c.fd, c.live = connUp, fds[0], 0
 	c.buf = make([]byte, bufSize)
+	c.protect(&wire.TCPProtection{SignFrames: &wire.TCPCheck{}, CheckFrames: &wire.TCPCheck{}}) // without keys all checks are zero
 	n.dom.live = append(n.dom.live, c)
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: 1}
-	require.NoError(t, unix.EpollCtl(n.dom.epfd, unix.EPOLL_CTL_ADD, fds[0], &ev))
+	require.NoError(t, n.dom.poller.Add(fds[0], 1, sys.In))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	return n, fds[1]
 }
@@ -40,6 +52,10 @@ func wired(t testing.TB) (*node, int) {
 func frame(f wire.TCPFrame, payload ...byte) []byte {
 	f.Length = uint32(len(payload))
 	b := make([]byte, wire.TCPMaxHeader)
+	if f.Type == wire.TCPMsg {
+		wire.PutTCPMsg(b, 0, len(payload))
+		return append(b[:wire.TCPPrefixSize], payload...)
+	}
 	return append(b[:f.Put(b)], payload...)
 }
 
@@ -48,7 +64,9 @@ func TestViolations(t *testing.T) {
 	huge := frame(wire.TCPFrame{Type: wire.TCPMsg})
 	huge[4], huge[5], huge[6], huge[7] = 0xff, 0xff, 0xff, 0xff
 	for name, b := range map[string][]byte{
-		"noise":          {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"noise":          bytes.Repeat([]byte{0xff}, wire.TCPPrefixSize),
+		"end of nothing": frame(wire.TCPFrame{Type: wire.TCPEnd}),
+		"refusal":        frame(wire.TCPFrame{Type: wire.TCPRefuse, ID: 1, Status: wire.TCPKey}),
 		"huge message":   huge,
 		"reply to none":  frame(wire.TCPFrame{Type: wire.TCPData, ID: 1}, 1),
 		"ack of none":    frame(wire.TCPFrame{Type: wire.TCPAck, ID: 1}),
@@ -65,6 +83,67 @@ func TestViolations(t *testing.T) {
 			require.ErrorIs(t, err, transport.ErrProtocol)
 		})
 	}
+}
+
+// TestReasonSurvivesGiveUp has a peer break the protocol while it takes nothing, or after this
+// rank has sent its last byte. The error says what the peer did, not that the notice of it
+// could not be written.
+func TestReasonSurvivesGiveUp(t *testing.T) {
+	for name, end := range map[string]func(n *node, fd int) error{
+		"peer takes nothing": func(_ *node, fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) },
+		"end of output": func(n *node, _ int) error {
+			n.dom.peer(1).endOutput()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, fd := wired(t)
+			require.NoError(t, end(n, fd))
+			_, err := send(fd, bytes.Repeat([]byte{0xff}, wire.TCPPrefixSize))
+			require.NoError(t, err)
+			c := await(t, []*node{n}, n, kind(transport.PeerDown))
+			require.ErrorIs(t, c.Err, transport.ErrProtocol)
+			_, err = n.ep.Send(&transport.Op{Peer: 1})
+			require.ErrorIs(t, err, transport.ErrProtocol)
+		})
+	}
+}
+
+// TestGatherTakesAllSources has one write take as much as it can from each source: a frame,
+// messages with data, and a chunk of zeros whose header is cut, so that it comes first.
+func TestGatherTakesAllSources(t *testing.T) {
+	n, fd := wired(t)
+	c, g := n.dom.peer(1), &n.dom.gather
+	mr, err := n.dom.RegisterMemory(make([]byte, chunkSize), transport.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, c.onRead(&wire.TCPFrame{Type: wire.TCPRead, ID: 7, Key: mr.Key(), Total: chunkSize}))
+	c.gather(g)
+	const cut = 10
+	header := bytes.Clone(c.cur.hdr[:cut])
+	c.written(g, cut)
+	require.NoError(t, mr.Close())
+	c.control(wire.TCPFrame{Type: wire.TCPAck, ID: 5})
+	for i := range gatherMsgs {
+		_, err := n.ep.Send(numbered(i, 12))
+		require.NoError(t, err)
+	}
+	c.gather(g)
+	require.Equal(t, gatherIovs, g.niov)
+
+	const size = wire.TCPDataSize + chunkSize + wire.TCPPrefixSize
+	b := append(header, readSome(t, n, fd, size-cut+wire.TCPAckSize+gatherMsgs*(wire.TCPPrefixSize+12))...)
+	var f wire.TCPFrame
+	k, err := f.Parse(b)
+	require.NoError(t, err)
+	require.Equal(t, wire.TCPFrame{Type: wire.TCPData, ID: 7, Length: chunkSize}, f)
+	require.Equal(t, make([]byte, chunkSize), b[k:k+chunkSize])
+	_, err = f.Parse(b[k+chunkSize:])
+	require.NoError(t, err)
+	require.Equal(t, wire.TCPFrame{Type: wire.TCPEnd, Status: wire.TCPKey}, f)
+	_, err = f.Parse(b[size:])
+	require.NoError(t, err)
+	require.Equal(t, wire.TCPFrame{Type: wire.TCPAck, ID: 5}, f)
+	require.Equal(t, gatherMsgs, requireNumbered(t, b[size+wire.TCPAckSize:], 0))
 }
 
 // TestHugeRead has a peer ask for 2^63 bytes and more.
@@ -90,7 +169,11 @@ func TestHugeRead(t *testing.T) {
 		var f wire.TCPFrame
 		_, err = f.Parse(b)
 		require.NoError(t, err)
-		require.Equal(t, wire.TCPFrame{Type: wire.TCPData, ID: 7, Status: c.want}, f, "%+v", c)
+		want := wire.TCPFrame{Type: wire.TCPRefuse, ID: 7, Status: c.want}
+		if c.want == wire.TCPOK {
+			want.Type = wire.TCPData
+		}
+		require.Equal(t, want, f, "%+v", c)
 	}
 }
 
@@ -139,12 +222,17 @@ func TestRegionClosedMidRead(t *testing.T) {
 		if miss := k + int(f.Length) - len(b); miss > 0 {
 			b = append(b, readSome(t, n, fd, miss)...)
 		}
-		if f.Status == wire.TCPOK && f.Length > 0 { // its verdict comes behind it
-			for len(b) < k+int(f.Length)+1 {
+		if f.Length > 0 { // its end comes behind it
+			at := k + int(f.Length)
+			for len(b) < at+wire.TCPPrefixSize {
 				b = append(b, readSome(t, n, fd, 1)...)
 			}
-			f.Status = wire.TCPStatus(b[k+int(f.Length)])
-			b = append(b[:k+int(f.Length):k+int(f.Length)], b[k+int(f.Length)+1:]...)
+			var end wire.TCPFrame
+			_, err = end.Parse(b[at:])
+			require.NoError(t, err)
+			require.Equal(t, wire.TCPEnd, end.Type)
+			f.Status = end.Status
+			b = append(b[:at:at], b[at+wire.TCPPrefixSize:]...)
 		}
 		if f.Status != wire.TCPOK {
 			require.Equal(t, wire.TCPKey, f.Status)
@@ -191,7 +279,13 @@ func TestRegionClosedMidWrite(t *testing.T) {
 // TestSmallBuffers forces partial writes everywhere: messages, reads and writes
 // both ways through sockets that take a few kilobytes.
 func TestSmallBuffers(t *testing.T) {
-	all := nodes(t, 2)
+	for _, security := range securities {
+		t.Run(security, func(t *testing.T) { smallBuffers(t, security) })
+	}
+}
+
+func smallBuffers(t *testing.T, security string) {
+	all := nodes(t, 2, withSecurity(security))
 	connected(t, all, 0, 1)
 	type side struct {
 		mem, in []byte
@@ -301,13 +395,13 @@ func TestHugeTransfer(t *testing.T) {
 	}
 	const size = 1<<31 + 12345
 	all := nodes(t, 2)
-	src, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	src, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Munmap(src)) }()
 	src[0], src[1<<31-1], src[1<<31], src[size-1] = 1, 2, 3, 4
 	mr, err := all[1].dom.RegisterMemory(src, transport.RemoteRead)
 	require.NoError(t, err)
-	dst, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	dst, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Munmap(dst)) }()
 	op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}
@@ -350,7 +444,7 @@ func TestIdle(t *testing.T) {
 		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	runtime.GC()
+	debug.FreeOSMemory() // the collector has no work left from earlier tests
 	before := cpu()
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
 		require.NoError(t, all[0].cq.Wait(time.Until(end)))
@@ -375,7 +469,13 @@ func TestAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	all := nodes(t, 2)
+	for _, security := range securities {
+		t.Run(security, func(t *testing.T) { allocations(t, security) })
+	}
+}
+
+func allocations(t *testing.T, security string) {
+	all := nodes(t, 2, withSecurity(security))
 	connected(t, all, 0, 1)
 	mem := make([]byte, 1<<20)
 	ops := [...]*transport.Op{
@@ -430,7 +530,7 @@ func FuzzConnection(f *testing.F) {
 	var all []byte
 	for _, fr := range []wire.TCPFrame{
 		{Type: wire.TCPMsg}, {Type: wire.TCPRead, ID: 1, Total: 10}, {Type: wire.TCPWrite, ID: 2, Total: 0}, {Type: wire.TCPMsg},
-		{Type: wire.TCPData, ID: 1 << 8}, {Type: wire.TCPAck, ID: 2<<8 | 254}, {Type: wire.TCPBye},
+		{Type: wire.TCPData, ID: 1 << 8}, {Type: wire.TCPAck, ID: 2<<8 | 254}, {Type: wire.TCPBye, Counts: wire.TCPCounts{2, 3, 2}},
 	} {
 		b := frame(fr)
 		f.Add(b, uint8(7))
@@ -440,41 +540,104 @@ func FuzzConnection(f *testing.F) {
 	f.Add(all, uint8(200))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		n, fd := wired(t)
-		mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead|transport.RemoteWrite)
-		require.NoError(t, err)
-		ops := 0
-		for i := range 4 {
-			op := &transport.Op{Peer: 1, Data: make([]byte, 10*i)}
-			if i%2 == 0 {
-				err = n.ep.Read(op)
-			} else {
-				err = n.ep.Write(op)
+		under(t, n, fd, func(take func()) {
+			for len(b) > 0 {
+				k := min(len(b), int(cut)+1)
+				if _, err := send(fd, b[:k]); err != nil {
+					return
+				}
+				b = b[k:]
+				take()
 			}
-			require.NoError(t, err)
-			ops++
+		})
+	})
+}
+
+// under has the test talk to a rank that has transfers under way, and then end the
+// connection. All transfers end. take has the rank read.
+func under(t *testing.T, n *node, fd int, talk func(take func())) {
+	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead|transport.RemoteWrite)
+	require.NoError(t, err)
+	ops := 0
+	for i := range 4 {
+		op := &transport.Op{Peer: 1, Data: make([]byte, 10*i)}
+		if i%2 == 0 {
+			err = n.ep.Read(op)
+		} else {
+			err = n.ep.Write(op)
 		}
-		take := func() {
-			for _, c := range n.read(t) {
-				if c.Kind == transport.OpDone {
-					ops--
+		require.NoError(t, err)
+		ops++
+	}
+	take := func() {
+		for _, c := range n.read(t) {
+			if c.Kind == transport.OpDone {
+				ops--
+			}
+		}
+	}
+	talk(take)
+	require.NoError(t, mr.Close())
+	require.NoError(t, unix.Shutdown(fd, unix.SHUT_RDWR))
+	for range 100 {
+		take()
+	}
+	require.Zero(t, ops, "operations without an end")
+	require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
+}
+
+// FuzzRecords seals frames and noise into records, as a peer does that knows the secret.
+// flip changes a byte of the first record; 0: none.
+func FuzzRecords(f *testing.F) {
+	var all []byte
+	for _, fr := range []wire.TCPFrame{
+		{Type: wire.TCPMsg}, {Type: wire.TCPRead, ID: 1, Total: 10}, {Type: wire.TCPWrite, ID: 2, Total: 0},
+		{Type: wire.TCPData, ID: 1 << 8}, {Type: wire.TCPAck, ID: 2<<8 | 254}, {Type: wire.TCPBye, Counts: wire.TCPCounts{1, 2, 2}},
+	} {
+		b := frame(fr)
+		f.Add(b, uint8(7), uint16(0), true)
+		all = append(all, b...)
+	}
+	f.Add(all, uint8(200), uint16(0), false)
+	f.Add(all, uint8(3), uint16(9), true)
+	f.Add([]byte{}, uint8(0), uint16(1), false)
+	f.Fuzz(func(t *testing.T, b []byte, cut uint8, flip uint16, encrypt bool) {
+		security := wire.TCPIntegrity
+		if encrypt {
+			security = wire.TCPEncrypt
+		}
+		n, fd := wired(t)
+		session := wire.TCPSession{JobID: "fuzz", Size: 2, From: 1}
+		own, err := session.Protection(security, false)
+		require.NoError(t, err)
+		theirs, err := session.Protection(security, true)
+		require.NoError(t, err)
+		n.dom.peer(1).protect(own)
+		under(t, n, fd, func(take func()) {
+			for {
+				k := min(len(b), int(cut)+1)
+				rec := make([]byte, wire.TCPRecordHead+k+wire.TCPRecordTag)
+				_, err := theirs.Seal.Seal(rec, b[:k])
+				require.NoError(t, err)
+				changed := flip > 0
+				if changed {
+					rec[int(flip)%len(rec)] ^= byte(flip>>8) | 1
+					flip = 0
+				}
+				for _, part := range [][]byte{rec[:len(rec)/2], rec[len(rec)/2:]} {
+					if _, err := send(fd, part); err != nil {
+						return
+					}
+					take()
+				}
+				if changed && n.dom.peer(1).rpos != n.dom.peer(1).wpos {
+					t.Error("bytes of a changed record were taken")
+				}
+				if b = b[k:]; len(b) == 0 {
+					return
 				}
 			}
-		}
-		for len(b) > 0 {
-			k := min(len(b), int(cut)+1)
-			if _, err := send(fd, b[:k]); err != nil {
-				break
-			}
-			b = b[k:]
-			take()
-		}
-		require.NoError(t, mr.Close())
-		require.NoError(t, unix.Shutdown(fd, unix.SHUT_RDWR))
-		for range 100 {
-			take()
-		}
-		require.Zero(t, ops, "operations without an end")
-		require.GreaterOrEqual(t, n.dom.peer(1).state, connLeft)
+		})
 	})
 }
 

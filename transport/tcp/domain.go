@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/internal/local"
@@ -27,8 +27,11 @@ type domain struct {
 	mrs     regions
 	links   *links
 	closed  bool
-	left    bool // Shutdown has begun
-	drop    bool // messages are not delivered any more
+	broken  error // the error that keeps this process from making a connection that it needs
+	left    bool  // Shutdown has begun
+	drop    bool  // incoming messages are dropped
+	sendBuf int   // transport.tcp.send_buffer in bytes; 0: not set
+	waitFD  bool  // FD returns a descriptor
 
 	conns []*conn // by rank; nil until first use
 	live  []*conn // polled
@@ -38,30 +41,39 @@ type domain struct {
 
 	round   uint // counts calls of progress
 	anyMore bool // a connection may have more set
-	events  [64]unix.EpollEvent
+	events  [64]sys.Event
 
-	streams *stream // free ones
-	gather  gather
-	frame   wire.TCPFrame // being parsed
-	scratch [wire.TCPHeaderSize + transport.HeaderSize + copyLimit]byte
+	born     time.Time // what conn.sentAt counts from
+	batching bool      // Send may keep messages
+	batched  bool      // a connection may have batched set
+	armed    bool      // the user may be in Wait: nothing is kept until the next round
+
+	streams  *stream    // free ones
+	freeBufs [][]byte   // free input buffers for connections
+	drained  []*conn    // may have a buffer that they no longer need
+	sealed   recordPool // being written
+	received recordPool
+	gather   gather
+	frame    wire.TCPFrame // being parsed
+	scratch  [wire.TCPPrefixSize + transport.HeaderSize + copyLimit]byte
 
 	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
 	// takes each before it closes the descriptors.
-	epfd, evfd int
-	signaled   atomic.Bool
-	down       atomic.Bool
-	sleepMu    sync.Mutex
-	sigMu      sync.Mutex
+	poller   *sys.Poller // nil after Close
+	waker    *sys.Waker
+	signaled atomic.Bool
+	down     atomic.Bool
+	sleepMu  sync.Mutex
+	sigMu    sync.Mutex
 }
 
 func (d *domain) Attr() transport.Attr {
 	return transport.Attr{
-		Provider:  name,
-		Name:      string(d.address),
-		Threading: transport.ThreadDomain,
-		Progress:  transport.ProgressManual,
-		Caps: transport.CapRead | transport.CapWrite | transport.CapWaitFD | transport.CapPeerDown |
-			transport.CapSymmetric | transport.CapConnect | transport.CapDisconnect,
+		Provider:    name,
+		Name:        string(d.address),
+		Threading:   transport.ThreadDomain,
+		Progress:    transport.ProgressManual,
+		Caps:        d.caps(),
 		MaxMsgSize:  wire.TCPMaxMsg,
 		EagerLimit:  eagerLimit,
 		MaxRMASize:  1<<63 - 1,
@@ -69,6 +81,16 @@ func (d *domain) Attr() transport.Attr {
 		LatencyNs:   5000,
 		BytesPerSec: 4e9,
 	}
+}
+
+// caps are the capabilities. Where a poller has no descriptor the queue has none.
+func (d *domain) caps() transport.Caps {
+	c := transport.CapRead | transport.CapWrite | transport.CapPeerDown | transport.CapSymmetric | transport.CapConnect |
+		transport.CapDisconnect | transport.CapBatch
+	if d.waitFD {
+		c |= transport.CapWaitFD
+	}
+	return c
 }
 
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {

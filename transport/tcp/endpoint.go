@@ -28,9 +28,10 @@ func (d *domain) check(op *transport.Op) error {
 	return nil
 }
 
-// Send writes the message if the socket takes it at once, else queues it.
+// Send writes the message if the socket takes it at once, else keeps or queues
+// it.
 //
-// Hot path: no allocation, one system call.
+// Hot path: no allocation, at most one system call where none is kept.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -45,6 +46,14 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	}
 	c := d.peer(op.Peer)
 	op.Scratch = 0
+	if d.batching && c.state == connUp && c.wrErr == nil {
+		if c.keep(op, size) {
+			return true, nil
+		}
+		if c.batched { // it was sent before
+			c.push()
+		}
+	}
 	if c.state != connUp || c.hasOutput() {
 		if err := c.use(); err != nil {
 			return false, err
@@ -55,13 +64,17 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	if c.wrErr != nil {
 		return false, c.err
 	}
-	n, err := d.write(c.fd, op, size)
+	if c.seal != nil {
+		return c.sendSealed(op, size)
+	}
+	n, err := c.write(op, size)
 	switch {
 	case err == errAgain: //nolint:errorlint // the very value, on the hot path
 	case err != nil:
 		c.writeFailed(err)
 		return false, c.err
-	case n == wire.TCPHeaderSize+size:
+	case n == wire.TCPPrefixSize+size:
+		c.sign.Skip(wire.TCPMessages)
 		return true, nil
 	case n > 0:
 		op.Scratch, c.mid = uint64(n), fromMsgs
@@ -72,23 +85,29 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 }
 
 // write writes what the socket takes of a message.
-func (d *domain) write(fd int, op *transport.Op, size int) (int, error) {
-	h := wire.TCPHeaderSize + op.HeaderLen
-	wire.PutTCPMsg(d.scratch[:], size)
-	copy(d.scratch[wire.TCPHeaderSize:], op.Header[:op.HeaderLen])
+func (c *conn) write(op *transport.Op, size int) (int, error) {
+	d := c.d
+	h := putMsg(d.scratch[:], op, size)
+	c.sign.Sign(d.scratch[:h], wire.TCPMessages, c.sign.Next(wire.TCPMessages))
 	if len(op.Data) <= copyLimit {
 		copy(d.scratch[h:], op.Data)
-		return send(fd, d.scratch[:h+len(op.Data)])
+		return send(c.fd, d.scratch[:h+len(op.Data)])
 	}
 	iov := d.gather.iov[:2]
 	iov[0].Base = &d.scratch[0]
 	iov[0].SetLen(h)
 	iov[1].Base = &op.Data[0]
 	iov[1].SetLen(len(op.Data))
-	n, err := sendv(fd, &d.gather.msg, iov, h+len(op.Data))
+	n, err := sendv(c.fd, &d.gather.msg, iov, h+len(op.Data))
 	iov[1] = unix.Iovec{}
 	return n, err
 }
+
+// EnableBatch makes Send keep small messages of bursts; see output.go.
+func (e *endpoint) EnableBatch() { e.d.batching = true }
+
+// Unsent reports whether a connection has output.
+func (e *endpoint) Unsent() bool { return len(e.d.outq) > 0 }
 
 // Connect makes the connection with a peer before there is a message for it.
 func (e *endpoint) Connect(peer transport.Addr) error {

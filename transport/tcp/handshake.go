@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"time"
 
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
-// strangerTime is how long somebody unknown may take to prove himself.
-const strangerTime = 5 * time.Second
-
-// errSilent is for a stranger who went away without having said anything, as
-// port scanners, health checks and dying peers do.
-var errSilent = errors.New("connection closed before its handshake")
+// errSilent reports that the other side closed the connection without a verdict. Port
+// scanners, health checks, dying peers and peers without descriptors do that.
+var errSilent = errors.New("the other side closed the connection during the handshake")
 
 // errNoAnswer is for an attempt that the peer's kernel has not answered in time.
 var errNoAnswer = errors.New("no answer to a connection attempt")
@@ -26,65 +22,78 @@ type identity struct {
 	rank, size uint32
 	jobID      string
 	secret     [32]byte
+	security   wire.TCPSecurity
 }
 
 func (id *identity) session(from, to uint32) wire.TCPSession {
 	return wire.TCPSession{Secret: id.secret, JobID: id.jobID, Size: id.size, From: from, To: to}
 }
 
-// receive fills b. A connection that ends before it is an error that is
-// errSilent where not a byte came.
+// receive reads from c until b is full. If the connection ends first, it returns errSilent.
 func receive(c net.Conn, b []byte) error {
-	n, err := io.ReadFull(c, b)
-	if n == 0 && err != nil && !errors.Is(err, errTimeout) {
+	if _, err := io.ReadFull(c, b); err != nil && !errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w: %w", errSilent, err)
+	} else if err != nil {
+		return fmt.Errorf("wait for the peer's part of the handshake: %w", err)
 	}
-	return err
+	return nil
 }
 
-// initiate proves this process to the responder at the other end of c, and has
-// it prove itself. Before the challenge, an end of the connection is errSilent:
-// trying again may help.
-func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, error) {
+func transmit(c net.Conn, b []byte) error {
+	if _, err := c.Write(b); err != nil && !errors.Is(err, errTimeout) {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// initiate proves this process to the responder at the other end of c, and checks the
+// responder's proof. If the connection ends before the verdict, initiate returns errSilent:
+// another attempt may succeed.
+func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPProtection, error) {
 	s := id.session(id.rank, to)
+	s.Security = id.security
 	_, _ = rand.Read(s.Initiator[:]) // never fails
-	h := wire.TCPHello{From: id.rank, To: to, Nonce: s.Initiator}
+	h := s.Hello()
 	var b [wire.TCPHelloSize]byte
 	h.Put(b[:])
-	if _, err := c.Write(b[:]); err != nil {
-		return 0, fmt.Errorf("%w: %w", errSilent, err)
+	if err := transmit(c, b[:]); err != nil {
+		return 0, nil, err
 	}
 	var ch [wire.TCPChallengeSize]byte
 	if err := receive(c, ch[:]); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if !wire.ParseTCPChallenge(ch[:], &s.Responder) {
-		return 0, violated("not a challenge")
+		return 0, nil, violated("not a challenge")
+	}
+	p, err := s.Protection(id.security, true)
+	if err != nil {
+		return 0, nil, err
 	}
 	m := s.Proof()
-	if _, err := c.Write(m[:]); err != nil {
-		return 0, fmt.Errorf("send proof: %w", err)
+	if err := transmit(c, m[:]); err != nil {
+		return 0, nil, err
 	}
 	var vb [wire.TCPVerdictSize]byte
-	if _, err := io.ReadFull(c, vb[:]); err != nil {
-		if errors.Is(err, errTimeout) {
-			return 0, err
-		}
-		return 0, fmt.Errorf("%w: %w", errNotProven, err)
+	if err := receive(c, vb[:]); err != nil {
+		return 0, nil, err
 	}
 	v, ok := wire.ParseTCPVerdict(vb[:], &m)
 	if !ok {
-		return 0, violated("not a verdict")
+		return 0, nil, violated("not a verdict")
 	}
 	if want := s.Answer(v); !m.Equal(&want) {
-		return 0, errNotProven
+		return 0, nil, errNotProven
 	}
-	return v, nil
+	return v, p, nil
 }
 
-// greet has the initiator at the other end of c prove itself and returns its
-// rank. Nothing is kept of one who does not.
-func (id *identity) greet(c net.Conn) (wire.TCPSession, error) {
+// meet reads the hello of the initiator at the other end of c. If meet succeeds, the
+// initiator knows the secret or repeats the hello of a process that does. A repeated hello
+// has a nonce that the caller has seen before.
+func (id *identity) meet(c net.Conn) (wire.TCPSession, error) {
 	var b [wire.TCPHelloSize]byte
 	var h wire.TCPHello
 	if err := receive(c, b[:]); err != nil {
@@ -97,21 +106,29 @@ func (id *identity) greet(c net.Conn) (wire.TCPSession, error) {
 		return wire.TCPSession{}, fmt.Errorf("%w: from rank %d to rank %d", errStranger, h.From, h.To)
 	}
 	s := id.session(h.From, h.To)
-	s.Initiator = h.Nonce
+	if !s.Meet(&h) {
+		return wire.TCPSession{}, fmt.Errorf("%w: wrong proof for rank %d", errStranger, h.From)
+	}
+	return s, nil
+}
+
+// challenge sends the challenge to the initiator whose hello meet has read, and checks the
+// initiator's proof.
+func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
 	_, _ = rand.Read(s.Responder[:]) // never fails
 	var ch [wire.TCPChallengeSize]byte
 	wire.PutTCPChallenge(ch[:], &s.Responder)
-	if _, err := c.Write(ch[:]); err != nil {
-		return s, fmt.Errorf("%w: %w", errSilent, err)
+	if err := transmit(c, ch[:]); err != nil {
+		return err
 	}
 	var m wire.TCPMac
 	if err := receive(c, m[:]); err != nil {
-		return s, err
+		return err
 	}
 	if want := s.Proof(); !m.Equal(&want) {
-		return s, fmt.Errorf("%w: wrong proof for rank %d", errStranger, h.From)
+		return fmt.Errorf("%w: wrong proof for rank %d", errStranger, s.From)
 	}
-	return s, nil
+	return nil
 }
 
 // answer tells the initiator the verdict.
@@ -119,8 +136,5 @@ func answer(c net.Conn, s *wire.TCPSession, v wire.TCPVerdict) error {
 	m := s.Answer(v)
 	var b [wire.TCPVerdictSize]byte
 	wire.PutTCPVerdict(b[:], v, &m)
-	if _, err := c.Write(b[:]); err != nil {
-		return fmt.Errorf("send verdict: %w", err)
-	}
-	return nil
+	return transmit(c, b[:])
 }

@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -29,14 +30,17 @@ func shake(t *testing.T, a, b *identity, to uint32) (wire.TCPVerdict, error, uin
 	}
 	done := make(chan result)
 	go func() { // ends with the handshake; received from below
-		s, err := b.greet(cb)
+		s, err := b.meet(cb)
+		if err == nil {
+			err = b.challenge(cb, &s)
+		}
 		if err == nil {
 			err = answer(cb, &s, wire.TCPWelcome)
 		}
 		_ = cb.Close()
 		done <- result{s.From, err}
 	}()
-	v, err := a.initiate(ca, to)
+	v, _, err := a.initiate(ca, to)
 	_ = ca.Close()
 	r := <-done
 	return v, err, r.rank, r.err
@@ -92,7 +96,7 @@ func TestHandshakeReflected(t *testing.T) {
 		_, err4 := cb.Write(v[:])
 		done <- errors.Join(err, err2, err3, err4)
 	}()
-	_, err := ident(1).initiate(ca, 2)
+	_, _, err := ident(1).initiate(ca, 2)
 	require.ErrorIs(t, err, errNotProven)
 	require.ErrorIs(t, err, transport.ErrPeerDown)
 	require.NoError(t, <-done)
@@ -117,7 +121,7 @@ func TestHandshakeReplayed(t *testing.T) {
 		return c
 	}
 	r := &recorder{Conn: dial()}
-	v, err := all[1].dom.links.id.initiate(r, 0)
+	v, _, err := all[1].dom.links.id.initiate(r, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPWelcome, v)
 
@@ -130,6 +134,84 @@ func TestHandshakeReplayed(t *testing.T) {
 	require.ErrorIs(t, n.Err, errStranger)
 }
 
+// TestHelloRepeated has a stranger repeat the hello of a peer that is in the handshake: the
+// peer's connection goes on, and the stranger gets nothing.
+func TestHelloRepeated(t *testing.T) {
+	all := nodes(t, 2)
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", string(all[0].ep.Address()))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		return c
+	}
+	peer := dial()
+	s := all[1].dom.links.id.session(1, 0)
+	_, _ = rand.Read(s.Initiator[:])
+	h := s.Hello()
+	var hello [wire.TCPHelloSize]byte
+	h.Put(hello[:])
+	_, err := peer.Write(hello[:])
+	require.NoError(t, err)
+	var ch [wire.TCPChallengeSize]byte
+	_, err = io.ReadFull(peer, ch[:])
+	require.NoError(t, err)
+	require.True(t, wire.ParseTCPChallenge(ch[:], &s.Responder))
+
+	stranger := dial()
+	_, err = stranger.Write(hello[:])
+	require.NoError(t, err)
+	got := make([]byte, 1)
+	n, err := stranger.Read(got) // its error may be a reset
+	require.Zero(t, n)
+	require.NotErrorIs(t, err, errTimeout)
+
+	m := s.Proof()
+	_, err = peer.Write(m[:])
+	require.NoError(t, err)
+	var vb [wire.TCPVerdictSize]byte
+	_, err = io.ReadFull(peer, vb[:])
+	require.NoError(t, err)
+	v, ok := wire.ParseTCPVerdict(vb[:], &m)
+	require.True(t, ok)
+	require.Equal(t, wire.TCPWelcome, v)
+	notice := await(t, all[:1], all[0], kind(transport.PeerNotice))
+	require.ErrorContains(t, notice.Err, "it repeats what rank 1 sent")
+}
+
+// TestNoncesAreBounded: a rank keeps the nonces of a peer that tries to connect, up to a
+// number, and none of a peer that it has a connection with.
+func TestNoncesAreBounded(t *testing.T) {
+	all := nodes(t, 3)
+	k := all[0].dom.links
+	meet := func(rank transport.Addr, i int) bool {
+		var nonce wire.TCPNonce
+		binary.LittleEndian.PutUint64(nonce[:], uint64(i))
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return k.meetLocked(rank, nonce)
+	}
+	kept := func(rank transport.Addr) int {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.met[rank])
+	}
+	for i := range 3 * maxMet {
+		require.True(t, meet(1, i))
+		require.False(t, meet(1, i))
+		require.False(t, meet(1, max(0, i-maxMet+1)))
+	}
+	require.Equal(t, maxMet, kept(1))
+	require.True(t, meet(2, 0))
+	connected(t, all, 1, 0)
+	require.Zero(t, kept(1))
+	require.True(t, meet(1, 0))
+	require.Zero(t, kept(1))
+	require.False(t, meet(2, 0))
+	k.gone(2)
+	require.Zero(t, kept(2))
+}
+
 // TestDuplicate has an authenticated peer connect a second time.
 func TestDuplicate(t *testing.T) {
 	all := nodes(t, 2)
@@ -137,7 +219,7 @@ func TestDuplicate(t *testing.T) {
 	c, err := net.Dial("tcp", string(all[0].ep.Address()))
 	require.NoError(t, err)
 	defer c.Close()
-	v, err := all[1].dom.links.id.initiate(c, 0)
+	v, _, err := all[1].dom.links.id.initiate(c, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPBusy, v)
 	connected(t, all, 1, 0) // the first is in order
@@ -148,7 +230,9 @@ func TestStrangers(t *testing.T) {
 	all := nodes(t, 2)
 	connected(t, all, 0, 1)
 	var magic [wire.TCPHelloSize]byte
-	(&wire.TCPHello{From: 1, To: 0}).Put(magic[:])
+	s := all[1].dom.links.id.session(1, 0)
+	h := s.Hello()
+	h.Put(magic[:])
 	for i := range 60 {
 		c, err := net.Dial("tcp", string(all[0].ep.Address()))
 		require.NoError(t, err)
@@ -173,20 +257,9 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestSilentStrangers holds connections open without a word; peers get through.
-func TestSilentStrangers(t *testing.T) {
-	all := nodes(t, 2)
-	for range maxStrangers - 1 {
-		c, err := net.Dial("tcp", string(all[1].ep.Address()))
-		require.NoError(t, err)
-		defer c.Close()
-	}
-	connected(t, all, 0, 1)
-	await(t, all, all[1], kind(transport.PeerNotice)) // their time is up
-}
-
+// TestWrongSecret has a rank connect to one that closes the connection without a word.
 func TestWrongSecret(t *testing.T) {
-	all := nodes(t, 2, func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
+	all := nodes(t, 2, connectTimeout(t, "200ms"), func(c *transport.Config) { c.Secret[5] = byte(c.Self) })
 	op := &transport.Op{Peer: 1}
 	done, err := all[0].ep.Send(op)
 	require.NoError(t, err)
@@ -194,6 +267,7 @@ func TestWrongSecret(t *testing.T) {
 	c := await(t, all, all[0], kind(transport.OpDone))
 	require.Same(t, op, c.Op)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+	require.ErrorContains(t, c.Err, "no connection within 200ms (transport.tcp.connect_timeout)")
 	var te *transport.Error
 	require.ErrorAs(t, c.Err, &te)
 	require.Equal(t, transport.Addr(1), te.Peer)
@@ -252,4 +326,52 @@ func TestSimultaneous(t *testing.T) {
 			require.NoError(t, n.dom.Close())
 		}
 	}
+}
+
+// FuzzHandshake has a stranger say anything as the initiator and as the responder of a
+// handshake. Neither side believes it.
+func FuzzHandshake(f *testing.F) {
+	id := identity{rank: 1, size: 2, jobID: "j", secret: [32]byte{1}, security: wire.TCPEncrypt}
+	s := wire.TCPSession{Secret: [32]byte{2}, JobID: "j", Size: 2, To: 1, Security: wire.TCPEncrypt}
+	h := s.Hello()
+	hello := make([]byte, wire.TCPHelloSize)
+	h.Put(hello)
+	m := s.Proof()
+	f.Add(append(hello, m[:]...))
+	answer := make([]byte, wire.TCPChallengeSize+wire.TCPVerdictSize)
+	wire.PutTCPChallenge(answer, &wire.TCPNonce{3})
+	wire.PutTCPVerdict(answer[wire.TCPChallengeSize:], wire.TCPBusy, &m)
+	f.Add(answer)
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		said := func(side func(c net.Conn) error) error {
+			a, c := net.Pipe()
+			done := make(chan struct{}, 2)
+			go func() { // ends with the pipe
+				_, _ = c.Write(b)
+				_ = c.Close()
+				done <- struct{}{}
+			}()
+			go func() { // the same
+				_, _ = io.Copy(io.Discard, c)
+				done <- struct{}{}
+			}()
+			err := side(a)
+			_ = a.Close()
+			<-done
+			<-done
+			return err
+		}
+		require.Error(t, said(func(c net.Conn) error {
+			s, err := id.meet(c)
+			if err == nil {
+				err = id.challenge(c, &s)
+			}
+			return err
+		}))
+		require.Error(t, said(func(c net.Conn) error {
+			_, _, err := id.initiate(c, 0)
+			return err
+		}))
+	})
 }

@@ -1,8 +1,7 @@
 package tcp
 
 import (
-	"golang.org/x/sys/unix"
-
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -15,16 +14,66 @@ import (
 //	while a reply is awaited:             recv( buffer, a little )
 //	else:                                 recv( buffer )
 
-// poll reads what has come, up to workPerRead or until the user's completions
-// are full. It runs once per connection in a Read of the queue: the messages
-// given out before it are void.
+// If a domain has many connections, a connection without unread bytes has no buffer:
+//
+//	poll: borrow ──► read, parse ──► nothing left ──► the next Read of the queue: give back
+//
+// The connection keeps the buffer until that Read, because the user may use messages in it.
+
+// maxFreeBufs bounds the buffers that a domain keeps for later.
+const maxFreeBufs = 32
+
+// borrow returns a buffer for a connection.
+func (d *domain) borrow() []byte {
+	n := len(d.freeBufs)
+	if n == 0 {
+		return make([]byte, bufSize)
+	}
+	b := d.freeBufs[n-1]
+	d.freeBufs[n-1] = nil
+	d.freeBufs = d.freeBufs[:n-1]
+	return b
+}
+
+// collect takes back the buffers of connections that have ended or have no unread bytes.
+func (d *domain) collect() {
+	for i, c := range d.drained {
+		d.drained[i] = nil
+		if c.buf == nil || c.rpos < c.wpos && c.fd >= 0 {
+			continue
+		}
+		if len(d.freeBufs) < maxFreeBufs {
+			d.freeBufs = append(d.freeBufs, c.buf)
+		}
+		c.buf, c.rpos, c.wpos = nil, 0, 0
+	}
+	d.drained = d.drained[:0]
+}
+
+// poll reads and parses the bytes that have arrived. It runs once per connection in a Read
+// of the queue: messages that earlier Reads returned are no longer valid.
 func (c *conn) poll() {
 	d := c.d
 	c.polled = d.round
 	if c.live < 0 {
 		return
 	}
-	if c.rpos > 0 {
+	if c.buf == nil {
+		c.buf = d.borrow()
+	}
+	c.receive()
+	if c.rpos == c.wpos && c.live >= 0 && len(d.live) > directConns {
+		d.drained = append(d.drained, c)
+	}
+}
+
+// receive reads and parses the bytes that have arrived. It stops after workPerRead bytes,
+// or when the user's completions are full.
+func (c *conn) receive() {
+	d := c.d
+	// Small messages that wait for room in the user's completions stay where they
+	// are: they would be moved once for every few that the user takes.
+	if c.rpos > 0 && (!c.more || len(c.buf)-c.wpos < bufSize/2) {
 		c.wpos = copy(c.buf, c.buf[c.rpos:c.wpos])
 		c.rpos = 0
 	}
@@ -34,11 +83,21 @@ func (c *conn) poll() {
 	for budget := workPerRead; budget > 0 && !c.more && c.state < connGone; {
 		var n, asked int
 		var err error
-		if len(c.in.dst) > 0 {
+		switch {
+		case c.open != nil:
+			if !c.roomForRecord() {
+				c.more, d.anyMore = true, true // the next Read brings room
+				return
+			}
+			n, asked, err = c.recvRecords()
+			if c.state == connGone {
+				return
+			}
+		case len(c.in.dst) > 0:
 			n, asked, err = c.recvInto(budget)
-		} else {
+		default:
 			if c.wpos == len(c.buf) {
-				c.more, d.anyMore = true, true // room comes with the next Read
+				c.more, d.anyMore = true, true // the next Read brings room
 				return
 			}
 			limit := readSize
@@ -142,17 +201,6 @@ func (c *conn) parse() bool {
 			}
 			c.landed()
 			continue
-		case landVerdict:
-			if len(b) == 0 {
-				c.need = 1
-				return true
-			}
-			c.rpos++
-			if err := c.judged(wire.TCPStatus(b[0])); err != nil {
-				c.fail("receive", err)
-				return false
-			}
-			continue
 		case landSkip:
 			k := min(c.in.skip, len(b))
 			c.rpos += k
@@ -161,27 +209,36 @@ func (c *conn) parse() bool {
 			}
 			c.landed()
 			continue
-		case landNone:
+		case landNone, landEnd:
 		}
-		if len(b) < wire.TCPHeaderSize {
-			c.need = wire.TCPHeaderSize - len(b)
+		if len(b) < wire.TCPPrefixSize {
+			c.need = wire.TCPPrefixSize - len(b)
 			return true
 		}
-		if n, ok := wire.TCPMsgLen(b); ok {
-			end := wire.TCPHeaderSize + n
+		class := wire.TCPType(b[0]).Class()
+		if !c.check.WordHolds(b, class) {
+			c.fail("receive", errChanged)
+			return false
+		}
+		if head, n, ok := wire.TCPMsgLen(b); ok && c.in.kind == landNone {
+			end := wire.TCPPrefixSize + n
 			if len(b) < end {
 				c.need = end - len(b)
 				return true
+			}
+			if !d.drop && d.done.Full() {
+				c.more, d.anyMore = true, true
+				return false
+			}
+			if !c.check.HeaderHolds(b[:wire.TCPPrefixSize+head], class) {
+				c.fail("receive", errChanged)
+				return false
 			}
 			if d.drop {
 				c.rpos += end
 				continue
 			}
-			if d.done.Full() {
-				c.more, d.anyMore = true, true
-				return false
-			}
-			msg := b[wire.TCPHeaderSize:end:end]
+			msg := b[wire.TCPPrefixSize:end:end]
 			d.done.Out = append(d.done.Out, transport.Completion{Kind: transport.RecvDone, Peer: c.rank, Msg: msg})
 			c.rpos += end
 			continue
@@ -192,11 +249,14 @@ func (c *conn) parse() bool {
 			c.need = wire.TCPMaxHeader - len(b)
 			return true
 		}
-		if err == nil {
+		switch {
+		case n > 0 && !c.check.HeaderHolds(b[:n], class):
+			err = errChanged
+		case err != nil:
+			err = violated("%w", err)
+		default:
 			c.rpos += n
 			err = c.take(f)
-		} else {
-			err = violated("%w", err)
 		}
 		if err != nil {
 			c.fail("receive", err)
@@ -207,6 +267,9 @@ func (c *conn) parse() bool {
 
 // take handles a frame other than a message; its bytes are still to come.
 func (c *conn) take(f *wire.TCPFrame) error {
+	if (c.in.kind == landEnd) != (f.Type == wire.TCPEnd) {
+		return violated("frame of type %d in place of, or without, the end of a reply's bytes", f.Type)
+	}
 	if c.bye && (f.Type == wire.TCPRead || f.Type == wire.TCPWrite) { // nobody hears our answer
 		c.in.kind, c.in.skip, c.in.ack = landSkip, int(f.Length), false
 		return nil
@@ -216,30 +279,39 @@ func (c *conn) take(f *wire.TCPFrame) error {
 		return c.onRead(f)
 	case wire.TCPData:
 		return c.onData(f)
+	case wire.TCPEnd:
+		return c.onEnd(f.Status)
+	case wire.TCPRefuse:
+		return c.onRefuse(f)
 	case wire.TCPWrite:
 		return c.onWrite(f)
 	case wire.TCPAck:
 		return c.onAck(f)
 	case wire.TCPBye:
+		if f.Counts != c.check.Counts() {
+			return errCut
+		}
 		c.leave()
 		return nil
+	case wire.TCPGiveUp:
+		return errPeerGaveUp
 	case wire.TCPMsg: // parse has taken all that are valid
 	}
 	return violated("frame of type %d", f.Type)
 }
 
-// setOut asks epoll for room to write too, or no longer.
+// setOut has Wait end when there is room to write too, or no longer.
 func (c *conn) setOut(on bool) {
-	if c.epollOut == on || c.live < 0 {
+	if c.asksOut == on || c.live < 0 {
 		return
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(c.rank)}
+	want := sys.In
 	if on {
-		ev.Events |= unix.EPOLLOUT
+		want |= sys.Out
 	}
 	// It cannot fail for a descriptor that is there; if it did, the next Arm
 	// would try again.
-	if unix.EpollCtl(c.d.epfd, unix.EPOLL_CTL_MOD, c.fd, &ev) == nil {
-		c.epollOut = on
+	if c.d.poller.Modify(c.fd, int(c.rank), want) == nil {
+		c.asksOut = on
 	}
 }

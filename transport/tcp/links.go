@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/admission"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -28,17 +31,30 @@ import (
 
 var errTimeout = os.ErrDeadlineExceeded
 
-// maxStrangers is how many connections may be in the handshake at once; others
-// wait in the listener's backlog.
-const maxStrangers = 128
+// maxStrangers bounds the connections whose initiators have not shown that they know the
+// job's secret. Of the initiators that have, at most one per rank is in the handshake.
+const maxStrangers = 256
 
-// answerTime is how long an attempt waits for the peer's kernel, which does not
-// answer where its backlog is full. It would be asked again by ours after 1, 3
-// and 7 seconds; should the peer die meanwhile, that is too late.
+// maxDialing bounds the attempts to connect that run at the same time. If every rank of a
+// large job connects to all others, the handshakes take turns and each one is short. An
+// attempt stops counting after silentTime if the peer's kernel has not answered, and
+// otherwise after answerTime. So n peers whose hosts do not answer delay an attempt
+// with another peer by at most n/maxDialing times silentTime. The wait before the first attempt with a
+// peer does not count against transport.tcp.connect_timeout.
+const maxDialing = 32
+
+// answerTime is how long an attempt waits for the peer's kernel, which does not answer if
+// the backlog is full. This host's kernel would repeat the attempt only after 1, 3 and 7
+// seconds, which is too late if the peer dies meanwhile.
 const answerTime = time.Second
 
-// silenceTime is for how long connections that end in silence are repeated.
-const silenceTime = 2 * time.Second
+// silentTime is much longer than the kernel of a peer whose host is up takes to answer.
+const silentTime = answerTime / 10
+
+// lackGap separates failures of this host: a failure more than lackGap after the last one
+// starts a new series. A peer that finds no descriptor here tries again after a tenth of
+// lackGap.
+const lackGap = time.Second
 
 type linkState uint8
 
@@ -51,24 +67,30 @@ const (
 // link is the connection with a peer as the goroutines see it.
 type link struct {
 	state  linkState
+	addr   transport.Address  // of the peer, if this process wants the connection
 	cancel context.CancelFunc // ends the attempt
-	other  chan struct{}      // closed when the peer's connection has come instead
+	other  chan struct{}      // closed when a connection that the peer made has replaced the attempt
 }
 
-// handoff tells the domain's user of a connection: made, failed, or left for
-// rank; or, with rank -1, of a stranger.
+// handoff reports to the domain's user what happened to a connection with rank: made,
+// failed, or left. Rank -1 is a stranger.
 type handoff struct {
 	rank transport.Addr
 	fd   int
 	left bool
+	here bool // err is a failure of this host, and says nothing about the peer
 	err  error
+
+	protection *wire.TCPProtection // of fd
 }
 
 type links struct {
 	id       identity
 	timeout  time.Duration
 	listener *net.TCPListener
+	gate     *admission.Gate
 	signal   func()
+	dialing  *semaphore.Weighted // bounds the attempts that count
 	ctx      context.Context
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
@@ -77,18 +99,23 @@ type links struct {
 
 	mu       sync.Mutex // guards what follows
 	peers    map[transport.Addr]*link
-	pending  map[net.Conn]struct{} // in the handshake as responder
+	greeting map[transport.Addr]net.Conn        // connections of initiators whose hello was right, until the verdict
+	met      map[transport.Addr][]wire.TCPNonce // see meetLocked
+	lacking  time.Time                          // since when this process has had no descriptor for peers that connect; zero: it has
+	lacked   time.Time                          // when a descriptor was last missing
 	handed   []handoff
 	admitted int // welcomed and not handed over yet
 	noticed  bool
 	closed   bool
 }
 
-func newLinks(id identity, l *net.TCPListener, signal func()) *links {
-	k := &links{id: id, listener: l, signal: signal, peers: make(map[transport.Addr]*link), pending: make(map[net.Conn]struct{})}
+func newLinks(id identity, l *net.TCPListener, timeout time.Duration, signal func()) *links {
+	k := &links{
+		id: id, timeout: timeout, listener: l, signal: signal, dialing: semaphore.NewWeighted(maxDialing),
+		peers: make(map[transport.Addr]*link), greeting: make(map[transport.Addr]net.Conn), met: make(map[transport.Addr][]wire.TCPNonce),
+	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
-	k.wg.Add(1)
-	go k.accept() // ended by close of the listener in close, which waits for it
+	k.gate = admission.Serve(l, maxStrangers, k.respond, nil)
 	return k
 }
 
@@ -96,17 +123,18 @@ func newLinks(id identity, l *net.TCPListener, signal func()) *links {
 func (k *links) close() {
 	k.mu.Lock()
 	k.closed = true
-	for c := range k.pending {
+	for _, c := range k.greeting {
 		_ = c.Close()
 	}
 	k.mu.Unlock()
 	k.stop()
-	// An inherited socket may stay open elsewhere; nobody shall wait in its
-	// backlog for us.
+	// Another process may have inherited the socket and keep it open. No peer may wait for
+	// this rank in the backlog.
 	if raw, err := k.listener.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
 	}
-	_ = k.listener.Close()
+	k.gate.Close()
+	k.gate.Wait()
 	k.wg.Wait()
 	for _, h := range k.take() {
 		if h.fd >= 0 {
@@ -126,6 +154,7 @@ func (k *links) take() []handoff {
 }
 
 func (k *links) handLocked(h handoff) {
+	delete(k.met, h.rank)
 	k.handed = append(k.handed, h)
 	k.waiting.Store(true)
 	k.signal()
@@ -147,6 +176,7 @@ func (k *links) idle() bool {
 func (k *links) gone(rank transport.Addr) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	delete(k.met, rank)
 	if l := k.peers[rank]; l != nil {
 		if l.state == linkConnecting {
 			l.cancel()
@@ -157,78 +187,156 @@ func (k *links) gone(rank transport.Addr) {
 	}
 }
 
-// accept takes connections until the listener is closed.
-func (k *links) accept() {
-	defer k.wg.Done()
-	free := make(chan struct{}, maxStrangers)
-	for {
-		select {
-		case free <- struct{}{}:
-		case <-k.ctx.Done():
-			return
-		}
-		c, err := k.listener.AcceptTCP()
-		if err != nil {
-			<-free
-			if k.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			// Out of descriptors, or a connection that is gone again.
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-k.ctx.Done():
-				return
-			}
-			continue
-		}
-		k.wg.Add(1)
-		go func() { // ends by its deadline, or by close closing c; close waits for it
-			defer k.wg.Done()
-			defer func() { <-free }()
-			k.respond(c)
-		}()
-	}
-}
-
 // respond conducts the handshake of an accepted connection.
-func (k *links) respond(c *net.TCPConn) {
+//
+//	gate ── hello ──► greeting ── proof ──► descriptor ──► admit ── verdict ──► handed
+//
+// respond gets the descriptor before it sends the verdict: a failure after the verdict
+// would be unknown to the initiator.
+func (k *links) respond(c *admission.Conn) {
 	defer func() { _ = c.Close() }()
-	k.mu.Lock()
-	if k.closed {
-		k.mu.Unlock()
-		return
-	}
-	k.pending[c] = struct{}{}
-	k.mu.Unlock()
-	defer func() {
-		k.mu.Lock()
-		delete(k.pending, c)
-		k.mu.Unlock()
-	}()
-	if c.SetDeadline(time.Now().Add(strangerTime)) != nil {
-		return
-	}
-	s, err := k.id.greet(c)
+	s, err := k.greet(c)
 	if err != nil {
-		if !errors.Is(err, errSilent) {
+		if errors.Is(err, errStranger) {
 			k.notice(fmt.Errorf("%s: %w", c.RemoteAddr(), err))
 		}
 		return
 	}
 	rank := transport.Addr(s.From)
+	if s.Security != k.id.security {
+		_ = answer(c, &s, wire.TCPUnlikeVerdict(k.id.security)) // if the answer is lost, the peer tries again
+		k.unlike(rank, s.Security)
+		return
+	}
+	protection, err := s.Protection(k.id.security, false)
+	if err != nil {
+		k.notice(fmt.Errorf("%s: %w", c.RemoteAddr(), err))
+		return
+	}
+	fd, err := detach(c.TCPConn)
+	if k.lacks(rank, err) {
+		return // the peer tries again
+	}
 	verdict := k.admit(rank)
+	_ = c.SetDeadline(time.Time{}) // a decided verdict must not miss the deadline
 	err = answer(c, &s, verdict)
+	if verdict != wire.TCPWelcome || err != nil {
+		_ = unix.Close(fd)
+	}
 	if verdict != wire.TCPWelcome {
 		return
 	}
-	h := handoff{rank: rank, fd: -1, err: err}
-	if err == nil {
-		h.fd, h.err = detach(c)
-	}
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.admitted--
-	k.handLocked(h)
+	if err == nil {
+		k.handLocked(handoff{rank: rank, fd: fd, protection: protection})
+		return
+	}
+	// The initiator has closed the connection. If the initiator lives, it tries again.
+	// This process also tries again if it has given up its own attempt for that
+	// connection.
+	if l := k.peers[rank]; l.state == linkUp {
+		delete(k.peers, rank)
+		if l.addr != "" {
+			k.connectLocked(rank, l.addr)
+		}
+	}
+}
+
+// greet reads the hello of the initiator at the other end of c and checks its proof.
+func (k *links) greet(c *admission.Conn) (wire.TCPSession, error) {
+	err := c.Await() // if a peer is late, it tries again
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(k.timeout))
+	}
+	if err != nil {
+		return wire.TCPSession{}, fmt.Errorf("%w: %w", errSilent, err)
+	}
+	s, err := k.id.meet(c)
+	if err != nil {
+		return s, err
+	}
+	rank := transport.Addr(s.From)
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return s, errSilent
+	}
+	if !k.meetLocked(rank, s.Initiator) {
+		k.mu.Unlock()
+		return s, fmt.Errorf("%w: it repeats what rank %d sent", errStranger, rank)
+	}
+	c.Proved()
+	if earlier := k.greeting[rank]; earlier != nil { // the initiator makes one attempt at a time, so it has given up the earlier one
+		_ = earlier.Close()
+	}
+	k.greeting[rank] = c
 	k.mu.Unlock()
+	defer func() {
+		k.mu.Lock()
+		if k.greeting[rank] == c {
+			delete(k.greeting, rank)
+		}
+		k.mu.Unlock()
+	}()
+	return s, k.id.challenge(c, &s)
+}
+
+// maxMet bounds the nonces that are kept of one peer. A peer that tries for longer than
+// transport.tcp.connect_timeout gives up, and makes at most ten attempts in a second. So with
+// the default of 30 s the bound keeps all of them.
+const maxMet = 512
+
+// meetLocked records the nonce of a valid hello from rank, and reports whether it is new: each
+// attempt of a peer has a new one. Once the connection with the peer is made or has failed,
+// the peer makes no attempt whose place a repeated hello could take. Then handLocked and gone
+// drop the peer's nonces, and meetLocked keeps none.
+func (k *links) meetLocked(rank transport.Addr, nonce wire.TCPNonce) bool {
+	if l := k.peers[rank]; l != nil && l.state != linkConnecting && k.met[rank] == nil {
+		return true
+	}
+	met := k.met[rank]
+	if slices.Contains(met, nonce) {
+		return false
+	}
+	if len(met) == maxMet {
+		met = slices.Delete(met, 0, 1)
+	}
+	k.met[rank] = append(met, nonce)
+	return true
+}
+
+// lacks reports whether err keeps this process from accepting the connection of a peer. If
+// failures of this host last for half of the timeout, the domain fails, before the peers
+// take this process for dead.
+func (k *links) lacks(rank transport.Addr, err error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err == nil:
+		k.lacking = time.Time{}
+	case !ofThisHost(err): // the peer's connection has ended
+	case k.lacking.IsZero() || now.Sub(k.lacked) > lackGap:
+		k.lacking, k.lacked = now, now
+	case now.Sub(k.lacking) > k.timeout/2:
+		k.handLocked(handoff{rank: rank, fd: -1, here: true, err: err})
+	default:
+		k.lacked = now
+	}
+	return err != nil
+}
+
+// unlike marks a peer as failed because its transport.tcp.security differs. If this process
+// is connecting to the peer, that attempt reports the difference instead.
+func (k *links) unlike(rank transport.Addr, peers wire.TCPSecurity) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.peers[rank] == nil && !k.closed {
+		k.peers[rank] = &link{state: linkGone}
+		k.handLocked(handoff{rank: rank, fd: -1, err: errUnlike(k.id.security, rank, peers)})
+	}
 }
 
 // admit decides on a connection of an authenticated peer. Who leaves has nothing
@@ -271,11 +379,19 @@ func (k *links) notice(err error) {
 func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.peers[rank] != nil || k.closed {
+	k.connectLocked(rank, addr)
+}
+
+func (k *links) connectLocked(rank transport.Addr, addr transport.Address) {
+	if l := k.peers[rank]; l != nil {
+		l.addr = addr
 		return
 	}
-	ctx, cancel := context.WithTimeout(k.ctx, k.timeout)
-	l := &link{cancel: cancel, other: make(chan struct{})}
+	if k.closed {
+		return
+	}
+	ctx, cancel := context.WithCancel(k.ctx)
+	l := &link{addr: addr, cancel: cancel, other: make(chan struct{})}
 	k.peers[rank] = l
 	k.wg.Add(1)
 	go func() { // ends by its context; close waits for it
@@ -298,78 +414,110 @@ func (k *links) connect(rank transport.Addr, addr transport.Address) {
 	}()
 }
 
-// dial tries until there is a verdict, or nobody is at the address: a peer's
-// address is known to none before the peer listens, so that a refused connection
-// is the peer's end, never a start that is late.
+// dial tries to connect until it gets a verdict, nothing listens at the address, or the
+// time is over. No process knows a peer's address before the peer listens, so a refused
+// connection means that the peer has ended, never that it starts late. Other failures say
+// nothing about the peer, and dial tries again.
 func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr string) handoff {
-	var silent time.Time // since when; zero: it has not been
+	failed := func(err error) handoff { return handoff{rank: rank, fd: -1, err: err} }
+	if err := k.dialing.Acquire(ctx, 1); err != nil {
+		return failed(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	var lacking time.Time // since when attempts fail because of this host; zero: they do not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		fd, verdict, err := k.attempt(ctx, rank, addr)
-		if err == nil {
-			switch verdict {
-			case wire.TCPWelcome:
-				return handoff{rank: rank, fd: fd}
-			case wire.TCPLeft:
-				return handoff{rank: rank, fd: -1, left: true}
-			case wire.TCPDead:
-				return handoff{rank: rank, fd: -1, err: errRefused}
-			case wire.TCPBusy:
-			}
-			select { // its connection is on its way; if not, the next verdict tells
-			case <-l.other:
-			case <-time.After(500 * time.Millisecond):
-				continue
-			case <-ctx.Done():
-			}
-			return handoff{rank: rank, fd: -1, err: errNoOther}
+		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
+		unlike, differs := verdict.Unlike()
+		wait, other := pause, (chan struct{})(nil)
+		switch {
+		case err == nil && verdict == wire.TCPWelcome:
+			return handoff{rank: rank, fd: fd, protection: protection}
+		case err == nil && verdict == wire.TCPLeft:
+			return handoff{rank: rank, fd: -1, left: true}
+		case err == nil && verdict == wire.TCPDead:
+			return failed(errRefused)
+		case err == nil && differs:
+			return failed(errUnlike(k.id.security, rank, unlike))
+		case err == nil: // busy: the peer's connection should be on its way; if not, the next verdict says so
+			wait, other, err = 500*time.Millisecond, l.other, errNoOther
+		case !again(err):
+			return failed(err)
 		}
-		if ctx.Err() != nil || !again(err, &silent) {
-			return handoff{rank: rank, fd: -1, err: err}
+		here := ofThisHost(err)
+		switch {
+		case !here:
+			lacking = time.Time{}
+		case lacking.IsZero():
+			lacking = time.Now()
+		case time.Since(lacking) > k.timeout/2: // before peers take this process for dead
+			cancel()
+		}
+		if here {
+			k.gate.Evict() // a stranger may hold the missing descriptor
 		}
 		select {
-		case <-time.After(pause):
+		case <-other:
+			return failed(err) // the peer's connection is up, so the error is ignored
+		case <-time.After(wait):
 		case <-ctx.Done():
-			return handoff{rank: rank, fd: -1, err: err}
+		}
+		if k.dialing.Acquire(ctx, 1) != nil {
+			h := failed(fmt.Errorf("no connection within %v (transport.tcp.connect_timeout): %w", k.timeout, err))
+			if here {
+				h.here, h.err = true, err
+			}
+			return h
 		}
 	}
 }
 
-// again says whether an attempt that failed is to be repeated. A connection that
-// ended in silence lay in the backlog of a peer that ends, or took this process
-// too long: the next attempt tells which.
-func again(err error, silent *time.Time) bool {
-	switch {
-	case errors.Is(err, errSilent), errors.Is(err, syscall.ECONNRESET):
-		if silent.IsZero() {
-			*silent = time.Now()
-		}
-		return time.Since(*silent) < silenceTime
-	case errors.Is(err, errNoAnswer), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAGAIN): // the last two are of this host
-		return true
-	}
-	return false
+// again reports whether another attempt may succeed after one that ended with err.
+func again(err error) bool {
+	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, transport.ErrProtocol) && !errors.Is(err, errNotProven)
 }
 
-// attempt connects once. The descriptor it returns is the caller's.
-func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (int, wire.TCPVerdict, error) {
+// attempt connects once. The caller has acquired k.dialing, which attempt releases. The
+// caller owns the descriptor that attempt returns.
+func (k *links) attempt(ctx context.Context, rank transport.Addr, addr string) (int, wire.TCPVerdict, *wire.TCPProtection, error) {
+	answered, done := k.count()
+	defer done()
 	dialer := net.Dialer{Timeout: answerTime, KeepAlive: -1}
 	nc, err := dialer.DialContext(ctx, "tcp", addr)
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && ctx.Err() == nil {
-		return -1, 0, fmt.Errorf("%w: %w", errNoAnswer, err)
+		return -1, 0, nil, fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	if err != nil {
-		return -1, 0, err
+		return -1, 0, nil, err
 	}
+	answered()
 	c := nc.(*net.TCPConn)
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	v, err := k.id.initiate(c, uint32(rank))
-	if err != nil || v != wire.TCPWelcome {
-		return -1, v, err
+	fd, err := detach(c) // nothing may fail here after the verdict
+	if err != nil {
+		return -1, 0, nil, err
 	}
-	fd, err := detach(c)
-	return fd, v, err
+	v, protection, err := k.id.initiate(c, uint32(rank))
+	if err != nil || v != wire.TCPWelcome {
+		_ = unix.Close(fd)
+		return -1, v, nil, err
+	}
+	return fd, v, protection, nil
+}
+
+// count ends the count of an attempt that has acquired k.dialing: when done is called, after
+// silentTime, or, if answered is called before, answerTime after that.
+func (k *links) count() (answered, done func()) {
+	release := sync.OnceFunc(func() { k.dialing.Release(1) })
+	timer := time.AfterFunc(silentTime, release)
+	answered = func() { timer.Reset(answerTime) }
+	done = func() {
+		timer.Stop()
+		release()
+	}
+	return answered, done
 }
 
 // detach returns a descriptor of c's socket that Go's poller knows nothing of.

@@ -4,11 +4,14 @@ import (
 	"net"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -43,6 +46,40 @@ func TestManyConnections(t *testing.T) {
 	c := await(t, all[:1], all[0], kind(transport.PeerDown))
 	require.Equal(t, transport.Addr(n-1), c.Peer)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
+}
+
+// A router on the way to a peer may answer that its network is unreachable. That is no failure
+// of this host, which would end this rank.
+func TestFailuresOfThisHost(t *testing.T) {
+	for err, here := range map[error]bool{
+		unix.EMFILE: true, unix.EADDRNOTAVAIL: true, unix.ENETDOWN: true,
+		unix.ENETUNREACH: false, unix.EHOSTUNREACH: false, unix.ECONNREFUSED: false, net.ErrClosed: false,
+	} {
+		require.Equal(t, here, ofThisHost(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}), err)
+	}
+}
+
+// Only failures of this host that follow each other for half of the time for a connection make
+// the domain fail.
+func TestLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &links{timeout: 10 * time.Second, signal: func() {}}
+		for range 3 { // each for itself
+			require.True(t, k.lacks(1, unix.EMFILE))
+			time.Sleep(k.timeout)
+		}
+		for range 100 { // of connections that have ended
+			require.True(t, k.lacks(1, net.ErrClosed))
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.Empty(t, k.handed)
+		for start := time.Now(); len(k.handed) == 0; time.Sleep(100 * time.Millisecond) {
+			require.True(t, k.lacks(1, unix.EMFILE))
+			require.Less(t, time.Since(start), k.timeout)
+		}
+		require.ErrorIs(t, k.handed[0].err, unix.EMFILE)
+		require.False(t, k.lacks(1, nil))
+	})
 }
 
 // inherited opens n ranks with sockets that a launcher has bound.
@@ -100,7 +137,7 @@ func TestLeftBeforeContact(t *testing.T) {
 // full makes a socket that listens and has no room for another connection.
 func full(t *testing.T) (f *os.File, addr string) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := sys.Socket(unix.AF_INET, unix.SOCK_STREAM)
 	require.NoError(t, err)
 	f = os.NewFile(uintptr(fd), "listener")
 	t.Cleanup(func() { _ = f.Close() })
@@ -164,6 +201,49 @@ func TestBacklog(t *testing.T) {
 			require.Len(t, c.Msg, 7)
 		})
 	}
+}
+
+// TestSilentPeersHoldNoPlaces: an attempt with a peer that does not answer soon stops
+// counting, and one with a peer that answers counts until it ends or answerTime is over.
+func TestSilentPeersHoldNoPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &links{dialing: semaphore.NewWeighted(1)}
+		free := func() bool {
+			synctest.Wait()
+			ok := k.dialing.TryAcquire(1)
+			if ok {
+				k.dialing.Release(1)
+			}
+			return ok
+		}
+		attempt := func() (answered, done func()) {
+			require.NoError(t, k.dialing.Acquire(t.Context(), 1))
+			return k.count()
+		}
+		_, done := attempt()
+		time.Sleep(silentTime - time.Nanosecond)
+		require.False(t, free())
+		time.Sleep(time.Nanosecond)
+		require.True(t, free())
+		done()
+
+		answered, done := attempt()
+		time.Sleep(silentTime / 2)
+		answered()
+		time.Sleep(answerTime - time.Nanosecond)
+		require.False(t, free())
+		done()
+		require.True(t, free())
+
+		answered, done = attempt()
+		answered()
+		time.Sleep(answerTime)
+		require.True(t, free())
+		answered() // too late to count again
+		time.Sleep(2 * answerTime)
+		done()
+		require.True(t, free())
+	})
 }
 
 // TestConnect has ranks connect that have nothing to say: they hear of each

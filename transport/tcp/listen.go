@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/netif"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -59,67 +60,13 @@ func listen(which string, oneHost bool) (*net.TCPListener, error) {
 	return nil, fmt.Errorf("listen: %w", err)
 }
 
-// localAddrs returns the addresses to listen on, best first: those of an
-// interface, an address, a subnet; without a choice, loopback within one host,
-// else the first routable.
+// localAddrs returns the addresses to listen on, best first.
 func localAddrs(which string, oneHost bool) ([]netip.Addr, error) {
-	lo := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	if which == "" && oneHost {
-		return lo, nil
-	}
-	if ip, err := netip.ParseAddr(which); err == nil {
-		return []netip.Addr{ip}, nil
-	}
-	subnet, err := netip.ParsePrefix(which)
-	isSubnet := err == nil
-	ifs, err := net.Interfaces()
+	ips, err := netif.Addrs(which, oneHost)
 	if err != nil {
-		return nil, fmt.Errorf("list network interfaces: %w", err)
+		return nil, fmt.Errorf("transport.tcp.interface: %w: %w", err, transport.ErrAddress)
 	}
-	var v4, v6 []netip.Addr
-	found := false
-	for _, i := range ifs {
-		if !isSubnet && which != "" {
-			if i.Name != which {
-				continue
-			}
-			found = true
-		}
-		addrs, err := i.Addrs()
-		if err != nil || i.Flags&net.FlagUp == 0 {
-			continue
-		}
-		for _, a := range addrs {
-			n, ok := a.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			ip, ok := netip.AddrFromSlice(n.IP)
-			if !ok {
-				continue
-			}
-			ip = ip.Unmap()
-			switch {
-			case isSubnet && !subnet.Contains(ip), which == "" && ip.IsLoopback(), ip.IsLinkLocalUnicast():
-			case ip.Is4():
-				v4 = append(v4, ip)
-			default:
-				v6 = append(v6, ip)
-			}
-		}
-	}
-	all := append(v4, v6...)
-	switch {
-	case len(all) > 0:
-		return all, nil
-	case which == "":
-		return lo, nil // a host without a network
-	case isSubnet:
-		return nil, fmt.Errorf("transport.tcp.interface: no address of this host is in %s: %w", which, transport.ErrAddress)
-	case found:
-		return nil, fmt.Errorf("transport.tcp.interface: %s is down or has no address: %w", which, transport.ErrAddress)
-	}
-	return nil, fmt.Errorf("transport.tcp.interface: %q is no interface, address or subnet of this host: %w", which, transport.ErrAddress)
+	return ips, err
 }
 
 // reachable is what peers call the listener. One that listens everywhere is

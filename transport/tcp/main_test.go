@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -92,7 +93,7 @@ func (n *node) read(t testing.TB) []transport.Completion {
 	return n.comp[:k]
 }
 
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // await reads the queues of all nodes until one of n's completions is what f
 // wants; those are returned. Others of n are skipped.
@@ -163,6 +164,12 @@ func twoProcesses(t testing.TB, what string) (*node, *exec.Cmd) {
 func child(what string) error {
 	cfg := config(1, 2)
 	cfg.Listener = os.NewFile(3, "listener")
+	if strings.HasPrefix(what, "starved") {
+		var err error
+		if cfg.Params, err = params.FromEnviron([]string{"WEFT_TRANSPORT_TCP_CONNECT_TIMEOUT=200ms"}); err != nil {
+			return err
+		}
+	}
 	n, err := newNode(cfg)
 	if err != nil {
 		return err
@@ -178,6 +185,10 @@ func child(what string) error {
 	case "echo":
 		pin(1)
 		return n.echo()
+	case "starved connects":
+		return n.starved(1) // for the socket, and not for its duplicate
+	case "starved accepts":
+		return n.starved(0)
 	case "hang", "serve": // says hello with the key of a region; "hang" is never heard of again
 		mr, err := n.dom.RegisterMemory(make([]byte, 4<<20), transport.RemoteRead|transport.RemoteWrite)
 		if err != nil {
@@ -247,18 +258,7 @@ func (n *node) echo() error {
 
 // pin binds the calling thread, for ever, to one of two processors.
 func pin(i int) {
-	var have, want unix.CPUSet
-	if unix.SchedGetaffinity(0, &have) != nil || have.Count() < 2 {
-		return
+	if have := sys.Allowed(0); len(have) >= 2 {
+		_ = sys.Bind(have[i : i+1]) // measuring is all it is for
 	}
-	for c := range 1024 {
-		if have.IsSet(c) {
-			if i == 0 {
-				want.Set(c)
-				break
-			}
-			i--
-		}
-	}
-	_ = unix.SchedSetaffinity(0, &want) // measuring is all it is for
 }

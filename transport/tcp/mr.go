@@ -3,7 +3,6 @@ package tcp
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -66,7 +65,7 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	case r != nil:
 		t.free, r.next = r.next, nil
 	case len(t.slots) == maxRegions:
-		return nil, errors.New("tcp: register memory: table of regions is full")
+		return nil, fmt.Errorf("tcp: register memory: %d regions are open: %w", maxRegions, transport.ErrAgain)
 	default:
 		r = &region{d: d, slot: uint32(len(t.slots))}
 		t.slots = append(t.slots, r)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,8 +12,8 @@ import (
 
 // What waits to be written comes from three sources:
 //
-//	ctl                      frames without bytes: reads, acks, refusals, bye
-//	msgs                     messages, in the order sent
+//	frames                   copies: small messages, reads, acks, refusals, bye
+//	msgs                     messages in the user's memory, behind those in frames
 //	replies, writes ► cur    bulk data, a chunk of one stream at a time, in turns
 //
 // One sendmsg takes from all of them. The socket may take any part of it, so
@@ -23,16 +24,33 @@ type source uint8
 
 const (
 	fromNone source = iota
-	fromCtl
+	fromFrames
 	fromMsgs
 	fromStream
 )
 
 const (
-	chunkSize   = 512 << 10 // bytes of a stream between other frames
-	gatherMsgs  = 14        // messages in one sendmsg
-	gatherIovs  = 1 + 2*gatherMsgs + 1 + 8
-	workPerRead = 1 << 20 // bytes written, and bytes read, per connection in one Read
+	chunkSize   = 512 << 10                                      // bytes of a stream that are written at a time, between other frames
+	gatherMsgs  = 14                                             // messages in one sendmsg
+	gatherIovs  = 1 + 2*gatherMsgs + 2 + chunkSize/len(zeroPage) // copied frames; messages; header, zeros and end of a chunk
+	workPerRead = 1 << 20                                        // bytes written, and bytes read, per connection in one Read
+)
+
+// Batches. A write takes some microseconds, and the copy of a small message a
+// few nanoseconds. So small messages that are sent in a burst, or while the socket
+// takes nothing, are copied to frames and leave in one write: at the next Read,
+// before a larger message or RMA, or when batchSize is reached.
+//
+//	        Read   msg   msg    msg    msg    msg    Read
+//	write            ▲     ▲      └──────┴──────┴───────▲
+//
+// A message that is sent alone is never kept, because its sender may compute next.
+// One message since the last Read is alone, and so are two: keeping the second
+// would save no write. From then on the clock decides.
+const (
+	batchMsg  = 16<<10 + transport.HeaderSize // largest header and data that are copied
+	batchSize = 64 << 10                      // bytes in frames beyond which no message is copied
+	burstGap  = 20 * time.Microsecond         // between messages of a burst
 )
 
 // gather is the room in which a sendmsg is put together; a domain has one.
@@ -45,7 +63,7 @@ type gather struct {
 		left int
 	}
 	nplan int
-	hdrs  [gatherMsgs][wire.TCPHeaderSize + transport.HeaderSize]byte
+	hdrs  [gatherMsgs][wire.TCPPrefixSize + transport.HeaderSize]byte
 	msg   unix.Msghdr
 }
 
@@ -80,11 +98,13 @@ type stream struct {
 	hlen   int // of hdr
 	hoff   int // written of hdr
 	chunk  []byte
-	zeros  int            // to write in place of a chunk whose region has gone
-	failed wire.TCPStatus // what that makes of the reply
-	tail   [1]byte        // the status behind a reply's chunk
-	tlen   int            // of tail, still to be written
-	ready  bool           // the chunk is prepared
+	zeros  int                      // zeros to write instead of a chunk whose region was closed
+	failed wire.TCPStatus           // status of the reply in that case
+	tail   [wire.TCPPrefixSize]byte // the end frame after a reply's chunk
+	tlen   int                      // bytes of tail still to be written
+	endN   uint64                   // number of the end frame
+	refuse bool                     // the rest of the reply is to be refused
+	ready  bool                     // the chunk is prepared
 }
 
 type streamQueue struct{ head, tail *stream }
@@ -132,7 +152,7 @@ var zeroPage [64 << 10]byte
 
 // hasOutput says whether a write could get anywhere.
 func (c *conn) hasOutput() bool {
-	return c.wrErr == nil && (c.msgs.head != nil || len(c.ctl) > c.ctlOff || c.cur != nil || c.replies.head != nil ||
+	return c.wrErr == nil && (c.out != nil || c.msgs.head != nil || len(c.frames) > c.framesOff || c.cur != nil || c.replies.head != nil ||
 		c.writes.head != nil && c.rma.tokens > 0)
 }
 
@@ -144,26 +164,65 @@ func (c *conn) wantOutput() {
 	}
 }
 
+// keep copies a small message to frames if it is part of a burst or the socket
+// is busy. It returns false if the message must be written or queued. The
+// connection is up and can write.
+//
+// Hot path: no allocation once frames has grown; a system call if frames is full.
+func (c *conn) keep(op *transport.Op, size int) bool {
+	d := c.d
+	if size > batchMsg || d.armed || c.msgs.head != nil || !c.hasOutput() && !c.inBurst() {
+		return false
+	}
+	n := wire.TCPPrefixSize + size
+	if len(c.frames)-c.framesOff+n > batchSize {
+		if c.push(); c.wrErr != nil || len(c.frames)-c.framesOff+n > batchSize {
+			return false
+		}
+	}
+	c.copyMsg(op, size)
+	c.batched, d.batched = true, true
+	return true
+}
+
+// copyMsg appends a message to frames.
+func (c *conn) copyMsg(op *transport.Op, size int) {
+	b := c.extend(wire.TCPPrefixSize + size)
+	h := putMsg(b, op, size)
+	c.sign.SignNext(b[:h], wire.TCPMessages)
+	copy(b[h:], op.Data)
+}
+
+// putMsg writes the prefix of a message without its checks, and its header, to b. It
+// returns the size of both.
+func putMsg(b []byte, op *transport.Op, size int) int {
+	wire.PutTCPMsg(b, op.HeaderLen, size)
+	return wire.TCPPrefixSize + copy(b[wire.TCPPrefixSize:], op.Header[:op.HeaderLen])
+}
+
+// inBurst reports whether a message sent now follows two or more others since
+// the last Read, the last of them by less than burstGap. The first message since a
+// Read does not pay for the clock.
+func (c *conn) inBurst() bool {
+	if c.sentIn != c.d.round {
+		c.sentIn, c.sentAt = c.d.round, 0
+		return false
+	}
+	now, last := time.Since(c.d.born), c.sentAt
+	c.sentAt = now
+	return last > 0 && now-last < burstGap
+}
+
 // push writes what the socket takes, up to workPerRead.
 func (c *conn) push() {
+	c.batched = false
+	if c.seal != nil {
+		c.pushRecords()
+		return
+	}
 	g := &c.d.gather
 	for budget := workPerRead; budget > 0 && c.state == connUp && c.hasOutput(); {
-		g.niov, g.total, g.nplan = 0, 0, 0
-		switch c.mid {
-		case fromMsgs:
-			c.gatherMsgs(g)
-			c.gatherCtl(g)
-			c.gatherStream(g)
-		case fromStream:
-			c.gatherStream(g)
-			c.gatherCtl(g)
-			c.gatherMsgs(g)
-		default:
-			c.gatherCtl(g)
-			c.gatherMsgs(g)
-			c.gatherStream(g)
-		}
-		if g.total == 0 {
+		if c.gather(g); g.total == 0 {
 			return
 		}
 		n, err := sendv(c.fd, &g.msg, g.iov[:g.niov], g.total)
@@ -182,6 +241,25 @@ func (c *conn) push() {
 	}
 }
 
+// gather collects the frames and data to be written next.
+func (c *conn) gather(g *gather) {
+	g.niov, g.total, g.nplan = 0, 0, 0
+	switch c.mid {
+	case fromMsgs:
+		c.gatherMsgs(g)
+		c.gatherFrames(g)
+		c.gatherStream(g)
+	case fromStream:
+		c.gatherStream(g)
+		c.gatherFrames(g)
+		c.gatherMsgs(g)
+	default:
+		c.gatherFrames(g)
+		c.gatherMsgs(g)
+		c.gatherStream(g)
+	}
+}
+
 // writeFailed stops writing. The peer is declared down when what it had sent
 // has been read.
 func (c *conn) writeFailed(err error) {
@@ -192,19 +270,19 @@ func (c *conn) writeFailed(err error) {
 	c.err = c.d.peerError("send", c.rank, down(c.wrErr))
 }
 
-func (c *conn) gatherCtl(g *gather) {
-	if b := c.ctl[c.ctlOff:]; len(b) > 0 {
+func (c *conn) gatherFrames(g *gather) {
+	if b := c.frames[c.framesOff:]; len(b) > 0 {
 		g.add(b)
-		g.planned(fromCtl, len(b))
+		g.planned(fromFrames, len(b))
 	}
 }
 
 func (c *conn) gatherMsgs(g *gather) {
 	i, bytes := 0, 0
 	for op := c.msgs.head; op != nil && i < gatherMsgs && bytes < chunkSize; op = op.Next {
-		h := g.hdrs[i][:wire.TCPHeaderSize+op.HeaderLen]
-		wire.PutTCPMsg(h, op.HeaderLen+len(op.Data))
-		copy(h[wire.TCPHeaderSize:], op.Header[:op.HeaderLen])
+		h := g.hdrs[i][:]
+		h = h[:putMsg(h, op, op.HeaderLen+len(op.Data))]
+		c.sign.Sign(h, wire.TCPMessages, c.sign.Next(wire.TCPMessages)+uint64(i))
 		done := int(op.Scratch)
 		left := len(h) + len(op.Data) - done
 		if done < len(h) {
@@ -230,13 +308,16 @@ func (c *conn) gatherStream(g *gather) {
 	before := g.total
 	g.add(s.hdr[s.hoff:s.hlen])
 	g.add(s.chunk)
-	z := s.zeros
-	for ; z > 0 && g.niov < gatherIovs-1; z -= len(zeroPage) {
+	for z := s.zeros; z > 0; z -= len(zeroPage) {
 		g.add(zeroPage[:min(z, len(zeroPage))])
 	}
-	if z <= 0 && s.tlen > 0 {
-		s.tail[0] = byte(s.failed)
-		g.add(s.tail[:])
+	if s.tlen > 0 {
+		if s.tlen == len(s.tail) {
+			end := wire.TCPFrame{Type: wire.TCPEnd, Status: s.failed}
+			end.Put(s.tail[:])
+			c.sign.Sign(s.tail[:], wire.TCPBulk, s.endN)
+		}
+		g.add(s.tail[len(s.tail)-s.tlen:])
 	}
 	g.planned(fromStream, g.total-before)
 }
@@ -269,10 +350,15 @@ func (c *conn) prepare(s *stream) {
 		c.rma.tokens--
 		c.rma.slots[s.slot].unacked++
 	} else if n > 0 {
-		s.tlen = 1
+		s.tlen = len(s.tail)
 	}
 	s.off += n
 	s.hlen, s.hoff, s.ready = f.Put(s.hdr[:]), 0, true
+	c.sign.SignNext(s.hdr[:s.hlen], wire.TCPBulk)
+	if s.tlen > 0 {
+		s.endN = c.sign.Next(wire.TCPBulk)
+		c.sign.Skip(wire.TCPBulk)
+	}
 }
 
 // written accounts for n bytes of what was gathered.
@@ -283,13 +369,14 @@ func (c *conn) written(g *gather, n int) {
 		n -= k
 		whole := k == g.plan[i].left
 		switch g.plan[i].from {
-		case fromCtl:
-			c.ctlOff += k
-			if c.ctlOff == len(c.ctl) { // more may have come behind what was gathered
-				c.ctl, c.ctlOff = c.ctl[:0], 0
+		case fromFrames:
+			c.framesOff += k
+			if c.framesOff == len(c.frames) { // more may have come behind what was gathered
+				c.frames, c.framesOff = c.frames[:0], 0
 			}
 		case fromMsgs:
 			if whole {
+				c.sign.Skip(wire.TCPMessages)
 				c.d.opDone(c.msgs.pop(), nil)
 			} else {
 				c.msgs.head.Scratch += uint64(k)
@@ -333,6 +420,9 @@ func (c *conn) streamed(k int) bool {
 			c.writes.push(s)
 		}
 	case len(s.src) == 0: // also where the rest was given up
+		if s.refuse {
+			c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: s.id, Status: wire.TCPKey})
+		}
 		c.endReply(s)
 	default:
 		c.replies.push(s)
@@ -350,19 +440,25 @@ func (c *conn) control(f wire.TCPFrame) {
 	if c.state != connUp {
 		return
 	}
-	if cap(c.ctl)-len(c.ctl) < wire.TCPMaxHeader {
-		if c.ctlOff > 0 {
-			c.ctl = c.ctl[:copy(c.ctl, c.ctl[c.ctlOff:])]
-			c.ctlOff = 0
-		}
-		if cap(c.ctl)-len(c.ctl) < wire.TCPMaxHeader {
-			grown := make([]byte, len(c.ctl), 2*cap(c.ctl)+16*wire.TCPMaxHeader)
-			copy(grown, c.ctl)
-			c.ctl = grown
-		}
+	b := c.extend(wire.TCPMaxHeader)
+	n := f.Put(b)
+	c.sign.SignNext(b[:n], wire.TCPControls)
+	c.frames = c.frames[:len(c.frames)-len(b)+n]
+}
+
+// extend makes frames n bytes longer and returns these bytes.
+func (c *conn) extend(n int) []byte {
+	if cap(c.frames)-len(c.frames) < n && c.framesOff > 0 {
+		c.frames = c.frames[:copy(c.frames, c.frames[c.framesOff:])]
+		c.framesOff = 0
 	}
-	n := len(c.ctl)
-	c.ctl = c.ctl[:n+wire.TCPMaxHeader]
-	c.ctl = c.ctl[:n+f.Put(c.ctl[n:])]
+	if cap(c.frames)-len(c.frames) < n {
+		grown := make([]byte, len(c.frames), 2*cap(c.frames)+n+16*wire.TCPMaxHeader)
+		copy(grown, c.frames)
+		c.frames = grown
+	}
 	c.wantOutput()
+	at := len(c.frames)
+	c.frames = c.frames[:at+n]
+	return c.frames[at:]
 }

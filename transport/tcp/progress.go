@@ -1,24 +1,25 @@
 package tcp
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/transport"
 )
 
 // directConns is up to how many connections each is asked by recv, instead of
-// asking epoll which have something.
+// asking the poller which have something.
 const directConns = 2
 
 // completionQueue is the user's view of the domain's progress.
 type completionQueue struct{ d *domain }
 
-// Read polls connections, delivers what came, answers peers, and writes what
-// had to wait.
+// Read writes what was kept, polls connections, delivers what came, answers
+// peers, and writes what had to wait.
 //
 // Hot path: no allocation, one system call per connection where nothing waits.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
@@ -28,7 +29,7 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	}
 	d.done.Begin(c)
 	d.progress()
-	return d.done.End(), nil
+	return d.done.End(), d.broken
 }
 
 func (d *domain) progress() {
@@ -39,6 +40,13 @@ func (d *domain) progress() {
 		d.loop.Deliver(&d.done, d.self, d.drop)
 	}
 	d.round++
+	if len(d.drained) > 0 {
+		d.collect()
+	}
+	d.armed = false
+	if d.batched {
+		d.pushBatches()
+	}
 	if len(d.live) > directConns {
 		d.pollReady()
 	} else if n := len(d.live); n == 1 {
@@ -55,17 +63,17 @@ func (d *domain) progress() {
 }
 
 // pollReady polls the connections with frames left in their buffers, and those
-// that epoll says have something.
+// that the poller says have something.
 func (d *domain) pollReady() {
 	if d.anyMore {
 		d.pollMore()
 	}
-	n, err := epollNow(d.epfd, d.events[:])
+	n, err := d.poller.Now(d.events[:])
 	if err != nil {
 		return // Wait reports a descriptor that is broken
 	}
 	for i := range n {
-		if r := d.events[i].Fd; r >= 0 {
+		if r := d.events[i].ID(); r >= 0 {
 			if c := d.conns[r]; c.live >= 0 && c.polled != d.round {
 				c.poll()
 			}
@@ -98,12 +106,32 @@ func (d *domain) takeHanded() {
 		}
 		c := d.peer(h.rank)
 		switch {
+		case h.here:
+			d.fail(d.hostError(h.rank, h.err))
 		case h.left:
 			c.leave()
 		case h.err != nil:
 			c.fail("connect", h.err)
 		default:
-			c.adopt(h.fd)
+			c.adopt(h.fd, h.protection)
+		}
+	}
+}
+
+// fail makes the domain fail: the next Read returns err.
+func (d *domain) fail(err error) {
+	if d.broken == nil {
+		d.broken = err
+	}
+}
+
+// pushBatches writes the messages that Send kept. It comes before the polls: what
+// the user waits for may be the answer to them.
+func (d *domain) pushBatches() {
+	d.batched = false
+	for _, c := range d.outq {
+		if c.batched {
+			c.push()
 		}
 	}
 }
@@ -133,7 +161,7 @@ func (q *completionQueue) Arm() bool {
 
 // arm is Arm but for completions that are already there.
 func (d *domain) arm() bool {
-	if d.closed || d.links.waiting.Load() || d.loop.Waiting() {
+	if d.closed || d.batched || d.links.waiting.Load() || d.loop.Waiting() {
 		return false
 	}
 	for _, c := range d.live {
@@ -144,10 +172,11 @@ func (d *domain) arm() bool {
 	for _, c := range d.outq {
 		c.setOut(c.state == connUp && c.hasOutput())
 	}
+	d.armed = true
 	return true
 }
 
-// Wait sleeps in epoll_wait, which is level-triggered: whatever has come since
+// Wait sleeps in the poller, which is level-triggered: whatever has come since
 // the last Read ends it.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
@@ -166,20 +195,19 @@ func (d *domain) wait(timeout time.Duration) error {
 		if timeout >= 0 {
 			ms = int(min(max(0, (time.Until(end)+time.Millisecond-1)/time.Millisecond), 1<<30))
 		}
-		var ev [8]unix.EpollEvent
-		n, err := unix.EpollWait(d.epfd, ev[:], ms)
-		if err == unix.EINTR {
+		var ev [8]sys.Event
+		n, err := d.poller.Wait(ev[:], ms)
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("%w: epoll_wait: %w", errDomain, err)
+			return fmt.Errorf("%w: wait: %w", errDomain, err)
 		}
-		for _, e := range ev[:n] {
-			if e.Fd < 0 {
+		for i := range n {
+			if ev[i].ID() < 0 {
 				// In this order: a Signal in between ends this Wait. In the other,
 				// its write would be read away and every later Signal with it.
-				var b [8]byte
-				_, _ = unix.Read(d.evfd, b[:]) // non-blocking; it was readable
+				d.waker.Clear()
 				d.signaled.Swap(false)
 			}
 		}
@@ -198,15 +226,18 @@ func (d *domain) Signal() {
 }
 
 func (d *domain) wake() {
-	var b [8]byte
-	binary.NativeEndian.PutUint64(b[:], 1)
 	d.sigMu.Lock()
 	defer d.sigMu.Unlock()
-	if d.evfd >= 0 {
-		_, _ = unix.Write(d.evfd, b[:]) // full means readable already
+	if d.waker != nil {
+		d.waker.Wake()
 	}
 }
 
-// FD is the epoll descriptor. Who waits on it by other means calls Wait(0)
-// when it is readable, which takes a Signal.
-func (q *completionQueue) FD() (int, bool) { return q.d.epfd, !q.d.closed }
+// FD is the poller's descriptor. A goroutine that waits on it by other means calls
+// Wait(0) when it is readable, which takes a Signal.
+func (q *completionQueue) FD() (int, bool) {
+	if q.d.closed {
+		return -1, false
+	}
+	return q.d.poller.FD()
+}

@@ -10,8 +10,9 @@ import (
 // reading requests, which could end in two peers waiting for each other.
 const window = 256
 
-// maxAnswers is what a correct peer can make us have waiting in ctl.
-const maxAnswers = window * (wire.TCPReadSize + 2*wire.TCPAckSize + wire.TCPMaxHeader)
+// maxFrames is how much a correct peer can make us have waiting in frames, beside
+// our messages.
+const maxFrames = batchSize + window*(wire.TCPReadSize+wire.TCPRefuseSize+wire.TCPAckSize+wire.TCPMaxHeader)
 
 // slot is an operation of ours under way. Its name on the wire is the slot's
 // index and generation.
@@ -56,7 +57,7 @@ func (c *conn) post(op *transport.Op, read bool) error {
 	}
 	c.rmaWait.push(op)
 	if c.state == connUp {
-		idle := !c.hasOutput()
+		idle := c.batched || !c.hasOutput()
 		c.startRMA()
 		if idle && c.hasOutput() {
 			c.push()
@@ -138,11 +139,6 @@ func (c *conn) onData(f *wire.TCPFrame) error {
 	if s == nil {
 		return violated("reply to no read")
 	}
-	if f.Status != wire.TCPOK {
-		s.status = f.Status
-		c.endSlot(i, s)
-		return nil
-	}
 	left := len(s.op.Data) - s.done
 	if int(f.Length) > left || f.Length == 0 && left > 0 {
 		return violated("reply of %d bytes where %d are missing", f.Length, left)
@@ -157,15 +153,26 @@ func (c *conn) onData(f *wire.TCPFrame) error {
 	return nil
 }
 
+// onRefuse handles a refuse: the peer does not send the bytes of a read, or not all of them.
+func (c *conn) onRefuse(f *wire.TCPFrame) error {
+	i, s := c.ours(f.ID, true)
+	if s == nil {
+		return violated("refusal of no read")
+	}
+	s.status = f.Status
+	c.endSlot(i, s)
+	return nil
+}
+
 // onRead takes a peer's request.
 func (c *conn) onRead(f *wire.TCPFrame) error {
 	r := c.needRMA()
-	if r.serving >= window || len(c.ctl)-c.ctlOff > maxAnswers {
+	if r.serving >= window || len(c.frames)-c.framesOff > maxFrames {
 		return violated("more than %d reads at once", window)
 	}
 	reg, src, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteRead)
 	if status != wire.TCPOK {
-		c.control(wire.TCPFrame{Type: wire.TCPData, ID: f.ID, Status: status})
+		c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: f.ID, Status: status})
 		return nil
 	}
 	s := c.d.newStream()
@@ -179,7 +186,7 @@ func (c *conn) onRead(f *wire.TCPFrame) error {
 
 // onWrite takes the header of a frame of a peer's write.
 func (c *conn) onWrite(f *wire.TCPFrame) error {
-	if len(c.ctl)-c.ctlOff > maxAnswers {
+	if len(c.frames)-c.framesOff > maxFrames {
 		return violated("more than %d writes at once", window)
 	}
 	reg, dst, status := c.d.mrs.find(f.Key, f.Addr, f.Total, transport.RemoteWrite)
@@ -219,22 +226,19 @@ func (c *conn) landed() {
 	c.settle()
 	switch kind {
 	case landData:
-		c.in.kind = landVerdict
+		c.in.kind = landEnd
 	case landWrite, landSkip:
 		if c.in.ack {
 			c.control(wire.TCPFrame{Type: wire.TCPAck, ID: c.in.id, Status: c.in.status})
 		}
-	case landNone, landVerdict:
+	case landNone, landEnd:
 	}
 }
 
-// judged takes the status that follows the bytes of a reply.
-func (c *conn) judged(status wire.TCPStatus) error {
+// onEnd handles the status that follows the bytes of a reply.
+func (c *conn) onEnd(status wire.TCPStatus) error {
 	c.in.kind = landNone
 	s := &c.rma.slots[c.in.slot]
-	if !status.Valid() {
-		return violated("status %d", status)
-	}
 	s.status = status
 	if status != wire.TCPOK || s.done == len(s.op.Data) {
 		c.endSlot(c.in.slot, s)
@@ -250,11 +254,14 @@ func (c *conn) dropRegion(r *region) {
 		c.in.kind, c.in.skip, c.in.status = landSkip, n, wire.TCPKey
 	}
 	refuse := func(s *stream) {
-		c.control(wire.TCPFrame{Type: wire.TCPData, ID: s.id, Status: wire.TCPKey})
+		c.control(wire.TCPFrame{Type: wire.TCPRefuse, ID: s.id, Status: wire.TCPKey})
 		c.endReply(s)
 	}
 	if s := c.cur; s != nil && s.region == r {
-		if s.ready && s.hoff > 0 {
+		if s.ready {
+			if s.tlen < len(s.tail) { // a part of the end has been written, and says that the chunk is good
+				s.refuse = len(s.src) > 0
+			}
 			s.zeros, s.failed = len(s.chunk), wire.TCPKey
 			s.chunk, s.src, s.region = nil, nil, nil
 			r.uses--

@@ -13,10 +13,12 @@ import (
 //	here:      flush what is queued ► bye ► SHUT_WR ► read to the end ► close
 //	the peer:  read up to bye ► SHUT_WR ► read to the end ► close
 //
-// so that everything has passed the peer's Read when it returns, and no reset
-// can destroy what is on its way. Messages that come meanwhile are dropped;
-// completions stay for the next Read. Who connects for the first time is told
-// too until the domain's Close; after it he finds nobody, as after a death.
+// so that the peer's Read has processed everything when Shutdown returns, and no reset can
+// destroy bytes on their way. Shutdown drops messages that arrive meanwhile; completions
+// stay for the next Read. The end of the peer's stream counts as its answer to the bye, and
+// is not authenticated: a process on the way can forge it (ADR 19). Until the domain's
+// Close, a peer that connects for the first time gets the verdict that this process is
+// leaving. After Close the connection is refused, as after the process's death.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
@@ -28,6 +30,9 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	defer stop()
 	for {
 		d.progress()
+		if d.broken != nil {
+			return fmt.Errorf("tcp: shutdown: %w", d.broken)
+		}
 		done := d.links.idle()
 		for _, c := range d.conns {
 			if c != nil && !c.finish() {
@@ -64,7 +69,9 @@ func (c *conn) finish() bool {
 				return false
 			}
 			c.bye = true
-			c.control(wire.TCPFrame{Type: wire.TCPBye})
+			f := wire.TCPFrame{Type: wire.TCPBye, Counts: c.sign.Counts()}
+			f.Counts[wire.TCPControls]++ // the bye itself
+			c.control(f)
 			c.push()
 		}
 		if c.hasOutput() {

@@ -130,6 +130,9 @@ func (w *world) rest(gone func(*rank) bool, check func(*rank) error) {
 				return err
 			}
 		}
+		if err := r.flush(); err != nil { // the next rank may still wait
+			return err
+		}
 		return check(r)
 	})
 	w.ranks = all

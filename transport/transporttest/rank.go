@@ -39,6 +39,8 @@ type rank struct {
 	ep   transport.Endpoint
 	rma  transport.RMAEndpoint // nil without CapRead and CapWrite
 
+	unsent func() bool // BatchEndpoint.Unsent; nil without CapBatch
+
 	syncs   int64
 	entries []transport.Completion
 	onMsg   func(from transport.Addr, msg []byte) error
@@ -81,6 +83,11 @@ func connect(t testing.TB, job *Job, timeout time.Duration) *world {
 		r.ep, err = d.OpenEndpoint(r.av, r.cq)
 		require.NoError(t, err)
 		r.rma, _ = r.ep.(transport.RMAEndpoint)
+		if r.attr.Caps.Has(transport.CapBatch) {
+			b := r.ep.(transport.BatchEndpoint)
+			b.EnableBatch()
+			r.unsent = b.Unsent
+		}
 		addrs[i] = r.ep.Address()
 		w.ranks = append(w.ranks, r)
 	}
@@ -230,6 +237,15 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 		}
 	}
 	return nil
+}
+
+// flush reads the queue until nothing that was sent waits for a Read. A rank that
+// waits for something else next need not call it.
+func (r *rank) flush() error {
+	if r.unsent == nil {
+		return nil
+	}
+	return r.until("flush", func() bool { return !r.unsent() })
 }
 
 // sync is a barrier in which every rank keeps the fabric moving.

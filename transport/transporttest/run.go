@@ -6,6 +6,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -212,6 +213,7 @@ func capNames(c transport.Caps) string {
 		{transport.CapPeerDown, "CapPeerDown"},
 		{transport.CapSymmetric, "CapSymmetric"},
 		{transport.CapDisconnect, "CapDisconnect"},
+		{transport.CapBatch, "CapBatch"},
 	} {
 		if c.Has(e.bit) {
 			l = append(l, e.name)
@@ -229,6 +231,9 @@ type resources struct {
 func openFDs(t testing.TB) map[string]string {
 	t.Helper()
 	dir, err := os.Open("/proc/self/fd")
+	if errors.Is(err, os.ErrNotExist) && runtime.GOOS != "linux" {
+		return nil // there is no such list
+	}
 	require.NoError(t, err)
 	names, err := dir.Readdirnames(-1)
 	require.NoError(t, err)

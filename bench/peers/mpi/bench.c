@@ -1,5 +1,5 @@
 /*
- *   mpicc -O2 -o bench bench.c p2p.c collectives.c onesided.c overlap.c
+ *   mpicc -O2 -pthread -o bench bench.c p2p.c collectives.c onesided.c overlap.c threads.c apps.c
  *   mpirun -np 2 ./bench NAME SIZE[,SIZE...] SECONDS
  *
  * measures a benchmark with each size for some SECONDS, and prints a JSON object
@@ -88,6 +88,8 @@ void compare_sum(const float *buf, size_t n)
 
 double repeat(const struct part *p, long n)
 {
+    if (p->repeat)
+        return p->repeat(n);
     if (!p->once)
         return 0;
     if (!p->apart) {
@@ -123,15 +125,16 @@ static double warm_up(const struct part *p, double seconds)
     }
 }
 
-/* How many batches of how many operations all ranks do: rank 0 decides. */
-static void agree(double seconds, double per_op, long *batches, long *per)
+/* How many batches of how many operations all ranks do: rank 0 decides. A batch
+ * takes at least the seconds least. */
+static void agree(double seconds, double per_op, double least, long *batches, long *per)
 {
     if (per_op < 1e-9)
         per_op = 1e-9;
     long iters = seconds / per_op;
     if (iters < 10)
         iters = 10;
-    long plan[2] = { 0, MIN_SAMPLE / per_op + 1 };
+    long plan[2] = { 0, least / per_op + 1 };
     if (plan[1] < (iters + MAX_SAMPLES - 1) / MAX_SAMPLES)
         plan[1] = (iters + MAX_SAMPLES - 1) / MAX_SAMPLES;
     if (plan[1] > iters)
@@ -185,7 +188,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
     if (p.verify)
         p.verify();
     long batches, per;
-    agree(seconds, warm_up(&p, seconds), &batches, &per);
+    agree(seconds, warm_up(&p, seconds), p.sample ? p.sample : MIN_SAMPLE, &batches, &per);
     double *samples = allocate(batches * sizeof *samples);
     MPI_Barrier(MPI_COMM_WORLD);
     p.computed = p.done = 0; /* not of the warm-up */
@@ -204,25 +207,31 @@ static void measure(const struct benchmark *b, int size, double seconds)
     p.close();
 }
 
+/* The benchmark of a name; NULL if there is none. */
 static const struct benchmark *find(const char *name)
 {
-    const struct benchmark *families[] = { p2p, collectives, onesided, overlaps };
+    const struct benchmark *families[] = { p2p, collectives, onesided, overlaps, threads, apps };
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
         for (const struct benchmark *b = families[f]; b->name; b++)
             if (!strcmp(b->name, name))
                 return b;
-    fail("no benchmark %s", name);
+    return NULL;
 }
 
 int main(int argc, char **argv)
 {
-    MPI_Init(&argc, &argv);
+    const struct benchmark *b = argc == 4 ? find(argv[1]) : NULL;
+    int need = b && b->threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, got;
+    MPI_Init_thread(&argc, &argv, need, &got);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     double seconds = argc == 4 ? atof(argv[3]) : 0;
     if (!(seconds > 0))
         fail("usage: bench NAME SIZE[,SIZE...] SECONDS");
-    const struct benchmark *b = find(argv[1]);
+    if (!b)
+        fail("no benchmark %s", argv[1]);
+    if (got < need)
+        fail("%s needs MPI_THREAD_MULTIPLE, %d, and MPI gives %d", b->name, need, got);
     if (ranks < b->least || (b->least == 2 && ranks % 2))
         fail("%s needs an even number of ranks", b->name);
     for (char *item = strtok(argv[2], ","); item; item = strtok(NULL, ","))

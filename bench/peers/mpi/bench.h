@@ -20,6 +20,11 @@ struct part {
     void (*verify)(void); /* does it once with data that it checks; NULL: nothing to do */
     void (*close)(void);  /* releases what prepare made, on all ranks */
 
+    /* In place of once: does the operation n times and returns the time that
+     * counts, in seconds. */
+    double (*repeat)(long n);
+
+    double sample;   /* least seconds of a batch; 0: MIN_SAMPLE */
     int apart;       /* calls are timed one by one, with a barrier after each */
     int mean;        /* samples are the mean over ranks, else rank 0's own */
     double per_op;   /* divides the time of an operation, for a time per message */
@@ -36,14 +41,23 @@ struct benchmark {
     const char *name;
     int least; /* ranks needed */
     void (*prepare)(struct part *p, int size);
+    int threads; /* it needs MPI_THREAD_MULTIPLE */
 };
 
-extern const struct benchmark p2p[], collectives[], onesided[], overlaps[]; /* each ends with a NULL name */
+/* Each ends with a NULL name. */
+extern const struct benchmark p2p[], collectives[], onesided[], overlaps[], threads[], apps[];
+
+void prepare_latency(struct part *p, int bytes);
 
 double now(void); /* seconds */
 
 /* The time of n operations that counts, in seconds. */
 double repeat(const struct part *p, long n);
+
+/* Does n times what takes about 50 ns, and how long once takes, in seconds: the
+ * fastest of several. */
+void compute(long n);
+double loop_time(void);
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 

@@ -17,8 +17,7 @@ static long loops; /* of compute per operation */
 static struct part *part;
 static volatile double sink = 1;
 
-/* Does n times what takes about 50 ns. */
-static void compute(long n)
+void compute(long n)
 {
     double x = sink;
     while (n--)
@@ -27,8 +26,7 @@ static void compute(long n)
     sink = x;
 }
 
-/* How long compute(1) takes, in seconds: the fastest of several. */
-static double loop_time(void)
+double loop_time(void)
 {
     const long n = 2000;
     double best = 1e9;

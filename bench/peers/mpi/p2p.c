@@ -46,7 +46,7 @@ static void check(void)
     compare(in, size, peer);
 }
 
-static void latency(struct part *p, int bytes)
+void prepare_latency(struct part *p, int bytes)
 {
     begin(p, bytes, 1 - rank);
     p->per_op = 2;
@@ -130,5 +130,5 @@ static void mr(struct part *p, int bytes)
 }
 
 const struct benchmark p2p[] = {
-    { "latency", 2, latency }, { "bw", 2, bw }, { "bibw", 2, bibw }, { "mr", 2, mr }, { NULL, 0, NULL },
+    { "latency", 2, prepare_latency }, { "bw", 2, bw }, { "bibw", 2, bibw }, { "mr", 2, mr }, { NULL, 0, NULL },
 };

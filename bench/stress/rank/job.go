@@ -93,7 +93,23 @@ var operations = []struct {
 	{"barriers", 3, barriers},
 	{"sums", 4, sums},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
+	{"crowd", 3, crowd},
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},
+}
+
+// crowdAt turns three of four operations into crowds.
+func crowdAt(drawn int) int {
+	if drawn%4 == 0 {
+		return drawn
+	}
+	at := 0
+	for _, o := range operations {
+		if o.name == "crowd" {
+			break
+		}
+		at += o.weight
+	}
+	return at
 }
 
 // tagsPerOperation are the tags that an operation has for itself.
@@ -108,6 +124,9 @@ func (j *job) operation(i int) error {
 		total += o.weight
 	}
 	drawn := rng.IntN(total) - regroup
+	if j.crowds && drawn >= 0 {
+		drawn = crowdAt(drawn)
+	}
 	if drawn < 0 || i == j.first {
 		j.say(fmt.Sprintf("operation %d: new communicators", i))
 		return j.regroup(i, rng)

@@ -28,6 +28,7 @@ type options struct {
 	end     int // the operation to end before; 0: only a failure ends it
 	bytes   int // that an operation may move, at most
 	survive bool
+	crowds  bool
 }
 
 func main() {
@@ -37,6 +38,7 @@ func main() {
 	flag.IntVar(&o.end, "ops", 30, "the `operation` to end before; 0: none")
 	flag.IntVar(&o.bytes, "bytes", 8<<20, "`bytes` that an operation may move between all ranks, about")
 	flag.BoolVar(&o.survive, "survive", false, "outlive other ranks, and tell what calls return")
+	flag.BoolVar(&o.crowds, "crowds", false, "let most operations be of many goroutines at once")
 	flag.Parse()
 	if flag.NArg() > 0 || o.first < 0 || o.end < 0 || o.bytes < 1 {
 		fmt.Fprintln(os.Stderr, "rank: arguments out of range; -h lists them")

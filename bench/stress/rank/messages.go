@@ -231,7 +231,7 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 		if st, err = k.c.Probe(p.source, p.tag); err != nil {
 			return nil, st, err
 		}
-		if got, err = e.buffer(k, st.Count/e.size()); err != nil {
+		if got, err = e.buffer(k, st.Bytes/e.size()); err != nil {
 			return nil, st, err
 		}
 		st, err = comm.Recv(k.c, got, st.Source, st.Tag)
@@ -249,7 +249,7 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 			}
 			runtime.Gosched()
 		}
-		if got, err = e.buffer(k, st.Count/e.size()); err != nil {
+		if got, err = e.buffer(k, st.Bytes/e.size()); err != nil {
 			return nil, st, err
 		}
 		st, err = comm.Mrecv(m, got)
@@ -295,7 +295,7 @@ func (e element[T]) ring(k *call) error {
 		if err != nil {
 			return err
 		}
-		if want := (comm.Status{Source: from, Tag: k.tag, Count: n}); st != want {
+		if want := (comm.Status{Source: from, Tag: k.tag, Bytes: n * e.size(), Count: n}); st != want {
 			return fmt.Errorf("exchange %d: %+v instead of %+v", i, st, want)
 		}
 		if err := same(fmt.Sprintf("exchange %d of %v", i, e), recv, want); err != nil {

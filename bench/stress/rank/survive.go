@@ -45,6 +45,8 @@ func report(err error) {
 		kind = "process-failed"
 	case errors.Is(err, comm.ErrRevoked):
 		kind = "revoked"
+	case errors.Is(err, comm.ErrFinalized): // of a rank that has called Finalize because a process has failed
+		kind = "finalized"
 	case errors.Is(err, errOthers):
 		kind = "others"
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Up makes the hosts of package testbed and keeps them until it is interrupted:
 //
 //	go run ./internal/testbed/up 4 --slurm

@@ -1,3 +1,5 @@
+//go:build linux
+
 package run
 
 import (
@@ -10,6 +12,8 @@ import (
 
 // Report is what gorun -report writes. [Command] has it written for each job.
 type Report struct {
+	Schema   int            `json:"schema_version"`
+	Gorun    string         `json:"gorun_version"`
 	Job      string         `json:"job"`
 	ExitCode int            `json:"exit_code"`
 	Begun    time.Time      `json:"begun"`
@@ -63,6 +67,21 @@ type ReportRank struct {
 	ExitCode *int       `json:"exit_code"`
 	Signal   string     `json:"signal"`
 	Failed   bool       `json:"failed"`
+
+	UserCPU   *float64 `json:"user_cpu_seconds"`
+	SystemCPU *float64 `json:"system_cpu_seconds"`
+	MaxRSS    int64    `json:"max_rss_bytes"`
+
+	Comm *ReportComm `json:"comm"`
+}
+
+// ReportComm is what a rank says of its communication.
+type ReportComm struct {
+	MessagesSent     int64   `json:"messages_sent"`
+	MessagesReceived int64   `json:"messages_received"`
+	BytesSent        int64   `json:"bytes_sent"`
+	BytesReceived    int64   `json:"bytes_received"`
+	Wait             float64 `json:"wait_seconds"`
 }
 
 // ReportFailure is what the job, or a start of it, failed of.

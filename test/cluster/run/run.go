@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package run has gorun run jobs on the hosts of a testbed, for tests of several
 // packages: it builds gorun and programs, runs them with a limit of time, and looks
 // for what they leave.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Hello is a program for other launchers than gorun to start: every rank says who
 // and where it is, once all have spoken with each other.
 //

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package line is what the program of ranks and those who read its output agree on.
 package line
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Rank is a program of weft whose ranks do what the first argument says, for tests
 // of gorun.
 //

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// The benchmarks of this file time communication where programs do it: after
+// each rank has computed. Only the time in calls of comm counts. It includes the
+// wait for a rank that has computed longer.
+
+// compute exchange: ranks in pairs, as mr's.
+var computeExchange = benchmark{
+	name:   "compute",
+	help:   "Sendrecv of 8 KiB between pairs of ranks after N us of computation; us in Sendrecv, mean over ranks",
+	sizes:  "10,100,1000,10000",
+	counts: "microseconds",
+	even:   true,
+	prepare: func(c *comm.Comm, micros int) (*part, error) {
+		const bytes = 8 << 10
+		peer := (c.Rank() + c.Size()/2) % c.Size()
+		send, recv := make([]byte, bytes), make([]byte, bytes)
+		fill(send, c.Rank())
+		exchange := func() error {
+			_, err := comm.Sendrecv(c, send, peer, tag, recv, peer, tag)
+			return err
+		}
+		loops := max(int(float64(micros)*1e-6/loopTime()), 1)
+		return &part{
+			mean: true,
+			verify: func() error {
+				if err := exchange(); err != nil {
+					return err
+				}
+				return compare(recv, peer)
+			},
+			repeat: func(n int) (time.Duration, error) {
+				var sum time.Duration
+				for range n {
+					compute(loops)
+					start := time.Now()
+					if err := exchange(); err != nil {
+						return 0, err
+					}
+					sum += time.Since(start)
+				}
+				return sum, nil
+			},
+		}, nil
+	},
+}
+
+// jacobi relaxes a grid of which each rank has N rows of N points.
+var jacobi = benchmark{
+	name:    "jacobi",
+	help:    "Jacobi's method on N x N points per rank, rows in turn: halo of two rows, residual by Allreduce; us in comm per iteration, mean over ranks",
+	sizes:   "64,256,1024",
+	counts:  "rows",
+	prepare: prepareJacobi,
+}
+
+// strip is a rank's rows of a grid, with a row of each neighbour around them.
+type strip struct {
+	c        *comm.Comm
+	n        int
+	up, down int // neighbours, or comm.ProcNull
+	reqs     []comm.Request
+	word     [1]float64
+	inComm   time.Duration
+}
+
+func newStrip(c *comm.Comm, n int) *strip {
+	s := &strip{c: c, n: n, up: c.Rank() - 1, down: c.Rank() + 1, reqs: make([]comm.Request, 4)}
+	if s.up < 0 {
+		s.up = comm.ProcNull
+	}
+	if s.down == c.Size() {
+		s.down = comm.ProcNull
+	}
+	return s
+}
+
+// grid makes n rows and two for the halo.
+func (s *strip) grid() []float64 { return make([]float64, (s.n+2)*s.n) }
+
+// exchange fills the halo of g.
+func (s *strip) exchange(g []float64) error {
+	start, n := time.Now(), s.n
+	s.reqs[0] = comm.Irecv(s.c, g[:n], s.up, tag)
+	s.reqs[1] = comm.Irecv(s.c, g[(n+1)*n:], s.down, tag)
+	s.reqs[2] = comm.Isend(s.c, g[n:2*n], s.up, tag)
+	s.reqs[3] = comm.Isend(s.c, g[n*n:(n+1)*n], s.down, tag)
+	err := comm.WaitAll(s.reqs)
+	s.inComm += time.Since(start)
+	return err
+}
+
+// sum adds a number over all ranks.
+func (s *strip) sum(x float64) (float64, error) {
+	start := time.Now()
+	s.word[0] = x
+	err := comm.Allreduce(s.c, s.word[:], s.word[:], comm.Sum)
+	s.inComm += time.Since(start)
+	return s.word[0], err
+}
+
+// repeat does n iterations and returns the time in comm.
+func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
+	return func(n int) (time.Duration, error) {
+		s.inComm = 0
+		for range n {
+			if err := once(); err != nil {
+				return 0, err
+			}
+		}
+		return s.inComm, nil
+	}
+}
+
+// verify checks a sum and a halo whose values say where they are from.
+func (s *strip) verify() error {
+	ranks := s.c.Size()
+	got, err := s.sum(float64(s.c.Rank() + 1))
+	if err != nil {
+		return err
+	}
+	if want := float64(ranks * (ranks + 1) / 2); got != want {
+		return fmt.Errorf("the sum over ranks is %v, not %v", got, want)
+	}
+	g := s.grid()
+	for i := range g {
+		g[i] = float64(s.c.Rank()*len(g) + i)
+	}
+	if err := s.exchange(g); err != nil {
+		return err
+	}
+	for i := range s.n {
+		above, below := g[i], g[(s.n+1)*s.n+i]
+		if want := float64(s.up*len(g) + s.n*s.n + i); s.up != comm.ProcNull && above != want {
+			return fmt.Errorf("point %d from above is %v, not %v", i, above, want)
+		}
+		if want := float64(s.down*len(g) + s.n + i); s.down != comm.ProcNull && below != want {
+			return fmt.Errorf("point %d from below is %v, not %v", i, below, want)
+		}
+	}
+	return nil
+}
+
+func prepareJacobi(c *comm.Comm, n int) (*part, error) {
+	if n < 3 {
+		return nil, fmt.Errorf("%d rows are too few", n)
+	}
+	s := newStrip(c, n)
+	old, grid := s.grid(), s.grid()
+	for i := range old {
+		old[i] = float64(i % 17)
+	}
+	once := func() error {
+		if err := s.exchange(old); err != nil {
+			return err
+		}
+		change := 0.0
+		for r := 1; r <= n; r++ {
+			above, row, below, to := old[(r-1)*n:r*n], old[r*n:(r+1)*n], old[(r+1)*n:(r+2)*n], grid[r*n:(r+1)*n]
+			for i := 1; i < n-1; i++ {
+				x := 0.25 * (above[i] + below[i] + row[i-1] + row[i+1])
+				change += (x - row[i]) * (x - row[i])
+				to[i] = x
+			}
+		}
+		old, grid = grid, old
+		_, err := s.sum(change)
+		return err
+	}
+	return &part{mean: true, verify: s.verify, repeat: s.repeat(once), sample: appSample}, nil
+}
+
+// appSample is the least length of a batch: of an iteration most is no
+// communication.
+const appSample = time.Millisecond
+
+// cg is the method of conjugate gradients for the same grid.
+var cg = benchmark{
+	name:    "cg",
+	help:    "conjugate gradients on N x N points per rank: halo of two rows, two Allreduce of 8 B; us in comm per iteration, mean over ranks",
+	sizes:   "64,256,1024",
+	counts:  "rows",
+	prepare: prepareCG,
+}
+
+func prepareCG(c *comm.Comm, n int) (*part, error) {
+	if n < 3 {
+		return nil, fmt.Errorf("%d rows are too few", n)
+	}
+	s := newStrip(c, n)
+	x, r, p, q := s.grid(), s.grid(), s.grid(), s.grid()
+	first, last := n, (n+1)*n // the rank's own points
+	inner := func(g []float64) []float64 { return g[first:last] }
+	right := func(i int) float64 { return 1 + float64(i%7) } // the right-hand side
+	var rho float64
+	begin := func() error {
+		clear(x)
+		for i := first; i < last; i++ {
+			r[i] = right(i)
+			p[i] = r[i]
+		}
+		var err error
+		rho, err = s.sum(dot(inner(r), inner(r)))
+		return err
+	}
+	once := func() error {
+		if rho < 1e-20 { // solved: begin again
+			if err := begin(); err != nil {
+				return err
+			}
+		}
+		if err := s.exchange(p); err != nil {
+			return err
+		}
+		s.laplace(q, p)
+		pq, err := s.sum(dot(inner(p), inner(q)))
+		if err != nil {
+			return err
+		}
+		alpha := rho / pq
+		axpy(inner(x), alpha, inner(p))
+		axpy(inner(r), -alpha, inner(q))
+		next, err := s.sum(dot(inner(r), inner(r)))
+		if err != nil {
+			return err
+		}
+		beta := next / rho
+		for i := first; i < last; i++ {
+			p[i] = r[i] + beta*p[i]
+		}
+		rho = next
+		return nil
+	}
+	// The residual that the iterations carry along must be the true one, which
+	// it is only if all halos and sums were right.
+	verify := func() error {
+		if err := s.verify(); err != nil {
+			return err
+		}
+		if err := begin(); err != nil {
+			return err
+		}
+		for range checkedIterations {
+			if err := once(); err != nil {
+				return err
+			}
+		}
+		if err := s.exchange(x); err != nil {
+			return err
+		}
+		s.laplace(q, x)
+		for i := first; i < last; i++ {
+			if want := right(i) - q[i]; math.Abs(r[i]-want) > 1e-6 {
+				return fmt.Errorf("the residual of point %d is %v, not %v", i-first, r[i], want)
+			}
+		}
+		return nil
+	}
+	return &part{mean: true, verify: verify, repeat: s.repeat(once), sample: appSample}, nil
+}
+
+// checkedIterations is how many iterations verify does.
+const checkedIterations = 20
+
+// laplace sets to, without its halo, to the five-point operator applied to from.
+func (s *strip) laplace(to, from []float64) {
+	n := s.n
+	for row := 1; row <= n; row++ {
+		above, mid, below, out := from[(row-1)*n:row*n], from[row*n:(row+1)*n], from[(row+1)*n:(row+2)*n], to[row*n:(row+1)*n]
+		out[0] = 4*mid[0] - above[0] - below[0] - mid[1]
+		for i := 1; i < n-1; i++ {
+			out[i] = 4*mid[i] - above[i] - below[i] - mid[i-1] - mid[i+1]
+		}
+		out[n-1] = 4*mid[n-1] - above[n-1] - below[n-1] - mid[n-2]
+	}
+}
+
+func dot(a, b []float64) float64 {
+	sum := 0.0
+	for i := range a {
+		sum += a[i] * b[i]
+	}
+	return sum
+}
+
+// axpy adds alpha·x to y.
+func axpy(y []float64, alpha float64, x []float64) {
+	for i := range y {
+		y[i] += alpha * x[i]
+	}
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFailureIsSaidOnce: the cause, first and once, and nothing of the ranks that fail
+// because of it.
+func TestFailureIsSaidOnce(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "fail")
+	out, err := exec.Command("go", "build", "-o", program, "./testdata/fail").CombinedOutput()
+	require.NoError(t, err, string(out))
+	for mode, test := range map[string]struct {
+		code        int
+		first, last string
+		times       int // that the cause is said
+	}{
+		"error": {1, "rank 1: no such mesh\n", "gorun: rank 1 failed (exit code 1): ", 1},
+		"panic": {2, "rank 1: panic: no such mesh\n", "gorun: rank 1 failed (exit code 2): ", 1},
+		"exit":  {5, "no such mesh\n", "gorun: rank 1 exited with code 5: ", 1},
+		"abort": {7, "gorun: rank 1 called Abort (exit code 7): ", "gorun: rank 1 called Abort (exit code 7): ", 0},
+	} {
+		for _, tag := range []bool{false, true} {
+			args := []string{"-n", "3", "-ppn", "3", program, mode}
+			if tag {
+				args = append([]string{"-tag-output"}, args...)
+			}
+			code, _, errs := gorun(t, args...)
+			require.Equal(t, test.code, code, errs)
+			lines := strings.Split(strings.TrimSuffix(errs, "\n"), "\n")
+			for strings.HasPrefix(lines[0], "gorun: warning: ") || strings.Contains(lines[0], "take turns") {
+				lines = lines[1:]
+			}
+			require.Contains(t, lines[0]+"\n", test.first, errs)
+			require.Contains(t, lines[len(lines)-1], test.last, errs)
+			require.Equal(t, test.times, strings.Count(errs, "no such mesh"), errs)
+			require.NotContains(t, errs, "process failed", errs)
+			require.NotContains(t, errs, "the last that rank", errs)
+		}
+	}
+}

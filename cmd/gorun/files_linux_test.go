@@ -1,0 +1,48 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// TestInterruptWhileFilesHang: a file server that does not answer keeps gorun from making
+// its output files, and ^C still ends gorun. The test uses a lease in place of a server:
+// an open of the file waits until the holder gives the lease up, or for
+// /proc/sys/fs/lease-break-time.
+func TestInterruptWhileFilesHang(t *testing.T) {
+	t.Setenv("TMPDIR", "/dev/shm") // not every file system has leases
+	dir := t.TempDir()
+	held, err := os.Create(filepath.Join(dir, "0.out"))
+	require.NoError(t, err)
+	defer held.Close()
+	_, err = unix.FcntlInt(held.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	require.NoError(t, err)
+
+	cmd := exec.Command(os.Args[0], "-n", "2", "-output", dir, "true")
+	cmd.Env = append(os.Environ(), asGorun+"=1")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	require.NoError(t, cmd.Start())
+	defer cmd.Process.Kill()
+	require.Eventually(t, func() bool { // gorun is in open(2)
+		lease, err := unix.FcntlInt(held.Fd(), unix.F_GETLEASE, 0)
+		return err == nil && lease != unix.F_WRLCK
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait()
+	f, err := os.OpenFile(held.Name(), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err == nil {
+		_ = f.Close()
+	}
+	require.ErrorIs(t, err, syscall.EWOULDBLOCK, "gorun has waited for the lease to end")
+	require.Equal(t, 130, cmd.ProcessState.ExitCode(), &stderr)
+	require.Equal(t, "gorun: ended by signal 2 (SIGINT) before the ranks were started\n", stderr.String())
+}

@@ -1,0 +1,218 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// traffic returns the account of e without the time.
+func traffic(e *Engine) wire.Account {
+	a := e.Account()
+	a.Waited = 0
+	return a
+}
+
+// TestMessagesAreCounted: each message counts once on each side, regardless of its protocol.
+func TestMessagesAreCounted(t *testing.T) {
+	sizes := []int{0, 8, 3000, 200000}
+	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
+		kept := make([]*Context, 2)
+		for i, e := range engines {
+			kept[i] = e.OpenContext(2, []int{0, 1})
+			kept[i].KeepInFinalize()
+		}
+		var want wire.Account
+		for _, size := range sizes {
+			for _, mode := range []Mode{Standard, Synchronous} {
+				want.MessagesSent++
+				want.BytesSent += int64(size)
+				ranks(t, cs, func(c *Context, rank int) error {
+					var err error
+					if rank == 0 {
+						err = c.Send(background, make([]byte, size), Env{Peer: 1, Mode: mode})
+					} else {
+						_, err = c.Recv(background, make([]byte, size), Env{Peer: 0})
+					}
+					return err
+				})
+			}
+		}
+		ranks(t, kept, func(c *Context, rank int) error { // not counted
+			if rank == 0 {
+				return c.Send(background, make([]byte, 8), Env{Peer: 1})
+			}
+			_, err := c.Recv(background, make([]byte, 8), Env{Peer: 0})
+			return err
+		})
+		require.Equal(t, want, traffic(engines[0]))
+		require.Equal(t, wire.Account{MessagesReceived: want.MessagesSent, BytesReceived: want.BytesSent}, traffic(engines[1]))
+	})
+}
+
+// TestMessagesToItselfAreCounted: messages of a rank to itself count on both sides. Receives
+// that get no message, or fail, do not count.
+func TestMessagesToItselfAreCounted(t *testing.T) {
+	c := world(openJob(t, 2, inproc.NewFabric(), nil))[0]
+	for _, size := range []int{10, 1 << 20} {
+		r := c.Irecv(make([]byte, size), Env{Peer: 0})
+		require.NoError(t, c.Send(background, make([]byte, size), Env{Peer: 0}))
+		_, err := r.Wait(background)
+		require.NoError(t, err)
+	}
+	r := c.Irecv(make([]byte, 8), Env{Peer: 1})
+	require.NoError(t, r.Cancel())
+	_, err := r.Wait(background)
+	require.NoError(t, err)
+	r = c.Irecv(make([]byte, 8), Env{Peer: 0})
+	require.NoError(t, c.Send(background, make([]byte, 9), Env{Peer: 0}))
+	_, err = r.Wait(background)
+	require.ErrorIs(t, err, ErrTruncate)
+	require.Equal(t, wire.Account{MessagesSent: 3, BytesSent: 10 + 1<<20 + 9, MessagesReceived: 2, BytesReceived: 10 + 1<<20}, traffic(c.e))
+}
+
+// asleepIn starts f, which waits for a message of rank 1, and returns when a goroutine is in
+// the queue's Wait.
+func asleepIn(q *heldQueue, f func() error) (ended chan error) {
+	ended = make(chan error, 1)
+	go func() { ended <- f() }() // ends with the message, or the engine
+	<-q.inWait
+	return ended
+}
+
+// TestWaitsAreTimed: two goroutines that wait at the same time count once.
+func TestWaitsAreTimed(t *testing.T) {
+	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
+	e := cs[0].e
+	q := holdQueue(e)
+	begun := time.Now()
+	recv := func(tag int) func() error {
+		return func() error {
+			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag})
+			return err
+		}
+	}
+	first := asleepIn(q, recv(1))
+	second := make(chan error, 1)
+	go func() { second <- recv(2)() }() // ends with the message, or the engine
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.parked) == 1
+	}, patienceOfTests, time.Millisecond)
+	require.Zero(t, e.Account().Waited) // neither receive has returned
+	close(q.goOn)
+	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
+	require.NoError(t, <-first)
+	require.Zero(t, e.Account().Waited) // the other one waits
+	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
+	require.NoError(t, <-second)
+	waited := e.Account().Waited
+	require.Positive(t, waited)
+	require.LessOrEqual(t, waited, time.Since(begun))
+}
+
+// TestTasksThatWaitAreNotTimed: the wait of a task does not count, unless the program waits
+// for the task.
+func TestTasksThatWaitAreNotTimed(t *testing.T) {
+	for name, waits := range map[string]bool{"program computes": false, "program waits": true} {
+		t.Run(name, func(t *testing.T) {
+			cs := world(openJob(t, 2, inproc.NewFabric(), nil))
+			e := cs[0].e
+			q := holdQueue(e)
+			task := e.Go(func() error {
+				_, err := cs[0].Recv(background, nil, Env{Peer: 1})
+				return err
+			})
+			<-q.inWait
+			ended := make(chan error, 1)
+			if waits {
+				go func() { // ends with the task
+					_, err := task.Wait(background)
+					ended <- err
+				}()
+				require.Eventually(t, func() bool {
+					e.mu.Lock()
+					defer e.mu.Unlock()
+					return len(e.parked) == 1
+				}, patienceOfTests, time.Millisecond)
+			}
+			close(q.goOn)
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0}))
+			require.Eventually(t, task.Done, patienceOfTests, time.Millisecond)
+			if waits {
+				require.NoError(t, <-ended)
+				require.Positive(t, e.Account().Waited)
+				return
+			}
+			_, err := task.Wait(background)
+			require.NoError(t, err)
+			require.Zero(t, e.Account().Waited)
+		})
+	}
+}
+
+// TestFollowersAreTimed: no goroutine of the program leads, and the background goroutine
+// sleeps for the one that is parked.
+func TestFollowersAreTimed(t *testing.T) {
+	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
+	q := holdQueue(e)
+	var w waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.beginWait(&w)
+	require.True(t, e.arm())
+	go func() { // ends with doze
+		<-q.inWait
+		e.mu.Lock()
+		e.signal()
+		e.mu.Unlock()
+		close(q.goOn)
+	}()
+	e.doze(background, nil)
+	e.endWait(&w)
+	require.Positive(t, e.account.Waited)
+	require.Zero(t, e.account.waiting)
+}
+
+// TestAccountOfOldReadings: a goroutine that reads the clock before it waits for the lock
+// does not set the account's clock back.
+func TestAccountOfOldReadings(t *testing.T) {
+	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
+	var w waiter
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.beginWait(&w)
+	start := e.clock()
+	e.noteTime(start)
+	e.noteTime(start - time.Second)
+	e.endWait(&w)
+	require.Zero(t, e.account.Waited)
+	e.beginWait(&w)
+	e.noteTime(start - time.Second)
+	require.Equal(t, start, e.account.since)
+	e.endWait(&w)
+}
+
+// TestAccountWithoutAProgram: a goroutine in Attend that no call waits for does not count.
+func TestAccountWithoutAProgram(t *testing.T) {
+	cs := openJob(t, 2, inproc.NewFabric(), nil)
+	e := cs[0]
+	ended := make(chan error, 1)
+	go func() { // ends with Nudge
+		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.Turn(), true)
+		ended <- err
+	}()
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.asleep || len(e.parked) > 0
+	}, patienceOfTests, time.Millisecond)
+	e.Nudge()
+	require.NoError(t, <-ended)
+	require.Zero(t, e.Account().Waited)
+}

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// compute is a goroutine's work that calls nothing of the engine, until what it
+// overlaps with is over, or the test.
+func compute(over *atomic.Bool) {
+	start := time.Now()
+	for !over.Load() && time.Since(start) < patienceOfTests {
+		work := 1.0
+		for range 1000 {
+			work = work*1.01 + 1
+		}
+		runtime.KeepAlive(work)
+	}
+}
+
+// What a rank has started goes on while it computes: the other's blocking call
+// ends although this one does not call in.
+func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
+	const size = 4 << 20
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two for each rank, as the launcher gives
+	for name, provider := range map[string]transport.Provider{
+		"inproc":           inproc.NewFabric(),
+		"inproc, by polls": inproc.NewFabric(inproc.WithRMADelay(3), inproc.WithMaxRMASize(1<<16)),
+		"inproc, no reads": inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(1<<15)),
+		"tcp":              tcp.New(),
+		"shm":              shm.New(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cs := world(openJob(t, 2, provider, nil))
+			var received, sent, exchanged atomic.Bool
+			ranks(t, cs, func(c *Context, rank int) error {
+				if rank == 1 {
+					if err := c.Send(background, pattern(size, 1), Env{Peer: 0, Tag: 1}); err != nil {
+						return err
+					}
+					received.Store(true)
+					buf := make([]byte, size)
+					if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: 2}); err != nil {
+						return err
+					}
+					sent.Store(true)
+					if err := check(buf, pattern(size, 2)); err != nil {
+						return err
+					}
+					err := exchange(c, rank)
+					exchanged.Store(true)
+					return err
+				}
+				buf := make([]byte, size)
+				r := c.Irecv(buf, Env{Peer: 1, Tag: 1})
+				compute(&received)
+				if _, err := r.Wait(background); err != nil {
+					return err
+				}
+				if err := check(buf, pattern(size, 1)); err != nil {
+					return err
+				}
+				r = c.Isend(pattern(size, 2), Env{Peer: 1, Tag: 2})
+				compute(&sent)
+				if _, err := r.Wait(background); err != nil {
+					return err
+				}
+				r = c.e.Go(func() error { return exchange(c, rank) })
+				compute(&exchanged)
+				_, err := r.Wait(background)
+				return err
+			})
+			for _, c := range cs {
+				require.Eventually(t, func() bool { // answers may still be on their way out
+					c.e.mu.Lock()
+					defer c.e.mu.Unlock()
+					return c.e.active == 0 && c.e.large == 0 && c.e.moving == 0 && c.e.tasks == 0
+				}, patienceOfTests, time.Millisecond)
+			}
+		})
+	}
+}
+
+// Small messages that a transport keeps, to send several at once, leave although
+// their sender computes instead of waiting: with and without asynchronous
+// progress, and while another goroutine of the sender sleeps on the transport.
+func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
+	const count = 200
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	for name, test := range map[string]struct {
+		async   string
+		sleeper bool
+	}{
+		"async":             {async: "true"},
+		"no async":          {async: "false"},
+		"async, sleeper":    {async: "true", sleeper: true},
+		"no async, sleeper": {async: "false", sleeper: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cs := world(openJob(t, 2, tcp.New(), map[string]string{"engine.async_progress": test.async}))
+			var received, slept atomic.Bool
+			ranks(t, cs, func(c *Context, rank int) error {
+				if rank == 1 {
+					if err := c.Send(background, nil, Env{Peer: 0, Tag: 1}); err != nil {
+						return err
+					}
+					for i := range count {
+						buf := make([]byte, 8)
+						if _, err := c.Recv(background, buf, Env{Peer: 0, Tag: 2}); err != nil {
+							return err
+						}
+						if err := check(buf, pattern(8, i)); err != nil {
+							return err
+						}
+					}
+					received.Store(true)
+					return c.Send(background, nil, Env{Peer: 0, Tag: 3})
+				}
+				if _, err := c.Recv(background, nil, Env{Peer: 1, Tag: 1}); err != nil {
+					return err
+				}
+				last := make(chan error, 1)
+				receiveLast := func() {
+					_, err := c.Recv(background, nil, Env{Peer: 1, Tag: 3})
+					last <- err
+				}
+				if test.sleeper {
+					go receiveLast() // it ends with rank 1's last message
+					for start := time.Now(); !slept.Load() && time.Since(start) < patienceOfTests; {
+						c.e.mu.Lock()
+						slept.Store(c.e.asleep)
+						c.e.mu.Unlock()
+						time.Sleep(time.Millisecond)
+					}
+				}
+				for i := range count {
+					if i%2 == 0 {
+						if err := c.Send(background, pattern(8, i), Env{Peer: 1, Tag: 2}); err != nil {
+							return err
+						}
+						continue
+					}
+					if r := c.Isend(pattern(8, i), Env{Peer: 1, Tag: 2}); !r.Done() {
+						return errors.New("a small message is not done at once")
+					}
+				}
+				compute(&received)
+				if !received.Load() {
+					return errors.New("messages waited for the end of a computation")
+				}
+				if !test.sleeper {
+					receiveLast()
+				}
+				return <-last
+			})
+			require.Equal(t, test.sleeper, slept.Load())
+			require.Zero(t, cs[0].e.unsent)
+		})
+	}
+}
+
+// exchange is what a collective does, of some steps that each need both ranks.
+func exchange(c *Context, rank int) error {
+	for i := range 10 {
+		buf := make([]byte, 100_000)
+		r := c.Irecv(buf, Env{Peer: 1 - rank, Tag: 3, Attended: true})
+		if err := c.Send(background, pattern(len(buf), i), Env{Peer: 1 - rank, Tag: 3}); err != nil {
+			return err
+		}
+		if _, err := r.Wait(background); err != nil {
+			return err
+		}
+		if err := check(buf, pattern(len(buf), i)); err != nil {
+			return err
+		}
+		runtime.Gosched()
+	}
+	return nil
+}

@@ -1,0 +1,459 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/fault"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// shortRecv receives with contexts that end at random until it has a message.
+func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts int, err error) {
+	for ; ; cuts++ {
+		ctx, cancel := context.WithTimeout(background, time.Duration(rng.IntN(100))*time.Microsecond)
+		if env.Peer == AnySource {
+			var m Message
+			if m, st, err = c.Mprobe(ctx, env); err == nil {
+				st, err = m.Recv(ctx, buf)
+			}
+		} else {
+			st, err = c.Recv(ctx, buf, env)
+		}
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return st, cuts, err
+		}
+	}
+}
+
+// TestReceivesCutShortLoseNothing: every message comes once, whole and in order, although
+// contexts end while receives are posted, match and have their data moved.
+func TestReceivesCutShortLoseNothing(t *testing.T) {
+	const messages = 300
+	size := func(i int) int { return 1 + i*7919%60000 }
+	exchange := func(t *testing.T, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			rng := rand.New(rand.NewPCG(3, uint64(rank)))
+			if rank == 0 {
+				var sends []Request
+				for i := range messages {
+					sends = append(sends, c.Isend(pattern(size(i), i), Env{Peer: 1, Tag: 5}))
+				}
+				for _, s := range sends {
+					if _, err := s.Wait(background); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			all, buf := 0, make([]byte, 60000)
+			for i := range messages {
+				env := Env{Peer: 0, Tag: 5}
+				switch i % 4 {
+				case 1:
+					env.Tag = AnyTag
+				case 2:
+					env.Peer = AnySource
+				}
+				st, cuts, err := shortRecv(c, rng, buf, env)
+				all += cuts
+				if err == nil {
+					err = check(buf[:st.Bytes], pattern(size(i), i))
+				}
+				if err != nil {
+					return fmt.Errorf("message %d: %w", i, err)
+				}
+			}
+			_, ok, err := c.Iprobe(Env{Peer: 0, Tag: AnyTag})
+			if ok {
+				err = errors.New("a message came twice")
+			}
+			return err
+		})
+		var bytes int64
+		for i := range messages {
+			bytes += int64(size(i))
+		}
+		sent, received := cs[0].e.Account(), cs[1].e.Account()
+		require.Equal(t, []int64{messages, bytes}, []int64{sent.MessagesSent, sent.BytesSent})
+		require.Equal(t, []int64{messages, bytes}, []int64{received.MessagesReceived, received.BytesReceived})
+	}
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) { exchange(t, cs) })
+	t.Run("faults", func(t *testing.T) {
+		for seed := range uint64(4) {
+			plan := fault.Legal(seed)
+			exchange(t, world(openJob(t, 2, fault.Wrap(inproc.NewFabric(inproc.WithEagerLimit(0), inproc.WithRMADelay(3)), plan), nil)))
+			exchange(t, world(openJob(t, 2, fault.Wrap(inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000)), plan), nil)))
+		}
+	})
+	t.Run("tcp", func(t *testing.T) { exchange(t, world(openJob(t, 2, tcp.New(), nil))) })
+}
+
+// TestReceiversOfOneKeyCutShort: several goroutines receive messages of one key, and
+// each message goes to one of them.
+func TestReceiversOfOneKeyCutShort(t *testing.T) {
+	const messages, receivers, size = 200, 3, 20000
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			if rank == 0 {
+				for i := range messages {
+					if err := c.Send(background, pattern(size, i), Env{Peer: 1}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			seen := make(map[byte]int)
+			errs := make([]error, receivers)
+			left := messages
+			for i := range receivers {
+				wg.Go(func() {
+					rng := rand.New(rand.NewPCG(4, uint64(i)))
+					buf := make([]byte, size)
+					for {
+						mu.Lock()
+						left--
+						over := left < 0
+						mu.Unlock()
+						if over {
+							return
+						}
+						if _, _, errs[i] = shortRecv(c, rng, buf, Env{Peer: 0}); errs[i] != nil {
+							return
+						}
+						mu.Lock()
+						seen[buf[0]]++
+						mu.Unlock()
+						for k := range buf[:1000] {
+							if buf[k] != buf[0]+byte(k*7+k>>8) {
+								errs[i] = fmt.Errorf("byte %d of message %d", k, buf[0])
+								return
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for i := range messages {
+				if b := pattern(1, i)[0]; seen[b] == 0 {
+					errs = append(errs, fmt.Errorf("message %d has not come", i))
+				} else {
+					seen[b]--
+				}
+			}
+			return errors.Join(errs...)
+		})
+	})
+}
+
+// over is a context that has ended: a call does what it can without waiting.
+func over() context.Context {
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	return ctx
+}
+
+// cutJob is a rank whose receive of a rendezvous its context has ended while the data
+// was on its way. The first message of the stranger is cut short, the second has come
+// too.
+type cutJob struct {
+	t     *testing.T
+	c     *Context
+	s     *stranger
+	h     *hooks
+	first error  // of the call
+	fills bool   // the sender sends the data
+	key   uint64 // for that
+}
+
+const cutSize = 5000
+
+func cutRead(t *testing.T) *cutJob {
+	h := &hooks{hold: true}
+	c, s := againstHooked(t, h, noAsync)
+	mr, err := s.dom.RegisterMemory(pattern(cutSize, 1), transport.RemoteRead)
+	require.NoError(t, err)
+	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Key: mr.Key(), Handle: 7})
+	return cutFirst(t, c, s, h)
+}
+
+func cutFill(t *testing.T) *cutJob {
+	h := &hooks{}
+	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA())
+	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7})
+	j := cutFirst(t, c, s, h)
+	j.fills = true
+	s.listen(t, func(x *transport.Completion) {
+		var m wire.Message
+		_, err := m.Parse(x.Msg)
+		require.NoError(t, err)
+		require.Equal(t, wire.MsgCTS, m.Kind)
+		j.key = m.Key
+	})
+	j.piece(0, 1000)
+	return j
+}
+
+func cutFirst(t *testing.T, c *Context, s *stranger, h *hooks) *cutJob {
+	s.say(t, wire.Message{Kind: wire.MsgEager, Tag: 1, Length: 1}, 99)
+	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
+	require.NoError(t, err)
+	st, err := c.Recv(over(), make([]byte, cutSize), Env{Peer: 1, Tag: AnyTag})
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, st.Cancelled)
+	return &cutJob{t: t, c: c, s: s, h: h, first: err}
+}
+
+// piece is a part of the message that the sender sends.
+func (j *cutJob) piece(from, to int) {
+	j.s.say(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
+}
+
+// finish lets the data come.
+func (j *cutJob) finish() {
+	j.h.hold = false
+	if j.fills {
+		j.piece(1000, cutSize)
+	}
+	j.c.e.mu.Lock()
+	j.c.e.progress()
+	j.c.e.mu.Unlock()
+}
+
+// fins counts the answers to the message.
+func (j *cutJob) fins() (n int) {
+	for range 10 {
+		j.s.listen(j.t, func(x *transport.Completion) {
+			var m wire.Message
+			if _, err := m.Parse(x.Msg); x.Kind == transport.RecvDone && err == nil && m.Kind == wire.MsgFin {
+				require.EqualValues(j.t, 7, m.Handle)
+				n++
+			}
+		})
+	}
+	return n
+}
+
+// cuts are the two ways in which the data of a rendezvous comes.
+var cuts = map[string]func(t *testing.T) *cutJob{"read": cutRead, "fill": cutFill}
+
+func eachCut(t *testing.T, f func(t *testing.T, j *cutJob)) {
+	for name, make := range cuts {
+		t.Run(name, func(t *testing.T) { f(t, make(t)) })
+	}
+}
+
+// TestAMatchedMessageCanBeReceivedAgain: whenever the second receive comes, and however
+// often it is cut short too, it gets the message, and gets it before the one behind it.
+func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
+	for name, again := range map[string]func(j *cutJob, buf []byte) (Status, error){
+		"at once": func(j *cutJob, buf []byte) (Status, error) {
+			r := j.c.Irecv(buf, Env{Peer: 1, Tag: 1})
+			j.finish()
+			return r.Wait(background)
+		},
+		"later": func(j *cutJob, buf []byte) (Status, error) {
+			j.finish()
+			return j.c.Recv(background, buf, Env{Peer: AnySource, Tag: 1})
+		},
+		"cut again": func(j *cutJob, buf []byte) (Status, error) {
+			for range 3 {
+				_, err := j.c.Recv(over(), buf, Env{Peer: 1, Tag: 1})
+				require.ErrorIs(j.t, err, context.Canceled)
+				var u *Unfinished
+				require.False(j.t, errors.As(err, &u), "the transfer has another buffer")
+			}
+			r := j.c.Irecv(buf, Env{Peer: 1, Tag: 1})
+			j.finish()
+			return r.Wait(background)
+		},
+		"probed": func(j *cutJob, buf []byte) (Status, error) {
+			m, st, err := j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
+			require.NoError(j.t, err)
+			require.Equal(j.t, cutSize, st.Bytes)
+			_, err = m.Recv(over(), buf)
+			require.ErrorIs(j.t, err, context.Canceled)
+			m, _, err = j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
+			require.NoError(j.t, err)
+			r := m.Irecv(buf, 0)
+			j.finish()
+			return r.Wait(background)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachCut(t, func(t *testing.T, j *cutJob) {
+				buf := make([]byte, cutSize)
+				st, err := again(j, buf)
+				require.NoError(t, err)
+				require.Equal(t, Status{Source: 1, Tag: 1, Bytes: cutSize}, st)
+				require.NoError(t, check(buf, pattern(cutSize, 1)))
+				var u *Unfinished
+				if errors.As(j.first, &u) {
+					require.NoError(t, u.Wait(background))
+				}
+				_, err = j.c.Recv(background, buf, Env{Peer: 1, Tag: 1})
+				require.NoError(t, err)
+				require.EqualValues(t, 99, buf[0])
+				want := 1
+				if j.fills {
+					want = 0 // the sender knows when it has sent everything
+				}
+				require.Equal(t, want, j.fins())
+				require.Empty(t, j.c.e.Failed())
+			})
+		})
+	}
+}
+
+// TestWhatEndsAMessageCutShort: a failure of the sender, a revocation and the end of the
+// context end the message too, whether a second receive waits for it or not.
+func TestWhatEndsAMessageCutShort(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(j *cutJob)
+		want error
+	}{
+		"the sender fails": {func(j *cutJob) { j.c.e.Lose("told so", 1) }, ErrProcFailed},
+		"revoked":          {func(j *cutJob) { j.c.Revoke(errors.New("cause")) }, ErrRevoked},
+		"killed":           {func(j *cutJob) { j.c.e.Kill() }, ErrClosed},
+		"the engine fails": {func(j *cutJob) { j.c.e.Lose("told so", 0) }, ErrClosed},
+	} {
+		for _, waits := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/waits %v", name, waits), func(t *testing.T) {
+				eachCut(t, func(t *testing.T, j *cutJob) {
+					buf := make([]byte, cutSize)
+					var r Request
+					if waits {
+						r = j.c.Irecv(buf, Env{Peer: 1, Tag: 1})
+					}
+					c.end(j)
+					if name != "killed" {
+						j.finish()
+					}
+					if !waits {
+						r = j.c.Irecv(buf, Env{Peer: 1, Tag: 1})
+					}
+					_, err := r.Wait(background)
+					require.ErrorIs(t, err, c.want)
+				})
+			})
+		}
+	}
+	t.Run("the context closes", func(t *testing.T) {
+		eachCut(t, func(t *testing.T, j *cutJob) {
+			j.c.Close()
+			j.finish()
+			require.Zero(t, j.c.e.unexpected.n)
+			require.Empty(t, j.c.e.Failed())
+		})
+	})
+}
+
+// TestATooLongMessageCutShort: what its sender has begun to send in part is lost, and the
+// call says so.
+func TestATooLongMessageCutShort(t *testing.T) {
+	c, s := againstHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
+	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
+	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
+	require.NoError(t, err)
+	_, err = c.Recv(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	require.ErrorIs(t, err, ErrTruncate)
+	require.ErrorIs(t, err, context.Canceled)
+	_, ok, err := c.Iprobe(Env{Peer: 1, Tag: 1})
+	require.NoError(t, err)
+	require.False(t, ok)
+}
+
+// TestASendCutShort: a send that has not begun is withdrawn; another one goes on, and
+// its error lets the caller wait for it.
+func TestASendCutShort(t *testing.T) {
+	h := &hooks{again: true}
+	c, s := againstHooked(t, h, noAsync)
+	err := c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	require.ErrorIs(t, err, context.Canceled)
+	var u *Unfinished
+	require.False(t, errors.As(err, &u))
+	h.again = false
+
+	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorAs(t, err, &u)
+	require.ErrorIs(t, u.Wait(over()), context.Canceled)
+	var handle uint64
+	for range 10 {
+		s.listen(t, func(x *transport.Completion) {
+			var m wire.Message
+			_, err := m.Parse(x.Msg)
+			require.NoError(t, err)
+			require.Equal(t, wire.MsgEagerSync, m.Kind, "the first message is withdrawn")
+			handle = m.Handle
+		})
+	}
+	s.say(t, wire.Message{Kind: wire.MsgAck, Handle: handle})
+	require.NoError(t, u.Wait(background))
+
+	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	require.ErrorAs(t, err, &u)
+	c.e.Lose("told so", 1)
+	require.ErrorIs(t, u.Wait(background), ErrProcFailed)
+}
+
+// TestAMessageCutShortInFinalize: a message whose receive was cut short can be received
+// after its sender has called Finalize. If this rank calls Finalize, it refuses a message
+// whose sender waits, as soon as the transfer has ended.
+func TestAMessageCutShortInFinalize(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the sender/waits %v", waits), func(t *testing.T) {
+			eachCut(t, func(t *testing.T, j *cutJob) {
+				buf := make([]byte, cutSize)
+				receive := func() Request { return j.c.Irecv(buf, Env{Peer: 1, Tag: 1}) }
+				var r Request
+				if waits {
+					r = receive()
+				}
+				j.s.say(t, wire.Message{Kind: wire.MsgLeave})
+				_, err := j.c.Recv(background, nil, Env{Peer: 1, Tag: 2})
+				require.ErrorIs(t, err, ErrFinalized)
+				j.finish()
+				if !waits {
+					r = receive()
+				}
+				_, err = r.Wait(background)
+				require.NoError(t, err)
+				require.NoError(t, check(buf, pattern(cutSize, 1)))
+				_, err = j.c.Recv(background, buf, Env{Peer: 1, Tag: 1})
+				require.NoError(t, err)
+				require.EqualValues(t, 99, buf[0])
+				_, err = j.c.Recv(background, buf, Env{Peer: 1, Tag: 1})
+				require.ErrorIs(t, err, ErrFinalized)
+			})
+		})
+	}
+	t.Run("the receiver", func(t *testing.T) {
+		eachCut(t, func(t *testing.T, j *cutJob) {
+			require.NoError(t, j.c.Leave(background))
+			j.finish()
+			n, few := j.c.e.Unreceived()
+			require.Equal(t, 2, n)
+			require.Equal(t, cutSize, few[0].Bytes)
+			want := 1
+			if j.fills {
+				want = 0 // the sender has sent everything, and waits for nothing
+			}
+			require.Equal(t, want, j.fins())
+			require.Empty(t, j.c.e.Failed())
+		})
+	})
+}

@@ -1,0 +1,425 @@
+package engine
+
+import "math/bits"
+
+// A model of progress: all states of the rule in wait.go and background.go for a
+// rank of two or three goroutines. A transition is what a goroutine does under the
+// lock between two points where the lock is open; the name of a transition names
+// the function. Time has no length here: a leader may be tired after any poll that
+// found nothing, a yield may be of any length, a tick may come at any time.
+//
+//	goroutine    computing ► leading ► sleeping ► returned ► leading ...
+//	                 │           └► parked ► resuming ► leading ...
+//	                 └► gone
+//	background   parked ► ticking ► (locking) ► standing in ► sleeping ► returned ► standing in
+//
+// The environment begins waits, posts a request that nobody waits for, sends
+// messages, stores words (and calls Notify in a step of its own, as another rank
+// does), makes room for a stalled request, ends contexts and closes the engine.
+// The search visits every reachable state. In each state it checks the invariants;
+// at the end it checks that the environment may stop in any state: from there the
+// rank alone reaches a state in which nothing that has come is left.
+
+// place is where a goroutine of the model stands.
+type place uint8
+
+const (
+	computing place = iota
+	leading         // between two polls
+	parked
+	resuming // runnable: unparked, or giving way
+	sleeping // in Wait
+	returned // from Wait; it has yet to take the lock
+	gone
+	ticking  // the background goroutine: it waits for a tick or a kick
+	locking  // it is about to take the lock
+	standing // between two polls
+)
+
+// What a goroutine of the model waits for.
+const (
+	forMessage = iota
+	forWord    // in shared memory: it comes without a completion
+	forTask    // of another goroutine; its waiter is passive
+)
+
+// What becomes of the request that nobody waits for.
+const (
+	noRequest = iota
+	posted    // it ends with a message
+	absent    // stalled until the peer shows up, which is an event
+	stalled   // stalled until there is room, which is none
+	done
+)
+
+const (
+	modelTicks  = 3    // in place of ticksToPark
+	requestMail = 0x80 // in modelState.queue: the event that the request waits for
+	nobody      = -1
+)
+
+// modelScene says which goroutines there are and what may happen.
+type modelScene struct {
+	name     string
+	waits    []int8 // how many each goroutine makes, then it is gone
+	kinds    []int  // what each waits for
+	request  uint8  // posted or absent, if one is posted
+	urgent   bool   // it is; see attendRequest
+	contexts bool   // the context of goroutine 0 may end
+	closes   bool
+	fault    string // a step that is left out or done wrong
+}
+
+type modelWaiter struct {
+	at                                   place
+	waits, due                           int8 // waits not begun; messages not sent
+	ready, standby, waking, over, passed bool // as in waiter; over: its context has ended; passed: others have led since it fell asleep
+}
+
+// modelState is the engine with its goroutines and its transport. It is comparable.
+type modelState struct {
+	g                        [3]modelWaiter
+	mail                     uint8 // by goroutine: a message came before its receive
+	stored, notify           uint8 // by goroutine: its word is stored; the writer has yet to call Notify
+	queue                    uint8 // completions not read, by goroutine
+	armed, signaled          bool
+	asleep, bounded          bool // Engine.asleep; the Wait has a timeout
+	leader, sleeper          int8
+	woke, bgWoke, bgLed      bool // Engine.wakes has changed for the leader, for standIn; Engine.leads for the background
+	bg                       place
+	background               backgroundState
+	idle                     int8
+	kick, now, room, one     bool
+	request                  uint8
+	closed, closer, notified bool // closer: Close waits for quiet; notified: it was woken
+}
+
+func (m *modelScene) first() modelState {
+	s := modelState{leader: nobody, sleeper: nobody, bg: ticking, idle: modelTicks}
+	for i := range s.g {
+		s.g[i].at = gone
+	}
+	for i, n := range m.waits {
+		s.g[i] = modelWaiter{at: computing, waits: n, due: n}
+	}
+	return s
+}
+
+// emit is given each state that a transition may lead to.
+type emit func(s modelState)
+
+func (m *modelScene) is(fault string) bool { return m.fault == fault }
+
+func (s *modelState) waiting(i int) bool {
+	return s.g[i].at != computing && s.g[i].at != gone
+}
+
+func (s *modelState) count(which func(w *modelWaiter) bool) (n int) {
+	for i := range s.g {
+		if which(&s.g[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *modelScene) passive(i int) bool { return m.kinds[i] == forTask }
+
+// Engine.needed
+func (m *modelScene) needed(s *modelState) bool {
+	for i := range m.waits {
+		if s.g[i].at == parked && !m.passive(i) && !m.is("needed ignores followers") {
+			return true
+		}
+	}
+	return s.request != noRequest && s.request != done
+}
+
+// Engine.signal
+func (s *modelState) signal() { s.signaled, s.armed = true, false }
+
+// event is a completion, or Notify: it ends a Wait if the queue is armed.
+func (s *modelState) event() { s.armed = false }
+
+// Engine.arm
+func (s *modelState) arm() bool {
+	if s.queue != 0 {
+		return false
+	}
+	s.armed = true
+	return true
+}
+
+// Engine.tell
+func (m *modelScene) tell(s *modelState, i int) {
+	w := &s.g[i]
+	w.ready = true
+	if s.asleep && int(s.sleeper) == i && !m.is("tell does not signal the sleeper") {
+		s.signal()
+	}
+	if w.waking || w.at != parked && !w.standby {
+		return
+	}
+	w.waking, s.woke, s.bgWoke = true, true, true
+	if w.at == parked {
+		w.at = resuming
+	}
+}
+
+// Engine.progress. A Read gives one completion. It also takes the event that reported
+// the rest, as a Read of a socket does.
+func (m *modelScene) progress(s *modelState) (some bool) {
+	if some = s.queue != 0; some {
+		bit := s.queue & -s.queue
+		s.queue &^= bit
+		s.armed = s.asleep
+		i := bits.TrailingZeros8(bit)
+		switch {
+		case bit == requestMail:
+			if s.request++; s.request == absent {
+				s.request = done
+			}
+		case s.waiting(i) && !s.g[i].ready:
+			m.tell(s, i)
+		default:
+			s.mail |= bit
+		}
+	}
+	if s.request == stalled && s.room { // Engine.retry
+		s.request = done
+	}
+	return some
+}
+
+// Engine.lookAtWords
+func (m *modelScene) lookAtWords(s *modelState) (some bool) {
+	for i := range m.waits {
+		if m.kinds[i] == forWord && s.waiting(i) && (s.g[i].ready || s.stored>>i&1 != 0) {
+			some = true
+			m.tell(s, i)
+		}
+	}
+	return some
+}
+
+// meanwhile continues in s, and in s after another rank has stored a word and called
+// Notify, for which it needs no lock.
+func (m *modelScene) meanwhile(s modelState, to emit) {
+	to(s)
+	for i := range m.waits {
+		if n := s; m.kinds[i] == forWord && s.waiting(i) && s.g[i].due > 0 {
+			n.g[i].due--
+			n.stored |= 1 << i
+			n.event()
+			to(n)
+		}
+	}
+}
+
+// Engine.attend
+func (m *modelScene) attend(s *modelState) {
+	switch {
+	case s.leader != nobody:
+	case s.asleep:
+		if m.is("attend does not arm") {
+			return
+		}
+		if !s.arm() || s.request == stalled && !s.bounded && !m.is("attend leaves a sleep without a limit") {
+			s.signal() // Engine.oversleeps
+		}
+		if !m.is("attend does not look at the words") {
+			m.lookAtWords(s)
+		}
+	case s.background == backgroundParked && m.needed(s):
+		s.background, s.kick = backgroundTicking, true
+	}
+}
+
+// Engine.await, up to where the lock is open
+func (m *modelScene) await(s modelState, i int, to emit) {
+	w := &s.g[i]
+	switch {
+	case w.ready || s.closed || w.over:
+		m.finish(s, i, to)
+	case s.leader != nobody || m.passive(i) ||
+		s.count(func(w *modelWaiter) bool { return w.waking }) > 0 && !m.is("lead while others were woken"):
+		m.park(s, i, to)
+	default:
+		w.at, s.leader, s.woke, s.bgLed = leading, int8(i), false, true
+		for j := range s.g {
+			s.g[j].passed = true
+		}
+		to(s)
+	}
+}
+
+// the end of Engine.await, and the caller's code
+func (m *modelScene) finish(s modelState, i int, to emit) {
+	w := &s.g[i]
+	if s.closed && !m.is("await does not broadcast") {
+		s.notified = true
+	}
+	if w.ready {
+		s.stored &^= 1 << i
+	}
+	*w = modelWaiter{at: computing, waits: w.waits, due: w.due}
+	if s.closed || !w.ready && w.over {
+		w.at = gone
+	}
+	if (s.asleep || m.needed(&s)) && !m.is("leave without attend") {
+		m.leave(s, to)
+	} else {
+		to(s)
+	}
+}
+
+// Engine.leave
+func (m *modelScene) leave(s modelState, to emit) {
+	if s.leader == nobody && !s.asleep && s.one && s.count(func(w *modelWaiter) bool { return w.at == resuming }) == 0 {
+		found := false
+		for i := range m.waits {
+			if s.g[i].at == parked && !m.passive(i) {
+				n := s
+				n.g[i].at, n.g[i].standby = resuming, true
+				m.attend(&n)
+				to(n)
+				found = true
+			}
+		}
+		if found {
+			return
+		}
+	}
+	m.attend(&s)
+	to(s)
+}
+
+// Engine.park
+func (m *modelScene) park(s modelState, i int, to emit) {
+	s.g[i].at = parked
+	if !m.is("park without attend") {
+		m.attend(&s)
+	}
+	to(s)
+}
+
+// Engine.lead: one poll and what follows it
+func (m *modelScene) poll(s modelState, i int, to emit) {
+	w := &s.g[i]
+	some := m.progress(&s)
+	m.lookAtWords(&s)
+	if w.ready || s.closed || w.over {
+		s.leader = nobody
+		m.finish(s, i, to)
+		return
+	}
+	if s.woke { // leadServedOthers: Engine.giveWay
+		s.leader = nobody
+		if s.one {
+			w.at, w.standby = resuming, true
+			m.attend(&s)
+			to(s)
+		} else {
+			m.park(s, i, to)
+		}
+		return
+	}
+	to(s) // it breathes or yields
+	if some {
+		return
+	}
+	s.leader = nobody // leadTired
+	if s.asleep && !m.is("sleep beside another sleeper") {
+		m.park(s, i, to)
+		return
+	}
+	m.meanwhile(s, func(s modelState) { // Engine.sleep
+		if !s.arm() || !m.is("sleep does not look at the words") && m.lookAtWords(&s) {
+			m.await(s, i, to)
+			return
+		}
+		w := &s.g[i]
+		w.at, w.passed, s.asleep, s.sleeper, s.bounded = sleeping, false, true, int8(i), s.request == stalled
+		to(s)
+	})
+}
+
+// Engine.sleep, when Wait has returned
+func (m *modelScene) wake(s modelState, i int, to emit) {
+	w := &s.g[i]
+	s.asleep, s.sleeper = false, nobody
+	if !w.passed || w.ready || s.closed || w.over || m.is("sleep does not let others lead") {
+		m.await(s, i, to)
+		return
+	}
+	if s.leader == nobody && !m.is("sleep does not look before it parks") { // Engine.poll
+		m.progress(&s)
+		m.lookAtWords(&s)
+	}
+	if w.ready {
+		m.finish(s, i, to)
+	} else {
+		m.park(s, i, to)
+	}
+}
+
+// Engine.backgroundLoop, when it has the lock
+func (m *modelScene) tick(s modelState, to emit) {
+	switch {
+	case s.closed:
+		s.notified, s.bg = true, gone
+		to(s)
+		return
+	case !m.needed(&s):
+		s.idle++
+	case s.asleep && !m.is("ticks while another sleeps"):
+		s.idle++
+	case s.leader != nobody || s.asleep || s.bgLed && !s.now ||
+		s.count(func(w *modelWaiter) bool { return w.waking }) > 0:
+		s.idle = 0
+	default:
+		s.background, s.bgWoke = backgroundStandingIn, false
+		m.standIn(s, to)
+		return
+	}
+	m.ticked(s, to)
+}
+
+// the end of the loop's body
+func (m *modelScene) ticked(s modelState, to emit) {
+	s.now, s.bgLed, s.bg, s.background = false, false, ticking, backgroundTicking
+	if s.idle >= modelTicks {
+		s.background = backgroundParked
+	}
+	to(s)
+}
+
+// Engine.standIn: from the head of its loop
+func (m *modelScene) standIn(s modelState, to emit) {
+	s.idle = 0
+	if s.closed || s.leader != nobody || s.asleep || !m.needed(&s) {
+		m.ticked(s, to)
+		return
+	}
+	some := m.progress(&s)
+	some = m.lookAtWords(&s) || some
+	if s.bgWoke {
+		m.ticked(s, to)
+		return
+	}
+	s.bg = standing
+	to(s) // it breathes or yields
+	if some {
+		return
+	}
+	m.meanwhile(s, func(s modelState) {
+		switch {
+		case !s.arm():
+		case !m.is("the background goroutine does not look at the words") && m.lookAtWords(&s):
+			m.ticked(s, to)
+		default:
+			s.bg, s.asleep, s.bounded = sleeping, true, s.request == stalled
+			to(s)
+		}
+	})
+}

@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
+)
+
+// heldQueue is a completion queue whose Wait begins only when the test says so, and
+// whose Arm another rank comes before.
+type heldQueue struct {
+	transport.CompletionQueue
+	inWait, goOn chan struct{}
+	beforeArm    func()
+}
+
+func (q *heldQueue) Arm() bool {
+	if f := q.beforeArm; f != nil {
+		q.beforeArm = nil
+		f()
+	}
+	return q.CompletionQueue.Arm()
+}
+
+func (q *heldQueue) Wait(timeout time.Duration) error {
+	q.inWait <- struct{}{}
+	<-q.goOn
+	return q.CompletionQueue.Wait(timeout)
+}
+
+// holdQueue puts a heldQueue in place of an engine's only queue.
+func holdQueue(e *Engine) *heldQueue {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := &heldQueue{e.rails[0].CQ, make(chan struct{}, 100), make(chan struct{}), nil}
+	e.rails[0].CQ, e.waitset.queues[0] = q, q
+	return q
+}
+
+// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another
+// one asks for a message. Between its look at the words and its Arm the peer stores
+// the word and calls Notify, and Arm takes the event back.
+func TestWordComesBeforeArm(t *testing.T) {
+	for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New()} {
+		t.Run(name, func(t *testing.T) {
+			cs := world(openJob(t, 2, provider, nil))
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // they have met
+			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: 1})
+			require.NoError(t, err)
+			q := holdQueue(cs[0].e)
+			var word atomic.Uint64
+			returned := make(chan error, 1)
+			go func() { returned <- cs[0].Await(background, 1, &word, 1) }() // ends with the word, or the engine
+			<-q.inWait
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
+			cs[0].e.mu.Lock()
+			q.beforeArm = func() {
+				word.Store(1)
+				cs[1].Wake(0)
+			}
+			cs[0].e.mu.Unlock()
+			_, there, err := cs[0].Iprobe(Env{Peer: 1, Tag: 2})
+			require.NoError(t, err)
+			require.True(t, there)
+			close(q.goOn)
+			select {
+			case err = <-returned:
+				require.NoError(t, err)
+			case <-time.After(patienceOfTests):
+				t.Fatal("the word was stored, and the goroutine sleeps")
+			}
+		})
+	}
+}
+
+// TestSleepEndsForAStalledRequest: a request stalls while a goroutine sleeps without
+// a limit.
+func TestSleepEndsForAStalledRequest(t *testing.T) {
+	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
+	e := cs[0].e
+	q := holdQueue(e)
+	close(q.goOn)
+	r := cs[0].Irecv(nil, Env{Peer: 1, Tag: 1, Attended: true})
+	returned := make(chan error, 1)
+	go func() { // ends with the message below
+		_, err := r.Wait(background)
+		returned <- err
+	}()
+	<-q.inWait
+	e.mu.Lock()
+	p := &e.peers[1]
+	p.again, p.isQueued = true, true
+	e.stalled = append(e.stalled, 1)
+	e.attend() // as a goroutine does whose poll has found no room
+	e.mu.Unlock()
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.stalled) == 0
+	}, patienceOfTests, time.Millisecond, "nobody tries again")
+	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
+	require.NoError(t, <-returned)
+}
+
+// TestIdleRankRests: while goroutines wait for messages that do not come, one of them
+// sleeps on the transports, and neither the others nor the background goroutine run.
+func TestIdleRankRests(t *testing.T) {
+	for _, withRequest := range []bool{false, true} {
+		t.Run(fmt.Sprint(withRequest), func(t *testing.T) { idleRankRests(t, withRequest) })
+	}
+}
+
+func idleRankRests(t *testing.T, withRequest bool) {
+	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
+	e := cs[0].e
+	var left Request
+	if withRequest {
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // nobody waits for it
+	}
+	for tag := range 3 {
+		rests := func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if e.sleeper == nil { // the background goroutine sleeps
+				return e.asleep && e.followers == tag
+			}
+			return e.background == backgroundParked && e.followers == tag-1
+		}
+		if tag > 0 {
+			require.Eventually(t, rests, patienceOfTests, time.Millisecond, tag)
+			leads := e.leads.Load()
+			time.Sleep(50 * time.Millisecond)
+			require.True(t, rests())
+			require.Equal(t, leads, e.leads.Load())
+		}
+		if !withRequest {
+			e.mu.Lock()
+			e.rouseBackground() // so that it ticks
+			e.mu.Unlock()
+		}
+		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends with its message
+	}
+	for _, tag := range []int{0, 1, 2, 9} {
+		require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: tag}))
+	}
+	if !withRequest {
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9})
+	}
+	_, err := left.Wait(background)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.parked) == 0 && e.leader == nil && e.active == 0
+	}, patienceOfTests, time.Millisecond)
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.background == backgroundParked
+	}, patienceOfTests, time.Millisecond, "a rank that computes needs no background goroutine")
+}

@@ -1,0 +1,54 @@
+//go:build race
+
+// Package race tells the race detector about uses of memory that it cannot see. In a
+// program that is not built with -race the package does nothing.
+package race
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Enabled reports whether the program is built with -race.
+const Enabled = true
+
+// annotated is the length of memory that Read and Write annotate, in bytes. The detector
+// takes about a millisecond for it.
+const annotated = 1 << 20
+
+// Read tells the detector that the goroutine reads the first MiB of b.
+func Read(b []byte) {
+	if len(b) > 0 {
+		runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(b)), min(len(b), annotated))
+	}
+}
+
+// Write tells the detector that the goroutine writes the first MiB of b.
+func Write(b []byte) {
+	if len(b) > 0 {
+		runtime.RaceWriteRange(unsafe.Pointer(unsafe.SliceData(b)), min(len(b), annotated))
+	}
+}
+
+// Release tells the detector that what the goroutine has done happens before what any
+// goroutine does after it calls Acquire with the same b.
+func Release(b []byte) {
+	if len(b) > 0 {
+		runtime.RaceReleaseMerge(unsafe.Pointer(unsafe.SliceData(b)))
+	}
+}
+
+// Acquire is the other side of Release.
+func Acquire(b []byte) {
+	if len(b) > 0 {
+		runtime.RaceAcquire(unsafe.Pointer(unsafe.SliceData(b)))
+	}
+}
+
+// Await receives from done. To the detector the goroutine that sends or closes is not
+// ordered with the caller.
+func Await(done <-chan struct{}) {
+	runtime.RaceDisable()
+	<-done
+	runtime.RaceEnable()
+}

@@ -1,0 +1,30 @@
+package sys
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// IsTerminal reports whether a descriptor is a terminal.
+func IsTerminal(fd int) bool {
+	_, err := unix.IoctlGetTermios(fd, getTermios)
+	return err == nil
+}
+
+// Unread returns the number of bytes in a pipe or socket that have not been read; 0 for other
+// descriptors.
+func Unread(fd int) int {
+	n, _ := unix.IoctlGetInt(fd, fionread)
+	return n
+}
+
+// Executable returns a path by which the program that runs can be opened and started: on
+// Linux also if its file has been replaced.
+func Executable() (string, error) {
+	const link = "/proc/self/exe"
+	if info, err := os.Stat(link); err == nil && info.Mode().IsRegular() {
+		return link, nil
+	}
+	return os.Executable()
+}

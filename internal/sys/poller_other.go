@@ -1,0 +1,177 @@
+//go:build !linux || portable
+
+package sys
+
+import (
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Poller waits for several descriptors at once, by poll(2). Its methods may be
+// called at any time, also during a Wait, except Close, which is the last call.
+type Poller struct {
+	changed *Waker // ends a Wait whose descriptors have changed
+	sleeps  view   // Wait's
+	looks   view   // Now's, which does not wait for a Wait
+
+	mu      sync.Mutex // guards what follows
+	added   []added
+	version int // counts changes
+	waits   int // Waits under way
+}
+
+// view is the descriptors as poll(2) takes them.
+type view struct {
+	mu     sync.Mutex // before Poller.mu; held during poll(2)
+	polled []unix.PollFd
+	added  []added // that polled[1:] is made of
+	of     int     // the version of added
+	first  int     // which of them is reported first: each has its turn
+}
+
+// added is a descriptor of a Poller. No two have the same serial number.
+type added struct {
+	fd, id int
+	want   Interest
+	serial int
+}
+
+// Event is what Wait reports of one descriptor.
+type Event struct{ id int }
+
+// ID returns the number that the descriptor was added with.
+func (e *Event) ID() int { return e.id }
+
+// NewPoller makes a Poller of no descriptors.
+func NewPoller() (*Poller, error) {
+	w, err := NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	return &Poller{changed: w, sleeps: view{of: -1}, looks: view{of: -1}}, nil
+}
+
+// Add has Wait report a descriptor under a number.
+func (p *Poller) Add(fd, id int, want Interest) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.find(fd) >= 0 {
+		return unix.EEXIST
+	}
+	p.changedLocked()
+	p.added = append(p.added, added{fd, id, want, p.version})
+	return nil
+}
+
+// Modify changes what Wait waits for on a descriptor that was added.
+func (p *Poller) Modify(fd, id int, want Interest) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(fd)
+	if i < 0 {
+		return unix.ENOENT
+	}
+	p.changedLocked()
+	p.added[i] = added{fd, id, want, p.version}
+	return nil
+}
+
+// Remove undoes Add. The caller closes the descriptor after it. A descriptor that was
+// not added is ignored.
+func (p *Poller) Remove(fd int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(fd); i >= 0 {
+		p.changedLocked()
+		p.added = slices.Delete(p.added, i, i+1)
+	}
+}
+
+func (p *Poller) find(fd int) int {
+	return slices.IndexFunc(p.added, func(a added) bool { return a.fd == fd })
+}
+
+// changedLocked is called before a change. The caller holds the lock.
+func (p *Poller) changedLocked() {
+	p.version++
+	if p.waits > 0 {
+		p.changed.Wake()
+	}
+}
+
+// Wait blocks until a descriptor is ready or ms milliseconds have passed; -1: for
+// ever. It fills events with those that are ready, and returns how many these are. A
+// signal ends it with unix.EINTR, and a change of the descriptors with no event.
+func (p *Poller) Wait(events []Event, ms int) (int, error) { return p.poll(&p.sleeps, events, ms) }
+
+// Now does what Wait does, but does not block.
+func (p *Poller) Now(events []Event) (int, error) {
+	for {
+		n, err := p.poll(&p.looks, events, 0)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+func (p *Poller) poll(v *view, events []Event, ms int) (int, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p.mu.Lock()
+	if v.of != p.version {
+		v.of = p.version
+		v.added = append(v.added[:0], p.added...)
+		v.polled = append(v.polled[:0], unix.PollFd{Fd: int32(p.changed.FD()), Events: unix.POLLIN})
+		for _, a := range v.added {
+			v.polled = append(v.polled, unix.PollFd{Fd: int32(a.fd), Events: int16(a.want)})
+		}
+	}
+	if ms == 0 {
+		v.polled[0].Fd = -1 // it is for those that wait
+	} else {
+		v.polled[0].Fd = int32(p.changed.FD())
+		p.waits++
+	}
+	p.mu.Unlock()
+
+	_, err := unix.Poll(v.polled, ms)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ms != 0 {
+		if p.waits--; v.polled[0].Revents != 0 {
+			p.changed.Clear()
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	v.first++
+	for i := range v.added {
+		k := (v.first + i) % len(v.added)
+		if v.polled[1+k].Revents == 0 {
+			continue
+		}
+		// The descriptor may have been closed meanwhile, and its number be another's.
+		a := v.added[k]
+		if now := p.find(a.fd); now < 0 || p.added[now].serial != a.serial {
+			continue
+		}
+		if n == len(events) {
+			break
+		}
+		events[n] = Event{a.id}
+		n++
+	}
+	return n, nil
+}
+
+// FD returns a descriptor that is readable when Wait would not block; ok is false
+// where there is none, as here.
+func (p *Poller) FD() (fd int, ok bool) { return -1, false }
+
+// Close frees the Poller, and none of the descriptors in it.
+func (p *Poller) Close() { p.changed.Close() }

@@ -1,0 +1,47 @@
+package sys
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names and numbers that differ between systems.
+const (
+	KeepIdle   = unix.TCP_KEEPIDLE // option of TCP: seconds of silence before the first probe
+	NoSignal   = unix.MSG_NOSIGNAL // flag of send(2): no SIGPIPE; the Go runtime ignores SIGPIPE of descriptors other than 1 and 2 anyway
+	getTermios = unix.TCGETS
+	fionread   = unix.TIOCINQ
+)
+
+// Memory returns how many bytes of memory and swap this host has; 0: it is not known.
+func Memory() uint64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return (info.Totalram + info.Totalswap) * uint64(info.Unit)
+}
+
+// InspectSignal asks gorun what the ranks do.
+const InspectSignal = unix.SIGPWR
+
+// PeerUser returns the effective user of the process that made the other side of a Unix
+// socket (SO_PEERCRED in unix(7)).
+func PeerUser(fd int) (int, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return -1, err
+	}
+	return int(cred.Uid), nil
+}
+
+// AwaitExit blocks until a child has ended, and does not reap it. Until the caller reaps
+// the child, no other process gets the child's id.
+func AwaitExit(pid int) error {
+	for {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

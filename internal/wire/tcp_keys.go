@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+// TCPSecurity says what a connection protects besides the headers of frames.
+type TCPSecurity uint8
+
+// The values of transport.tcp.security.
+const (
+	TCPPlain     TCPSecurity = iota // nothing
+	TCPIntegrity                    // all bytes are authenticated
+	TCPEncrypt                      // all bytes are authenticated and encrypted
+	tcpSecurityEnd
+)
+
+var tcpSecurityNames = [tcpSecurityEnd]string{"none", "integrity", "encrypt"}
+
+// String returns the value of transport.tcp.security.
+func (s TCPSecurity) String() string {
+	if s < tcpSecurityEnd {
+		return tcpSecurityNames[s]
+	}
+	return fmt.Sprintf("security %d", uint8(s))
+}
+
+// ParseTCPSecurity reads the value of transport.tcp.security.
+func ParseTCPSecurity(text string) (TCPSecurity, error) {
+	for i, name := range tcpSecurityNames {
+		if name == text {
+			return TCPSecurity(i), nil
+		}
+	}
+	return 0, fmt.Errorf("%q is none of %v", text, tcpSecurityNames)
+}
+
+// TCPProtection holds the checks and ciphers that one side of a connection uses.
+type TCPProtection struct {
+	SignFrames, CheckFrames *TCPCheck  // of frames sent and received; without a key if Seal and Open are set
+	Seal, Open              *TCPSealer // of records sent and received; nil: no records
+}
+
+// Protection derives the keys of the connection from the job's secret and the nonces of
+// both sides. Each connection and each direction has keys of its own.
+func (s *TCPSession) Protection(security TCPSecurity, initiator bool) (*TCPProtection, error) {
+	salt := append(append(make([]byte, 0, 64), s.Initiator[:]...), s.Responder[:]...)
+	prk, err := hkdf.Extract(sha256.New, s.Secret[:], salt)
+	if err != nil {
+		return nil, err
+	}
+	send, receive := "weft tcp from responder", "weft tcp from initiator"
+	if initiator {
+		send, receive = receive, send
+	}
+	p := &TCPProtection{}
+	if p.SignFrames, p.Seal, err = s.direction(prk, security, send); err != nil {
+		return nil, err
+	}
+	p.CheckFrames, p.Open, err = s.direction(prk, security, receive)
+	return p, err
+}
+
+// direction derives the check and the sealer of one direction of the connection.
+func (s *TCPSession) direction(prk []byte, security TCPSecurity, label string) (*TCPCheck, *TCPSealer, error) {
+	info := binary.LittleEndian.AppendUint32([]byte(label), s.From)
+	info = binary.LittleEndian.AppendUint32(info, s.To)
+	info = binary.LittleEndian.AppendUint32(info, s.Size)
+	info = append(info, byte(security))
+	info = append(info, s.JobID...)
+	secret, err := hkdf.Expand(sha256.New, prk, string(info), tcpSecret)
+	if err != nil {
+		return nil, nil, err
+	}
+	if security != TCPPlain {
+		sealer, err := newTCPSealer(secret, security == TCPEncrypt)
+		return &TCPCheck{}, sealer, err
+	}
+	key, err := hkdf.Expand(sha256.New, secret, "weft tcp frame check", TCPCheckKeySize)
+	if err != nil {
+		return nil, nil, err
+	}
+	check, err := NewTCPCheck(key)
+	return check, nil, err
+}

@@ -1,0 +1,315 @@
+//go:build !portable
+
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"golang.org/x/sys/unix"
+)
+
+// belongs recognizes the processes of a job wherever they have gone: by the
+// job's id in their environment, which descendants inherit, by the process
+// group of a rank, or because they have become children of this process.
+type belongs struct {
+	mark   []byte // WEFT_JOB_ID=…
+	groups map[int]bool
+	stuck  map[int]bool // processes that SIGKILL does not end
+	others *others      // nil: a child of this process may belong to any program
+}
+
+// others records the descendants of this process that do not belong to the job:
+//
+//   - all descendants that exist before the ranks start;
+//   - later processes in the sessions of these, such as the master that ssh leaves for
+//     connection sharing;
+//   - processes in this process's own session that do not have the job's mark: the program
+//     that runs the launcher may have started them.
+//
+// If a rank's process clears its environment and begins a session, it becomes a child of
+// this process, the reaper, when its parent ends. It is in none of these sets.
+type others struct {
+	own      string         // this process's session: its own new children and the ranks are in it
+	since    map[int]string // start time of a process, by its pid
+	sessions map[string]bool
+}
+
+// The indexes of fields of proc_pid_stat(5) in the result of statOf.
+const (
+	statState   = 0
+	statParent  = 1
+	statGroup   = 2
+	statSession = 3
+	statStarted = 19
+)
+
+// newOthers records all present descendants of this process.
+func newOthers() *others {
+	o := &others{since: make(map[int]string), sessions: make(map[string]bool)}
+	if own := statOf(os.Getpid()); len(own) > statSession {
+		o.own = own[statSession]
+	}
+	list := children()
+	for len(list) > 0 {
+		pid := list[0]
+		list = list[1:]
+		f := statOf(pid)
+		if len(f) <= statStarted || o.since[pid] != "" {
+			continue
+		}
+		o.since[pid] = f[statStarted]
+		if f[statSession] != o.own {
+			o.sessions[f[statSession]] = true
+		}
+		list = append(list, childrenOf(strconv.Itoa(pid))...)
+	}
+	return o
+}
+
+// adopted reports whether a process is a child of this process that a rank has left
+// behind. f is its stat.
+func (o *others) adopted(pid int, f []string) bool {
+	return o != nil && len(f) > statStarted && f[statParent] == strconv.Itoa(os.Getpid()) &&
+		o.since[pid] != f[statStarted] && f[statSession] != o.own && !o.sessions[f[statSession]]
+}
+
+func newBelongs(id string, groups []int) belongs {
+	b := belongs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups)), stuck: make(map[int]bool)}
+	for _, g := range groups {
+		b.groups[g] = true
+	}
+	return b
+}
+
+// alive says whether a pid is a process of the job that is not a zombie. It cannot be
+// told (unsure) of one that is in execve(2), which shows no environment for a moment.
+func (b belongs) alive(pid int) (ours, unsure bool) {
+	f := statOf(pid)
+	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
+		return false, false
+	}
+	if b.others.adopted(pid, f) {
+		return true, false
+	}
+	if group, err := strconv.Atoi(f[2]); err == nil && b.groups[group] {
+		return true, false
+	}
+	env, whole := environOf(pid, f)
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if bytes.Equal(kv, b.mark) {
+			return true, false
+		}
+	}
+	return false, !whole
+}
+
+// environOf is the environment that the program of a process was started with, and
+// whether that is all of it: in execve there is one program's for a while, then none,
+// then the next one's. stat is the process's, of before. It is empty for who must not
+// see it.
+func environOf(pid int, stat []string) (env []byte, whole bool) {
+	const vsize, envStart, envEnd = 20, 47, 48 // see proc_pid_stat(5)
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil, true
+	}
+	defer func() { _ = f.Close() }()
+	if len(stat) <= envEnd || stat[vsize] == "0" { // a thread of the kernel
+		return nil, true
+	}
+	from, _ := strconv.ParseInt(stat[envStart], 10, 64)
+	to, _ := strconv.ParseInt(stat[envEnd], 10, 64)
+	size := min(max(to-from, 0), 8<<20)
+	env = make([]byte, size+1)
+	n, _ := f.Read(env) // at once, or it may be of two programs
+	return env[:n], to > 0 && int64(n) == size
+}
+
+// kill kills a process if it is one of the job's. A pidfd makes sure that the
+// process that is looked at is the one that gets the signal.
+func (b belongs) kill(pid int) (killed, unsure bool) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false, false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	ours, unsure := b.alive(pid)
+	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
+}
+
+// sweepPause is given to processes that were killed, before they are looked
+// for again.
+const sweepPause = 2 * time.Millisecond
+
+// sweepAll kills every process of the job on this machine, again until there
+// is none, and none of which it cannot be told, or limit has passed. The caller is not
+// itself one of them. It looks twice: who was not in the list yet may be the child of
+// one that had ended when it was looked at.
+func (b belongs) sweepAll(limit time.Duration) {
+	none := 0
+	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(sweepPause) {
+		found := false
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
+				killed, unsure := b.kill(pid)
+				found = found || killed || unsure
+			}
+		}
+		if none++; found {
+			none = 0
+		}
+	}
+}
+
+// sweepChildren kills and reaps those children of this process that belong to
+// the job: orphans of the ranks, whose reaper it is. Killing one may make its
+// children ours, so it looks again until there is none.
+func (b belongs) sweepChildren(limit time.Duration) {
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		again := false
+		for _, pid := range children() {
+			if b.stuck[pid] {
+				continue
+			}
+			killed, unsure := b.kill(pid)
+			switch {
+			case killed:
+				reap(pid, time.Until(end))
+			case unsure:
+				time.Sleep(sweepPause)
+			}
+			again = again || killed || unsure
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// reap waits for a child that was killed, but not for ever: one that is stuck
+// in the kernel does not die.
+func reap(pid int, limit time.Duration) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			_, err := unix.Poll(p, int(max(limit.Milliseconds(), 1)))
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		_ = unix.Close(fd)
+	}
+	reapNow(pid)
+}
+
+func reapNow(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// reapOrphans reaps ended processes of ranks that have become children of this process:
+// those in a rank's process group, those that are not in b.others, and those in known. A
+// known process had the job's mark when it lived; a zombie does not show the mark.
+// Another part of the program may wait for other children.
+func (b belongs) reapOrphans(known map[int]bool) {
+	for _, pid := range children() {
+		if b.groups[pid] {
+			continue // a rank
+		}
+		f := statOf(pid)
+		if len(f) < 3 {
+			continue
+		}
+		group, err := strconv.Atoi(f[2])
+		switch {
+		case f[0] == "Z":
+			if known[pid] || err == nil && b.groups[group] || b.others.adopted(pid, f) {
+				delete(known, pid)
+				reapNow(pid)
+			}
+		case f[0] == "D": // its environment may not be readable before it wakes
+		case !known[pid]:
+			if ours, _ := b.alive(pid); ours {
+				known[pid] = true
+			}
+		}
+	}
+}
+
+// statOf is what stands behind the name in /proc/pid/stat: state, parent, process
+// group and so on; nil where there is no such process.
+func statOf(pid int) []string { return fieldsOf("/proc/" + strconv.Itoa(pid) + "/stat") }
+
+// fieldsOf is statOf for a named file, such as the stat of one thread.
+func fieldsOf(name string) []string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may hold anything
+}
+
+// children lists the children of this process. A kernel that does not list
+// them has them all looked at.
+func children() []int { return childrenOf("self") }
+
+// childrenOf is children for a process that is named by its directory in /proc.
+func childrenOf(process string) []int {
+	var pids []int
+	dir := "/proc/" + process + "/task/"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, t := range tasks {
+		text, err := os.ReadFile(dir + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(dir + t.Name()); err == nil {
+				return childrenByParent(process)
+			}
+			continue // the thread has ended meanwhile
+		}
+		for f := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func childrenByParent(process string) []int {
+	if process == "self" {
+		process = strconv.Itoa(os.Getpid())
+	}
+	var pids []int
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f := statOf(pid); len(f) > statParent && f[statParent] == process {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

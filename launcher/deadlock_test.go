@@ -1,0 +1,522 @@
+package launcher
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+)
+
+// world returns the answers of one round. A nil state is a rank that does not answer.
+func world(states ...*wire.RankState) round {
+	o := round{states: states, silent: make([]bool, len(states))}
+	for r, s := range states {
+		o.silent[r] = s == nil
+	}
+	return o
+}
+
+// stateOf is a rank that has the world and waits in calls.
+func stateOf(calls ...wire.RankCall) *wire.RankState {
+	s := &wire.RankState{Comms: []wire.RankComm{{ID: worldID, Seq: 1}, {ID: finalID}}}
+	for i, c := range calls {
+		c.Goroutine, c.Still = i+1, true
+		s.Calls = append(s.Calls, c)
+		for k := range s.Comms {
+			if c.Wait == wire.WaitCollective && s.Comms[k].ID == c.ID {
+				s.Comms[k].Seq = c.Seq
+			}
+		}
+	}
+	return s
+}
+
+// but returns a copy of a state that change has changed.
+func but(s *wire.RankState, change func(s *wire.RankState)) *wire.RankState {
+	c := *s
+	c.Calls = append([]wire.RankCall(nil), s.Calls...)
+	change(&c)
+	return &c
+}
+
+// in is a collective on the world that waits for a world rank.
+func in(name string, peer int) wire.RankCall {
+	return wire.RankCall{Name: name, Comm: "world", Wait: wire.WaitCollective, Seq: 2, Peer: peer, World: peer, Tag: -1}
+}
+
+func link(peer, sent, received uint32) wire.RankLink { return wire.RankLink{peer, sent, received} }
+
+// TestDeadlocks judges two rounds of answers. If before is nil, both are the same.
+func TestDeadlocks(t *testing.T) {
+	waits01, waits10 := stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))
+	linked := func(s *wire.RankState, links ...wire.RankLink) *wire.RankState {
+		return but(s, func(s *wire.RankState) { s.Links = links })
+	}
+	later := func(s *wire.RankState, states ...string) *wire.RankState {
+		return but(s, func(s *wire.RankState) { s.Later = states })
+	}
+	certain := []string{"deadlock: rank 0 waits for 1, 1 for 0"}
+	const possible = "possible deadlock: rank 0 waits for 1, 1 for 0"
+	const underWay = "not certain, because messages between these ranks seem to be on their way"
+	row := func(peer, world int) wire.RankCall {
+		return wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: peer, World: world}
+	}
+	hasRow := func(s *wire.RankState) *wire.RankState {
+		return but(s, func(s *wire.RankState) { s.Comms = append([]wire.RankComm{{ID: 1}}, s.Comms...) })
+	}
+	finalize := wire.RankCall{Name: "Finalize", Comm: "world", ID: finalID, Wait: wire.WaitCollective, Seq: 1, Peer: 0, World: 0}
+	for name, test := range map[string]struct {
+		before, now []*wire.RankState
+		want        []string
+		again       bool
+	}{
+		"certain": {nil, []*wire.RankState{waits01, waits10}, certain, false},
+		"a rank has continued meanwhile": {
+			[]*wire.RankState{waits01, waits10},
+			[]*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Calls[0].Event = "another" })},
+			nil, false,
+		},
+		"a rank ran before":        {[]*wire.RankState{but(waits01, func(s *wire.RankState) { s.Busy = true }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
+		"a rank had more calls":    {[]*wire.RankState{but(waits01, func(s *wire.RankState) { s.More = 1 }), waits10}, []*wire.RankState{waits01, waits10}, nil, false},
+		"a rank has answered once": {[]*wire.RankState{waits01, nil}, []*wire.RankState{waits01, waits10}, nil, false},
+		"a rank does not answer":   {[]*wire.RankState{waits01, waits10}, []*wire.RankState{waits01, nil}, nil, false},
+		"all messages have come": {nil, []*wire.RankState{
+			linked(waits01, link(1, 3, 9)), linked(waits10, link(0, 9, 3)),
+		}, certain, false},
+		"a message is on its way": {nil, []*wire.RankState{
+			linked(waits01, link(1, 3, 9)), linked(waits10, link(0, 10, 3)),
+		}, []string{possible, underWay}, true},
+		"a message has come meanwhile": {
+			[]*wire.RankState{linked(waits01, link(1, 3, 8)), linked(waits10, link(0, 9, 3))},
+			[]*wire.RankState{linked(waits01, link(1, 3, 9)), linked(waits10, link(0, 9, 3))},
+			[]string{possible, underWay}, true,
+		},
+		"a link that was left out": {nil, []*wire.RankState{
+			but(waits01, func(s *wire.RankState) { s.MoreLinks = true }), waits10,
+		}, []string{possible, underWay}, true},
+		"a message to a rank that is not stuck": {nil, []*wire.RankState{
+			linked(waits01, link(2, 1, 0)), waits10, {Busy: true, Comms: waits01.Comms},
+		}, certain, false},
+		"a transfer moves": {nil, []*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Moves = true })}, nil, false},
+		"a goroutine sleeps": {nil, []*wire.RankState{waits01, later(waits10, "sleep", "IO wait")}, []string{
+			possible, "not certain, because rank 1 has goroutines that read, write or are in system calls, and goroutines that sleep",
+		}, false},
+		"a goroutine slept before": {[]*wire.RankState{waits01, later(waits10, "sleep")}, []*wire.RankState{waits01, waits10}, []string{
+			possible, "not certain, because rank 1 has goroutines that sleep",
+		}, false},
+		"a goroutine of another rank sleeps": {nil, []*wire.RankState{waits01, waits10, later(stateOf(recvFrom(0, 5)), "select")}, []string{
+			certain[0], "possible deadlock: 1 more rank that waits for these", "not certain, because rank 2 has goroutines that wait for channels or timers",
+		}, false},
+		"a context may end the call": {nil, []*wire.RankState{waits01, but(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true })}, []string{
+			possible, "not certain, because rank 1 waits in a call that its context may end",
+		}, false},
+		"a goroutine sleeps, and a context may end the call": {nil, []*wire.RankState{waits01, later(but(waits10, func(s *wire.RankState) { s.Calls[0].Bounded = true }), "sleep")}, []string{
+			possible, "not certain, because rank 1 has goroutines that sleep, and waits in a call that its context may end",
+		}, false},
+		"any source, and a message is on its way": {nil, []*wire.RankState{
+			linked(stateOf(recvFrom(-1, 5)), link(2, 1, 0)), waits10, stateOf(recvFrom(0, 5)),
+		}, []string{possible, "possible deadlock: 1 more rank that waits for these", underWay}, true},
+		"any source, and a message of another rank is on its way": {nil, []*wire.RankState{
+			stateOf(recvFrom(-1, 5)), waits10, linked(stateOf(recvFrom(0, 5)), link(0, 1, 0)),
+		}, []string{possible, "possible deadlock: 1 more rank that waits for these", underWay}, true},
+		"any source, and all messages have come": {nil, []*wire.RankState{
+			linked(stateOf(recvFrom(-1, 5)), link(1, 1, 2), link(2, 0, 7)), linked(waits10, link(0, 2, 1)), linked(stateOf(recvFrom(0, 5)), link(0, 7, 0)),
+		}, []string{certain[0], "deadlock: 1 more rank that waits for these"}, false},
+		"any source, and links that were left out": {nil, []*wire.RankState{
+			but(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true }), waits10,
+		}, []string{possible, underWay}, true},
+		"any source, and links that another rank left out": {nil, []*wire.RankState{
+			stateOf(recvFrom(-1, 5)), but(waits10, func(s *wire.RankState) { s.MoreLinks = true }),
+		}, []string{possible, underWay}, true},
+		"any source, and links that other ranks left out are to others": {nil, []*wire.RankState{
+			hasRow(linked(stateOf(row(-1, -1)), link(1, 0, 1))), hasRow(but(linked(stateOf(row(0, 0)), link(0, 1, 0)), func(s *wire.RankState) { s.MoreLinks = true })),
+			{Busy: true, MoreLinks: true, Comms: waits01.Comms},
+		}, certain, false},
+		"barrier": {nil, []*wire.RankState{stateOf(in("Barrier", 2)), stateOf(in("Barrier", 0)), stateOf(in("Barrier", 3)), stateOf(recvFrom(0, 9))}, []string{
+			"comm.Barrier(world) waits for rank 3",
+			"deadlock: rank 0 waits for 3, 3 for 0", "deadlock: 2 more ranks that wait for these",
+		}, false},
+		"a broadcast needs its root alone": {nil, []*wire.RankState{stateOf(recvFrom(2, 9)), stateOf(in("Bcast", 0)), stateOf(recvFrom(0, 9)), stateOf(recvFrom(0, 9))}, []string{
+			"comm.Bcast(world) waits for rank 0",
+			"deadlock: rank 0 waits for 2, 2 for 0", "deadlock: 2 more ranks that wait for these",
+		}, false},
+		"no rank of a broadcast waits for a late one": {nil, []*wire.RankState{{Busy: true, Comms: []wire.RankComm{{ID: worldID, Seq: 2}}}, stateOf(in("Bcast", 0)), stateOf(recvFrom(1, 9))}, nil, false},
+		"a collective with a silent rank": {nil, []*wire.RankState{stateOf(in("Barrier", 1)), nil, stateOf(recvFrom(0, 9))}, []string{
+			"comm.Barrier(world) waits for rank 2, and perhaps for rank 1, which did not answer",
+		}, false},
+		"only a silent rank is missing": {nil, []*wire.RankState{stateOf(in("Barrier", 2)), stateOf(in("Barrier", 0)), nil}, []string{
+			"comm.Barrier(world) waits perhaps for rank 2, which did not answer",
+		}, false},
+		"any source, and a silent rank": {nil, []*wire.RankState{hasRow(stateOf(row(-1, -1))), hasRow(stateOf(row(0, 0))), nil}, nil, false},
+		"any source, and a rank with many communicators": {nil, []*wire.RankState{
+			hasRow(stateOf(row(-1, -1))), hasRow(stateOf(row(0, 0))), {Busy: true, MoreComms: true, Comms: waits01.Comms},
+		}, nil, false},
+		"any source, and a rank without the communicator": {nil, []*wire.RankState{
+			hasRow(stateOf(row(-1, -1))), hasRow(stateOf(row(0, 0))), {Busy: true, Comms: waits01.Comms},
+		}, certain, false},
+		"a rank is in Finalize":       {nil, []*wire.RankState{waits01, stateOf(finalize)}, []string{"comm.Finalize(world) waits for rank 0"}, false},
+		"any source, and Finalize":    {nil, []*wire.RankState{stateOf(recvFrom(-1, 5)), stateOf(finalize)}, []string{"comm.Finalize(world) waits for rank 0", certain[0]}, false},
+		"a call whose rank is hidden": {nil, []*wire.RankState{stateOf(recvFrom(1<<40, 5)), waits10}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, now := world(test.before...), world(test.now...)
+			if test.before == nil {
+				before = now
+			}
+			w := newWaits(now, &before)
+			require.Equal(t, test.want, append(w.lateLines(), w.deadlocks()...))
+			require.Equal(t, test.again, w.again())
+		})
+	}
+}
+
+// TestDeadlockIsAskedForTwice: after the first round gorun asks again only if ranks seem to
+// be stuck.
+func TestDeadlockIsAskedForTwice(t *testing.T) {
+	require.True(t, newWaits(world(stateOf(recvFrom(1, 5)), stateOf(recvFrom(0, 5))), nil).again())
+	require.False(t, newWaits(world(stateOf(recvFrom(1, 5)), &wire.RankState{Busy: true}), nil).again())
+}
+
+// maxSteps bounds the number of steps, per item in the answers, of all searches of one
+// inspection.
+const maxSteps = 4
+
+// TestDeadlocksOfManyRanks: the search does not compare each rank with each other rank. The
+// number of its steps is proportional to the number of ranks, calls, communicators and links
+// in the answers.
+func TestDeadlocksOfManyRanks(t *testing.T) {
+	const ranks = 1 << 16
+	for name, test := range map[string]struct {
+		state func(r int) *wire.RankState
+		want  []string
+	}{
+		"any source": {func(int) *wire.RankState { return stateOf(recvFrom(-1, 5)) }, []string{
+			"deadlock: rank 0 waits for 1, 1 for 0", "deadlock: 65534 more ranks that wait for these",
+		}},
+		"any source, and one rank computes": {func(r int) *wire.RankState {
+			if r == ranks-1 {
+				return &wire.RankState{Busy: true, Comms: stateOf().Comms}
+			}
+			return stateOf(recvFrom(-1, 5))
+		}, nil},
+		"any source, and links that were left out": {func(int) *wire.RankState {
+			return but(stateOf(recvFrom(-1, 5)), func(s *wire.RankState) { s.MoreLinks = true })
+		}, []string{
+			"possible deadlock: rank 0 waits for 1, 1 for 0", "possible deadlock: 65534 more ranks that wait for these",
+			"not certain, because messages between these ranks seem to be on their way",
+		}},
+		"any source of a pair": {func(r int) *wire.RankState {
+			id := uint64(1 + r/2)
+			s := stateOf(wire.RankCall{Name: "Recv", Comm: "pair", ID: id, Wait: wire.WaitRecv, Peer: -1, World: -1})
+			s.Comms = append(s.Comms, wire.RankComm{ID: id})
+			return s
+		}, []string{
+			"deadlock: rank 0 waits for 1, 1 for 0", "deadlock: rank 2 waits for 3, 3 for 2", "deadlock: rank 4 waits for 5, 5 for 4", "deadlock: rank 6 waits for 7, 7 for 6",
+			"deadlock: 65528 more ranks that wait for these",
+		}},
+		"a chain to a rank that computes": {func(r int) *wire.RankState {
+			if r == ranks-1 {
+				return &wire.RankState{Busy: true, Comms: stateOf().Comms}
+			}
+			return stateOf(recvFrom(r+1, 5))
+		}, nil},
+		"a collective in a ring": {func(r int) *wire.RankState { return stateOf(in("Allgather", (r+ranks-1)%ranks)) }, []string{
+			"deadlock: rank 0 waits for 65535, 65535 for 65534, 65534 for 65533, 65533 for 65532, 65532 for 65531, 65531 for 65530, 65530 for 65529, 65529 for 65528, 65528 for 65527, 65527 for 65526, …, 1 for 0",
+		}},
+		"a collective without one rank": {func(r int) *wire.RankState {
+			if r == 0 {
+				return stateOf(recvFrom(1, 5))
+			}
+			return stateOf(in("Allgather", r-1))
+		}, []string{
+			"comm.Allgather(world) waits for rank 0",
+			"deadlock: rank 0 waits for 1, 1 for 0", "deadlock: 65534 more ranks that wait for these",
+		}},
+		"collectives of pairs": {func(r int) *wire.RankState {
+			s := stateOf()
+			s.Comms = append(s.Comms, wire.RankComm{ID: uint64(1 + r/2), Seq: 3})
+			s.Calls = []wire.RankCall{{Name: "Barrier", Comm: "pair", ID: uint64(1 + r/2), Still: true, Wait: wire.WaitCollective, Seq: 3, Peer: r ^ 1, World: r ^ 1}}
+			s.Busy = true
+			return s
+		}, nil},
+		"any source of one half, and links that the other half left out": {func(r int) *wire.RankState {
+			if r%2 == 1 {
+				return but(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks = true })
+			}
+			s := stateOf(wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: -1, World: -1})
+			s.Comms = append(s.Comms, wire.RankComm{ID: 1})
+			return s
+		}, []string{
+			"deadlock: rank 0 waits for 2, 2 for 0",
+			"deadlock: rank 1 waits for itself", "deadlock: rank 3 waits for itself", "deadlock: rank 5 waits for itself",
+			"deadlock: 65531 more ranks that wait for these",
+		}},
+		"any source of one half, and links and communicators that the other half left out": {func(r int) *wire.RankState {
+			if r%2 == 1 {
+				return but(stateOf(recvFrom(r, 5)), func(s *wire.RankState) { s.MoreLinks, s.MoreComms = true, true })
+			}
+			s := stateOf(wire.RankCall{Name: "Recv", Comm: "comm 0.1", ID: 1, Wait: wire.WaitRecv, Peer: -1, World: -1})
+			s.Comms = append(s.Comms, wire.RankComm{ID: 1})
+			return s
+		}, []string{
+			"deadlock: rank 1 waits for itself", "deadlock: rank 3 waits for itself", "deadlock: rank 5 waits for itself", "deadlock: rank 7 waits for itself",
+			"deadlock: 32764 more ranks that wait for these",
+			"possible deadlock: 32768 more ranks that wait for these",
+			"not certain, because messages between these ranks seem to be on their way",
+		}},
+		"one rank for which all wait": {func(r int) *wire.RankState {
+			if r > 0 {
+				return but(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, uint32(r))} })
+			}
+			s := stateOf(recvFrom(-1, 5), recvFrom(-1, 6))
+			for peer := uint32(1); peer < ranks; peer++ {
+				s.Links = append(s.Links, link(peer, peer, 1))
+			}
+			return s
+		}, []string{"deadlock: rank 0 waits for 1, 1 for 0", "deadlock: 65534 more ranks that wait for these"}},
+		"one rank for which all wait, with links and communicators that it left out": {func(r int) *wire.RankState {
+			if r > 0 {
+				return but(stateOf(recvFrom(0, 5)), func(s *wire.RankState) { s.Links = []wire.RankLink{link(0, 1, 1)} })
+			}
+			s := stateOf(recvFrom(-1, 5), recvFrom(-1, 6))
+			s.MoreLinks, s.MoreComms = true, true
+			for peer := uint32(1); peer <= 1024; peer++ {
+				s.Links = append(s.Links, link(peer, 1, 1))
+			}
+			return s
+		}, []string{
+			"possible deadlock: rank 0 waits for 1, 1 for 0", "possible deadlock: 65534 more ranks that wait for these",
+			"not certain, because messages between these ranks seem to be on their way",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			states := make([]*wire.RankState, ranks)
+			items := ranks
+			for r := range states {
+				states[r] = test.state(r)
+				items += len(states[r].Calls) + len(states[r].Comms) + len(states[r].Links)
+			}
+			now := world(states...)
+			w := newWaits(now, &now)
+			require.Equal(t, test.want, append(w.lateLines(), w.deadlocks()...))
+			w.again()
+			require.Less(t, w.steps, maxSteps*items)
+		})
+	}
+}
+
+// TestDeadlocksOfRandomRanks compares the searches with simple ones, on random answers.
+func TestDeadlocksOfRandomRanks(t *testing.T) {
+	const graphs = 20000
+	g := rand.New(rand.NewPCG(1, 2))
+	var possible, certain, differ int
+	for i := range graphs {
+		before, now := randomRounds(g)
+		w := newWaits(now, &before)
+		text := fmt.Sprintf("graph %d", i)
+		require.Equal(t, simpleStuck(w, anyRank, false), w.possible(), text)
+		require.Equal(t, simpleStuck(w, w.sure, true), w.certain(), text)
+		require.Equal(t, simpleStuck(w, w.sure, false), w.stuck(w.sure, false), text)
+		for _, s := range now.states {
+			if s == nil {
+				continue
+			}
+			for _, c := range s.Calls {
+				for r := range now.states {
+					k := collective{c.ID, c.Seq}
+					require.Equal(t, simpleLate(now, r, k), w.late(r, k), text)
+				}
+			}
+		}
+		if slices.Contains(w.possible(), true) {
+			possible++
+		}
+		if slices.Contains(w.certain(), true) {
+			certain++
+		}
+		if w.again() {
+			differ++
+		}
+	}
+	for _, n := range [...]int{possible, certain, differ} {
+		require.Greater(t, n, graphs/50) // the graphs are not all of one kind
+	}
+}
+
+// randomRounds returns two rounds of answers of a few ranks. Most ranks wait, and most have
+// the same state in both rounds.
+func randomRounds(g *rand.Rand) (before, now round) {
+	one := func(n int) bool { return g.IntN(n) == 0 }
+	ranks, comms, calm := 2+g.IntN(6), 1+g.IntN(4), 4+g.IntN(100) // calm: on average, one state in this number is unusual
+	states := make([]*wire.RankState, ranks)
+	for r := range states {
+		s := &wire.RankState{Busy: one(calm), Moves: one(calm), MoreComms: one(8), MoreLinks: one(8)}
+		ids := []uint64{worldID}
+		for id := 1; id < comms; id++ {
+			if one(2) {
+				ids = append(ids, uint64(id))
+			}
+		}
+		for _, id := range append(slices.Clone(ids), finalID) {
+			s.Comms = append(s.Comms, wire.RankComm{ID: id, Seq: uint32(g.IntN(3))})
+		}
+		if one(calm) {
+			s.Comms = s.Comms[1:]
+		}
+		if one(calm) {
+			s.Later = []string{"sleep"}
+		}
+		for range 1 + g.IntN(2) {
+			c := wire.RankCall{Name: "Recv", Comm: "comm", ID: ids[g.IntN(len(ids))], Still: true, Bounded: one(calm), Wait: wire.WaitRecv, Peer: -1, World: -1, Seq: 1 + uint32(g.IntN(2))}
+			if one(calm) {
+				c.ID = finalID
+			}
+			if one(2) {
+				c.World = g.IntN(ranks)
+			}
+			if one(4) && c.World >= 0 {
+				c.Wait = wire.WaitCollective
+			}
+			s.Calls = append(s.Calls, c)
+		}
+		states[r] = s
+	}
+	for a := range states {
+		for b := range a {
+			if !one(2) {
+				continue
+			}
+			sent, received := uint32(g.IntN(3)), uint32(g.IntN(3))
+			if !one(calm) {
+				states[a].Links = append(states[a].Links, link(uint32(b), sent, received))
+			}
+			if one(calm) {
+				sent++
+			}
+			if !one(calm) {
+				states[b].Links = append(states[b].Links, link(uint32(a), received, sent))
+			}
+		}
+	}
+	before, now = world(states...), world(states...)
+	for r, s := range states {
+		change := func(s *wire.RankState) {
+			s.Links = slices.Clone(s.Links)
+			switch g.IntN(4) {
+			case 0:
+				s.Calls[0].Event = "another"
+			case 1:
+				s.MoreLinks = !s.MoreLinks
+			case 2:
+				if s.MoreLinks = true; len(s.Links) > 0 {
+					s.Links = s.Links[1:]
+				}
+			case 3:
+				if len(s.Links) > 0 {
+					s.Links[0][1]++
+				}
+			}
+		}
+		if one(calm) {
+			before.states[r] = but(s, change)
+		}
+		if one(calm) {
+			now.states[r] = but(s, change)
+		}
+		if one(4 * calm) {
+			now.states[r], now.silent[r] = nil, one(2)
+		}
+	}
+	return before, now
+}
+
+// simpleStuck computes the result of [waits.stuck] directly from its definition. It compares
+// each rank with each other rank.
+func simpleStuck(w *waits, may func(rank int) bool, quiet bool) []bool {
+	set := make([]bool, len(w.needs))
+	for r, needs := range w.needs {
+		set[r] = len(needs) > 0 && may(r)
+	}
+	// remove removes each rank with a need for which fits returns false for some rank of the
+	// need.
+	remove := func(fits func(rank, peer int) bool) (removed bool) {
+		for r, needs := range w.needs {
+			for _, n := range needs {
+				for peer := range set {
+					if of := peer == n.rank || n.any && simpleMayHave(w.round, peer, n.comm); set[r] && of && !fits(r, peer) {
+						set[r], removed = false, true
+					}
+				}
+			}
+		}
+		return removed
+	}
+	inSet := func(_, peer int) bool { return set[peer] }
+	for remove(inSet) {
+	}
+	if quiet {
+		remove(func(rank, peer int) bool { return simpleQuiet(w, rank, peer) })
+		for remove(inSet) {
+		}
+	}
+	return set
+}
+
+func simpleMayHave(o round, rank int, id uint64) bool {
+	s := o.states[rank]
+	_, has := simpleSeq(s, id)
+	return has || id == worldID || id == finalID || o.silent[rank] || s != nil && s.MoreComms
+}
+
+func simpleSeq(s *wire.RankState, id uint64) (seq uint32, has bool) {
+	if s != nil {
+		for _, c := range s.Comms {
+			if c.ID == id {
+				return c.Seq, true
+			}
+		}
+	}
+	return 0, false
+}
+
+func simpleLate(o round, rank int, k collective) bool {
+	s := o.states[rank]
+	if seq, has := simpleSeq(s, k.id); has {
+		return seq < k.seq
+	}
+	return (k.id == worldID || k.id == finalID) && !o.silent[rank] && (s == nil || !s.MoreComms)
+}
+
+// simpleQuiet reports whether both ranks have answered twice, and with the same counters of
+// the messages between them.
+func simpleQuiet(w *waits, a, b int) bool {
+	count := func(s *wire.RankState, peer int) (sent, received uint32, known bool) {
+		for _, l := range s.Links {
+			if int(l[0]) == peer {
+				return l[1], l[2], true
+			}
+		}
+		return 0, 0, !s.MoreLinks
+	}
+	type end struct {
+		s           *wire.RankState
+		peer, order int
+	}
+	var all [][2]uint32
+	for _, e := range [...]end{{w.before[a], b, 0}, {w.states[a], b, 0}, {w.before[b], a, 1}, {w.states[b], a, 1}} {
+		sent, received, known := count(e.s, e.peer)
+		if !known {
+			return a == b
+		}
+		counts := [2]uint32{sent, received}
+		if e.order == 1 {
+			counts = [2]uint32{received, sent}
+		}
+		all = append(all, counts)
+	}
+	return a == b || len(slices.Compact(all)) == 1
+}

@@ -1,0 +1,25 @@
+package launcher
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/place"
+)
+
+// TestFilledAllocation: an allocation of the user's gives the number of ranks. One that
+// gorun has got for named hosts has a slot on each, which gorun says.
+func TestFilledAllocation(t *testing.T) {
+	r := newRun(&session{job: &job.Job{Apps: []job.App{{}}, Hosts: []hosts.Host{{Name: "a"}, {Name: "b"}}}}, "id")
+	r.allocated, r.wants = true, []int{0, 1}
+	placed := &place.Result{Ranks: make([]place.Rank, 2)}
+	t.Setenv(envAllocated, "")
+	require.Empty(t, r.filled(placed))
+	t.Setenv(envAllocated, "3")
+	require.Equal(t, "note: no number of ranks is given: 2 ranks on 2 hosts; -n N sets another number", r.filled(placed))
+	r.job.NPGiven = true
+	require.Empty(t, r.filled(placed))
+}

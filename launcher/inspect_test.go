@@ -1,0 +1,239 @@
+package launcher
+
+import (
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/tree"
+)
+
+// inspectionOf makes groups of the states of ranks, and says what there is to say.
+func inspectionOf(size int, groups ...proto.Group) []string {
+	r := newRun(&session{}, "id")
+	r.hosts, r.ranks = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size)
+	a := &inspection{groups: groups}
+	return r.summary(a, newWaits(r.observe(a), nil))
+}
+
+// waiting is a rank that waits in a call; started is its collectives on the world.
+func waiting(rank int, started uint32, calls ...wire.RankCall) proto.Group {
+	for i := range calls {
+		calls[i].Still = true
+	}
+	return proto.Group{Ranks: []int{rank}, State: &wire.RankState{Calls: calls, Comms: []wire.RankComm{{ID: 0, Seq: started}}}}
+}
+
+func recvFrom(peer, tag int) wire.RankCall {
+	return wire.RankCall{Name: "Recv", Where: "main.go:18", Comm: "world", Wait: wire.WaitRecv, Peer: peer, World: peer, Tag: tag}
+}
+
+func barrier(seq uint32) wire.RankCall {
+	return wire.RankCall{Name: "Barrier", Where: "main.go:22", Comm: "world", Wait: wire.WaitCollective, Seq: seq, Peer: 1, World: 1, Tag: -1}
+}
+
+func TestWhatRanksDo(t *testing.T) {
+	for name, test := range map[string]struct {
+		size   int
+		groups []proto.Group
+		want   []string
+	}{
+		"missing rank": {4, []proto.Group{waiting(0, 2, barrier(2)), waiting(1, 1, recvFrom(0, 99)), waiting(2, 2, barrier(2)), waiting(3, 2, barrier(2))}, []string{
+			"3 ranks (0, 2-3): comm.Barrier(world) at main.go:22",
+			"rank 1: comm.Recv(world, from 0, tag 99) at main.go:18",
+			"comm.Barrier(world) waits for rank 1",
+			"possible deadlock: rank 0 waits for 1, 1 for 0",
+			"possible deadlock: 2 more ranks that wait for these",
+			"not certain, because each of ranks 0-3 has answered only once",
+		}},
+		"two circles": {5, []proto.Group{
+			waiting(0, 0, recvFrom(1, 1)), waiting(1, 0, recvFrom(0, 1)), waiting(2, 0, recvFrom(3, 1)), waiting(3, 0, recvFrom(4, 1)), waiting(4, 0, recvFrom(2, 1)),
+		}, []string{
+			"5 ranks (0-4): comm.Recv(world, from 1, 0, 3, 4, …, tag 1) at main.go:18",
+			"possible deadlock: rank 0 waits for 1, 1 for 0",
+			"possible deadlock: rank 2 waits for 3, 3 for 4, 4 for 2",
+			"not certain, because each of ranks 0-4 has answered only once",
+		}},
+		"a rank that can go on": {3, []proto.Group{
+			waiting(0, 0, recvFrom(1, 1)), waiting(1, 0, recvFrom(2, 1)), {Ranks: []int{2}, State: &wire.RankState{At: "main.f at main.go:3 (running)", Busy: true}},
+		}, []string{
+			"2 ranks (0-1): comm.Recv(world, from 1, 2, tag 1) at main.go:18",
+			"rank 2: main.f at main.go:3 (running)",
+		}},
+		"any source": {3, []proto.Group{
+			waiting(0, 0, recvFrom(-1, -1)), waiting(1, 0, recvFrom(0, 1)), waiting(2, 0, recvFrom(0, 1)),
+		}, []string{
+			"2 ranks (1-2): comm.Recv(world, from 0, tag 1) at main.go:18",
+			"rank 0: comm.Recv(world, from any rank, any tag) at main.go:18",
+			"possible deadlock: rank 0 waits for 1, 1 for 0",
+			"possible deadlock: 1 more rank that waits for these",
+			"not certain, because each of ranks 0-2 has answered only once",
+		}},
+		"any source of which one may come": {3, []proto.Group{
+			waiting(0, 0, recvFrom(-1, -1)), waiting(1, 0, recvFrom(0, 1)), {Ranks: []int{2}, Process: "app runs"},
+		}, []string{
+			"rank 0: comm.Recv(world, from any rank, any tag) at main.go:18",
+			"rank 1: comm.Recv(world, from 0, tag 1) at main.go:18",
+			"rank 2: not in comm: app runs",
+		}},
+		"two goroutines of which one goes on": {2, []proto.Group{
+			waiting(0, 0, recvFrom(1, 1), recvFrom(1, 2)),
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}}, // not still
+		}, []string{
+			"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18; comm.Recv(world, from 1, tag 2) at main.go:18",
+			"rank 1: comm.Recv(world, from 0, tag 1) at main.go:18",
+		}},
+		"one call behind": {2, []proto.Group{
+			waiting(0, 5, barrier(5)),
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{barrier(4)}, Comms: []wire.RankComm{{Seq: 4}}}}, // not still
+		}, []string{
+			"rank 0: comm.Barrier(world) at main.go:22, its collective 5",
+			"rank 1: comm.Barrier(world) at main.go:22, its collective 4",
+			"comm.Barrier(world) waits for rank 1",
+		}},
+		"ended": {2, []proto.Group{waiting(0, 1, recvFrom(1, 1))}, []string{
+			"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18",
+			"rank 1: has ended",
+		}},
+		"itself": {1, []proto.Group{waiting(0, 0, recvFrom(0, 1))}, []string{
+			"rank 0: comm.Recv(world, from 0, tag 1) at main.go:18",
+			"possible deadlock: rank 0 waits for itself",
+			"not certain, because rank 0 has answered only once",
+		}},
+		"ranks of a communicator": {2, []proto.Group{
+			waiting(0, 0, wire.RankCall{Name: "Recv", Where: "main.go:18", Comm: "comm 1.2", ID: 1<<32 + 2, Wait: wire.WaitRecv, Peer: 0, World: 1, Tag: 7}),
+		}, []string{
+			"rank 0: comm.Recv(comm 1.2, from 0 (rank 1 of the world), tag 7) at main.go:18",
+			"rank 1: has ended",
+		}},
+		"nonsense of a host": {2, []proto.Group{waiting(0, 0, recvFrom(1<<40, 1)), waiting(1, 0, recvFrom(-7, 1))}, []string{
+			"rank 0: comm.Recv(world, from 1099511627776, tag 1) at main.go:18",
+			"rank 1: comm.Recv(world, from any rank, tag 1) at main.go:18",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, inspectionOf(test.size, test.groups...)) })
+	}
+}
+
+// inspectedRun is a run of two ranks, on a host each, whose inspections send nothing.
+func inspectedRun(t *testing.T) *run {
+	t.Helper()
+	r := newRun(&session{}, "id")
+	r.phase, r.ranks = phaseRunning, []rank{{host: 0}, {host: 1}}
+	r.hosts = []host{{Host: hosts.Host{Name: "n0"}}, {Host: hosts.Host{Name: "n1"}}}
+	r.plans = []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: 0}}}, {Index: 1, Ranks: []proto.Rank{{Rank: 1}}}}
+	return r
+}
+
+// TestNextInspectionWaitsForFiles: files of two inspections may have the same names.
+func TestNextInspectionWaitsForFiles(t *testing.T) {
+	r := inspectedRun(t)
+	dir := t.TempDir()
+	var answers []inspected
+	q := inspectRequest{stacks: true, dir: dir, then: func(a inspected) { answers = append(answers, a) }}
+	r.asks = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.asked = []inspectRequest{q}
+	r.endRound()
+	r.inspect(inspectRequest{then: q.then})
+	require.Nil(t, r.asks)
+	require.Len(t, r.asked, 2)
+	require.Empty(t, answers)
+	r.stagers.Wait()
+	r.phase = phaseOver // so that the next inspections end at once
+	for _, m := range r.mail.take() {
+		r.handle(m)
+	}
+	require.Len(t, answers, 3)
+	require.Contains(t, answers[0].lines, "no rank has sent its stacks")
+	require.Empty(t, r.asked)
+}
+
+// TestOneInspectionForAllRequestsThatWait: a request waits for at most one other inspection
+// before its own. So gorun's request at its timeout, and the request of each process that
+// asks, gets an answer within answerTime.
+func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
+	r := inspectedRun(t)
+	r.node = &tree.Node{} // sends nothing
+	r.ranks = nil         // none will answer
+	r.plans = nil
+	dir := t.TempDir()
+	answers := make(map[string][]string)
+	ask := func(name string, stacks bool) {
+		q := inspectRequest{stacks: stacks, then: func(a inspected) { answers[name] = a.lines }}
+		if stacks {
+			q.dir = filepath.Join(dir, name)
+		}
+		r.inspect(q)
+	}
+	end := func() { // ends an inspection with its files
+		r.endRound()
+		r.stagers.Wait()
+		for _, m := range r.mail.take() {
+			r.handle(m)
+		}
+	}
+	ask("first", true)
+	for i := range questioners {
+		ask("asker "+strconv.Itoa(i), i%2 == 0)
+	}
+	ask("timeout", true)
+	end()
+	require.Len(t, answers, 1)
+	require.Contains(t, answers, "first")
+	end()
+	require.Len(t, answers, 1+questioners+1)
+	require.Equal(t, []string{"no rank has sent its stacks"}, answers["timeout"])
+	require.Equal(t, []string{"no rank has sent its stacks"}, answers["asker 0"])
+	require.Empty(t, answers["asker 1"])
+	require.Nil(t, r.asks)
+}
+
+// TestRequestsOfARunThatIsOver: all requests that wait get an answer, also those that want
+// something else than the first one.
+func TestRequestsOfARunThatIsOver(t *testing.T) {
+	r := inspectedRun(t)
+	r.phase = phaseOver
+	answers := 0
+	then := func(inspected) { answers++ }
+	r.asked = []inspectRequest{{then: then}, {stacks: true, then: then}, {then: then}, {stacks: true, dir: filepath.Join("a", "dir"), then: then}}
+	r.nextInspection()
+	require.Equal(t, 4, answers)
+	require.Empty(t, r.asked)
+}
+
+// TestAnswersOfEarlierRounds: a rank that has answered in an earlier round only is shown with
+// that answer, and in no deadlock.
+func TestAnswersOfEarlierRounds(t *testing.T) {
+	known := map[int]*wire.RankState{1: waiting(1, 0, recvFrom(0, 1)).State}
+	for name, test := range map[string]struct {
+		groups []proto.Group
+		silent map[int]bool
+		want   string
+	}{
+		"a rank": {
+			[]proto.Group{waiting(0, 0, recvFrom(1, 1)), {Ranks: []int{1}, Mute: true, Process: "app is stopped"}}, nil,
+			"rank 1: does not answer: app is stopped; before: comm.Recv(world, from 0, tag 1) at main.go:18",
+		},
+		"a host": {
+			[]proto.Group{waiting(0, 0, recvFrom(1, 1))}, map[int]bool{1: true},
+			"rank 1: host n1 has not answered; before: comm.Recv(world, from 0, tag 1) at main.go:18",
+		},
+		"a rank that has ended": {[]proto.Group{waiting(0, 0, recvFrom(1, 1))}, nil, "rank 1: has ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got inspected
+			r := inspectedRun(t)
+			r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
+			r.endRound()
+			require.Equal(t, []string{"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18", test.want}, got.lines)
+		})
+	}
+	r := inspectedRun(t)
+	r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
+	r.endRound()
+}

@@ -1,0 +1,101 @@
+package job
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weft-hpc/weft/internal/params"
+)
+
+// unknownVars returns warnings about WEFT_ variables that nothing reads, in gorun's
+// environment and among the variables that the job gives its ranks. Ranks get their
+// tunables from gorun, so a tunable's variable in the latter has no effect.
+func (j *Job) unknownVars(environ []string) []string {
+	var known []string
+	for _, s := range settings {
+		known = append(known, s.Env())
+	}
+	lines := params.UnknownVars(environ, known...)
+	for i, line := range lines { // suggest the variable of a flag before a name that is only similar
+		name, _, _ := strings.Cut(line, " ")
+		if env := envOfFlag(strings.ToLower(strings.TrimPrefix(name, "WEFT_"))); env != "" {
+			lines[i] = name + " is set, and nothing reads it; did you mean " + env + "?"
+		}
+	}
+	var given []string
+	for _, list := range append([][]EnvVar{j.Env}, appEnvs(j.Apps)...) {
+		for _, v := range list {
+			if kv := v.Name + "="; !slices.Contains(given, kv) {
+				given = append(given, kv)
+			}
+		}
+	}
+	for _, kv := range given {
+		name := strings.TrimSuffix(kv, "=")
+		for _, p := range params.Table {
+			if p.Env() == name {
+				lines = append(lines, fmt.Sprintf("%s has no effect among the variables of ranks, which take tunables from gorun; use -p %s=VALUE", name, p.Key))
+			}
+		}
+		for _, s := range settings {
+			if s.Env() == name {
+				lines = append(lines, fmt.Sprintf("%s has no effect among the variables of ranks: gorun reads it from its own environment", name))
+			}
+		}
+	}
+	for _, line := range params.UnknownVars(given, known...) {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func appEnvs(apps []App) (envs [][]EnvVar) {
+	for _, a := range apps {
+		envs = append(envs, a.Env)
+	}
+	return envs
+}
+
+// envOfFlag returns the variable of the setting that a flag sets; "": there is no such flag.
+func envOfFlag(name string) string {
+	for _, o := range options {
+		if !slices.Contains(o.names, strings.ReplaceAll(name, "_", "-")) {
+			continue
+		}
+		if s, ok := settingOf(o.setting); ok {
+			return s.Env()
+		}
+		if p, ok := params.Lookup(o.tunable); ok {
+			return p.Env()
+		}
+	}
+	return ""
+}
+
+// strayFlags returns a warning if the job has one program, its number of ranks is not given,
+// and the program has -np among its own arguments.
+func (j *Job) strayFlags() []string {
+	if len(j.Apps) != 1 || j.NPGiven {
+		return nil
+	}
+	a := j.Apps[0]
+	for i, arg := range a.Args {
+		text, ok := "", false
+		switch {
+		case strings.HasPrefix(arg, "-np="), strings.HasPrefix(arg, "--np="):
+			_, text, ok = strings.Cut(arg, "=")
+		case arg == "-np" || arg == "--np":
+			if ok = i+1 < len(a.Args); ok {
+				text = a.Args[i+1]
+			}
+		}
+		if _, err := strconv.Atoi(text); ok && err == nil {
+			return []string{fmt.Sprintf("-np %s is an argument of %s here, since gorun's flags stand before the program: gorun -np %s %s", text, a.Program, text, a.Program)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package launcher
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/launcher/proto"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Requests of other processes to a running gorun
+//
+// gorun listens on a Unix socket whose name ends with gorun's pid. Both sides check which
+// user the other side belongs to: see mayAsk and mayAnswer.
+//
+//	gorun -stacks JOB ── jobQuestion ──► gorun     one line of JSON each
+//	                  ◄── jobAnswer ────
+
+// jobQuestion asks what the ranks of a job do.
+type jobQuestion struct {
+	Job string `json:"job"`           // its id, or gorun's pid
+	Dir string `json:"dir,omitempty"` // for files of stacks
+}
+
+// jobAnswer holds what the ranks do, or why gorun cannot say.
+type jobAnswer struct {
+	Other bool     `json:"other,omitempty"` // this gorun runs another job
+	Lines []string `json:"lines,omitempty"`
+}
+
+// The bounds of a question.
+const (
+	questionLimit = 64 << 10         // bytes
+	answerLimit   = 64 << 20         // the same
+	questionTime  = 10 * time.Second // to read a question, and to write an answer
+	questioners   = 16               // at the same time
+
+	// answerTime bounds the search for the answer. It is enough for two inspections, because
+	// another inspection may be under way: see inspection.
+	answerTime = 2*inspectTime + time.Second
+)
+
+var errOtherUser = errors.New("the process on the other side belongs to another user")
+
+// listen begins to answer other processes. If it cannot make a socket, gorun answers none.
+func (s *session) listen() (stop func()) {
+	l, err := s.listenAs(jobSocket + strconv.Itoa(os.Getpid()))
+	if err != nil {
+		s.verbose("gorun -stacks cannot reach this job: %v", err)
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running errgroup.Group
+	running.SetLimit(1 + questioners)
+	running.Go(func() error { // ends with the listener; stop waits for it
+		for {
+			c, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			if err != nil { // for example, no descriptor is left
+				time.Sleep(20 * time.Millisecond)
+				continue
+			}
+			began := running.TryGo(func() error { // ends by its deadline, or with ctx
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				s.answer(ctx, c)
+				return c.Close()
+			})
+			if !began {
+				_ = c.Close()
+			}
+		}
+	})
+	return func() {
+		cancel()
+		_ = l.Close()
+		_ = running.Wait() // an asker may have gone
+	}
+}
+
+// answer answers one question.
+func (s *session) answer(ctx context.Context, c net.Conn) {
+	_ = c.SetDeadline(time.Now().Add(questionTime))
+	if peerUser(c, mayAsk) != nil {
+		return
+	}
+	var q jobQuestion
+	line, err := bufio.NewReader(io.LimitReader(c, questionLimit)).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &q) != nil {
+		return
+	}
+	r := s.current.Load()
+	var a jobAnswer
+	switch {
+	case q.Job != strconv.Itoa(os.Getpid()) && (r == nil || q.Job != r.id):
+		a.Other = true
+	case r == nil:
+		a.Lines = []string{"no rank runs"}
+	default:
+		done := make(chan inspected, 1)
+		if !r.mail.post(inspectRequest{stacks: q.Dir != "", dir: q.Dir, then: func(i inspected) { done <- i }}) {
+			done <- inspected{lines: []string{jobEnded}}
+		}
+		select {
+		case i := <-done:
+			a.Lines = i.lines
+		case <-ctx.Done():
+			a.Lines = []string{jobEnded}
+		case <-time.After(answerTime):
+			a.Lines = []string{"gorun has not answered"}
+		}
+	}
+	text, err := json.Marshal(a)
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(questionTime))
+		_, _ = c.Write(append(text, '\n')) // the asker may have gone
+	}
+}
+
+// mayAsk reports whether a process of user may ask a gorun of the user own: only the same
+// user and root may, because a question can make gorun write files.
+func mayAsk(user, own int) bool { return user == own || user == 0 }
+
+// mayAnswer reports whether a process of the user own accepts the answer of a gorun of
+// user. Root accepts every answer.
+func mayAnswer(user, own int) bool { return user == own || user == 0 || own == 0 }
+
+// peerUser returns an error unless may permits the user of the process on the other side
+// of a Unix socket.
+func peerUser(c net.Conn, may func(user, own int) bool) error {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var user int
+	if cerr := raw.Control(func(fd uintptr) { user, err = sys.PeerUser(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	if err == nil && !may(user, os.Geteuid()) {
+		err = errOtherUser
+	}
+	return err
+}
+
+// Stacks prints what the ranks of a job do, and returns the exit code. Another gorun on
+// this host runs the job: a gorun of this user or, if this user is root, of any user.
+func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int {
+	lines, err := askJob(ctx, opts)
+	if err != nil {
+		fmt.Fprintf(stderr, "gorun: -stacks: %v\n", err)
+		return proto.ExitFailed
+	}
+	if err := printAnswer(stdout, lines); err != nil {
+		fmt.Fprintf(stderr, "gorun: print: %v\n", err)
+		return proto.ExitFailed
+	}
+	return 0
+}
+
+// printAnswer prints the lines that a gorun has answered.
+func printAnswer(w io.Writer, lines []string) error {
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(w, proto.OneLine(l, len(l)+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func askJob(ctx context.Context, opts job.Options) ([]string, error) {
+	q := jobQuestion{Job: opts.Job}
+	if opts.StacksDir != "" {
+		dir, err := filepath.Abs(opts.StacksDir)
+		if err != nil {
+			return nil, err
+		}
+		q.Dir = dir
+	}
+	ctx, found := context.WithCancel(ctx)
+	defer found()
+	var lines atomic.Pointer[[]string]
+	var asking errgroup.Group
+	asking.SetLimit(questioners)
+	for _, name := range jobSockets(opts.Job) {
+		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, or when another gorun has answered
+			a, err := ask(ctx, name, q)
+			pid := strings.TrimPrefix(name, jobSocket)
+			switch {
+			case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT), err == nil && a.Other:
+			case err != nil && ctx.Err() != nil:
+				return context.Cause(ctx)
+			case errors.Is(err, errOtherUser) && pid != opts.Job: // skip other users' sockets when searching for an id
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				return fmt.Errorf("gorun with pid %s has not answered within %v: perhaps it is stopped", pid, answerTime+questionTime)
+			case err != nil:
+				return fmt.Errorf("gorun with pid %s: %w", pid, err)
+			default:
+				lines.Store(&a.Lines)
+				found()
+			}
+			return nil
+		})
+	}
+	err := asking.Wait()
+	if l := lines.Load(); l != nil {
+		return *l, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", opts.Job)
+}
+
+// jobSockets returns the sockets of the jobs that text may mean: the socket of the gorun
+// with this pid, or all sockets.
+func jobSockets(text string) []string {
+	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // an id has 16 digits
+		return []string{jobSocket + text}
+	}
+	return allJobSockets()
+}
+
+// ask sends a question to one gorun and returns the answer.
+func ask(ctx context.Context, name string, q jobQuestion) (a jobAnswer, err error) {
+	c, err := (&net.Dialer{Timeout: questionTime}).DialContext(ctx, "unix", name)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(answerTime + questionTime))
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
+	if err := peerUser(c, mayAnswer); err != nil {
+		return a, err
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	if _, err := c.Write(append(text, '\n')); err != nil {
+		return a, err
+	}
+	return a, json.NewDecoder(io.LimitReader(c, answerLimit)).Decode(&a)
+}

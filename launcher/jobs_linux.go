@@ -1,0 +1,26 @@
+//go:build !portable
+
+package launcher
+
+import (
+	"net"
+	"os"
+	"strings"
+)
+
+// jobSocket is the first part of the name of a gorun's socket. The name is in the abstract
+// name space (unix(7)), which leaves no file behind.
+const jobSocket = "@weft-gorun-"
+
+func (*session) listenAs(name string) (net.Listener, error) { return net.Listen("unix", name) }
+
+// allJobSockets returns the sockets of all gorun processes of this host (proc_net(5)).
+func allJobSockets() (names []string) {
+	list, _ := os.ReadFile("/proc/net/unix")
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) == 8 && strings.HasPrefix(f[7], jobSocket) {
+			names = append(names, f[7])
+		}
+	}
+	return names
+}

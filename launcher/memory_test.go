@@ -1,0 +1,61 @@
+//go:build linux
+
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// memoryCgroup makes a cgroup that may use so many bytes, within that of this process.
+func memoryCgroup(t *testing.T, limit int) (dir string) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for _, way := range []struct{ controller, root, limit, swap string }{
+			{"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
+			{"", "/sys/fs/cgroup", "memory.max", "memory.swap.max"},
+		} {
+			dir := filepath.Join(way.root, f[2], fmt.Sprintf("weft-test-%d", os.Getpid()))
+			if f[1] != way.controller || os.Mkdir(dir, 0o755) != nil {
+				continue
+			}
+			t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
+			if os.WriteFile(filepath.Join(dir, way.limit), fmt.Append(nil, limit), 0) != nil {
+				continue
+			}
+			swap := 0
+			if way.controller != "" {
+				swap = limit
+			}
+			_ = os.WriteFile(filepath.Join(dir, way.swap), fmt.Append(nil, swap), 0) // where swap is counted
+			return dir
+		}
+	}
+	t.Skip("this process may make no memory cgroup; crew.TestOOMCount has the rest")
+	return ""
+}
+
+// TestOutOfMemory: a rank that the kernel kills because its cgroup has no memory left
+// is reported as such.
+func TestOutOfMemory(t *testing.T) {
+	dir := memoryCgroup(t, 192<<20)
+	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // which keeps the endless line
+	j.Apps[0].Program = "sh"
+	cmd := gorunCommand(t, j)
+	sh := exec.Command("sh", "-c", "echo $$ > "+filepath.Join(dir, "cgroup.procs")+" && exec "+cmd.Path)
+	sh.Env = cmd.Env
+	out, err := sh.CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 137, exit.ExitCode(), string(out))
+	require.Contains(t, string(out), "gorun: rank 1 was killed by signal 9 (SIGKILL), because memory ran out: its cgroup may use 192 MiB: sh, pid ")
+}

@@ -1,0 +1,40 @@
+package launcher
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/weft-hpc/weft/launcher/remote"
+)
+
+// WriteVersion prints the output of gorun -version: the version, the Go version and
+// platform of the build, and the SHA-256 of the executable, by which gorun recognizes its
+// agents.
+func WriteVersion(w io.Writer) error {
+	self, err := remote.Self()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "gorun %s %s %s/%s sha256:%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, self.Hash)
+	return err
+}
+
+// version returns the module's version, or the commit that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = s.Value
+		}
+	}
+	if v == "" {
+		return "unknown"
+	}
+	return v
+}

@@ -1,0 +1,235 @@
+//go:build linux && !portable
+
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+)
+
+// quiet reads until rings that are silent have left n's list.
+func (n *node) quiet(t testing.TB) {
+	t.Helper()
+	for range 2*retireLooks + 2 {
+		require.Empty(t, n.read(t))
+	}
+}
+
+// silentJob has every rank of n send a message to rank 0, and then be silent.
+func silentJob(t testing.TB, n int) []*node {
+	t.Helper()
+	all := nodes(t, n, New())
+	for i := 1; i < n; i++ {
+		all[i].send(t, 0, nil)
+		all[0].await(t, transport.RecvDone)
+	}
+	all[0].quiet(t)
+	return all
+}
+
+// TestSilentRingsLeave counts the rings that a poll looks at after messages from
+// many peers, and has each of the peers send again: to a rank that polls, and to
+// one that sleeps.
+func TestSilentRingsLeave(t *testing.T) {
+	const n = 70 // bits in two words
+	all := silentJob(t, n)
+	require.Equal(t, 1, len(all[0].active), "rings that a poll looks at")
+	for i := 1; i < n; i++ {
+		sleeps := i%2 == 0
+		var woken <-chan error
+		if sleeps {
+			woken = asleepRank(t, all[0])
+		}
+		for k := range byte(3) {
+			all[i].send(t, 0, []byte{k})
+		}
+		if sleeps {
+			wakes(t, woken)
+		}
+		got := all[0].read(t)
+		require.Len(t, got, 3)
+		for k, c := range got {
+			require.EqualValues(t, i, c.Peer)
+			require.Equal(t, []byte{byte(k)}, c.Msg)
+		}
+	}
+	all[0].quiet(t)
+	require.Len(t, all[0].active, 1)
+}
+
+// TestSilentRingShowsRoom has a ring leave the list with lines that the writer
+// does not know to be free, and the writer be short of them.
+func TestSilentRingShowsRoom(t *testing.T) {
+	all := nodes(t, 17, New()) // their rings have 1024 lines, of which a message takes up to 512
+	w, r := all[1], all[0]
+	for i := range 600 {
+		w.send(t, 0, nil)
+		if i%30 == 0 {
+			r.read(t)
+		}
+	}
+	all[2].send(t, 0, nil)
+	for len(r.read(t)) > 0 {
+	}
+	in := &r.peers[1].in
+	in.shown, in.idle = in.start, -10*retireLooks // as if it had shown nothing
+	in.freed.Store(0)
+	w.peers[0].out.limit = w.start + 1024
+	big := &transport.Op{Peer: 0, Data: make([]byte, w.maxMsg)}
+	_, err := w.ep.Send(big)
+	require.ErrorIs(t, err, transport.ErrAgain)
+	all[2].send(t, 0, nil)
+	r.await(t, transport.RecvDone)
+	for r.lists(r.peers[1]) {
+		all[2].send(t, 0, nil) // so that the other ring is the one that leaves
+		r.await(t, transport.RecvDone)
+	}
+	_, err = w.ep.Send(big)
+	require.NoError(t, err)
+	require.Len(t, r.await(t, transport.RecvDone).Msg, w.maxMsg)
+}
+
+// TestSilentPeerEnds has peers end whose rings are off the list: by Shutdown, by
+// death, and by death between a message and the bit that it would have set.
+func TestSilentPeerEnds(t *testing.T) {
+	all := silentJob(t, 6)
+	n := all[0]
+	n.quiet(t)
+	var off []*node
+	for _, p := range all[1:] {
+		if !n.lists(n.peers[p.rank]) {
+			off = append(off, p)
+		}
+	}
+	require.Len(t, off, 4)
+
+	require.NoError(t, off[0].ep.Shutdown(t.Context()))
+	require.Equal(t, off[0].rank, n.await(t, transport.PeerLeft).Peer)
+
+	woken := asleepRank(t, n)
+	off[1].life.end()
+	wakes(t, woken)
+	require.Equal(t, off[1].rank, n.await(t, transport.PeerDown).Peer)
+
+	r := &off[2].peers[0].out
+	i, err := r.reserve(1)
+	require.NoError(t, err)
+	r.publish(i, 1, 0, kindMessage)
+	off[2].life.end()
+	var kinds []transport.CompletionKind
+	require.Eventually(t, func() bool {
+		for _, c := range n.read(t) {
+			require.Equal(t, off[2].rank, c.Peer)
+			kinds = append(kinds, c.Kind)
+		}
+		return len(kinds) == 2
+	}, patience, time.Microsecond)
+	require.Equal(t, []transport.CompletionKind{transport.RecvDone, transport.PeerDown}, kinds)
+
+	require.NoError(t, n.ep.Disconnect(off[3].rank))
+	require.Equal(t, off[3].rank, n.await(t, transport.PeerDown).Peer)
+	off[3].send(t, 0, nil) // it has not looked at its card yet
+	n.quiet(t)
+	require.Equal(t, transport.Addr(0), off[3].await(t, transport.PeerDown).Peer)
+	require.Len(t, n.active, 1)
+}
+
+// TestSilentRingsRace has rings leave the list all the time while their senders
+// send. Each sender waits for an answer to its message, so a message that rank 0
+// does not see ends the test.
+func TestSilentRingsRace(t *testing.T) {
+	const senders = 3
+	length := time.Second
+	if testing.Short() {
+		length /= 10
+	}
+	all := nodes(t, senders+1, New())
+	errs := make(chan error, senders)
+	for i := 1; i <= senders; i++ {
+		go func() { errs <- all[i].askFor(length) }() // ends after that time, or when an answer is late
+	}
+	n, rng := all[0], rand.New(rand.NewPCG(1, 2))
+	op := &transport.Op{Data: make([]byte, 8)}
+	retired := 0
+	for left := senders; left > 0; {
+		before := len(n.active)
+		if n.active = slices.DeleteFunc(n.active, n.leave); len(n.active) < before {
+			retired++
+		}
+		got := n.read(t)
+		for _, c := range got {
+			op.Peer = c.Peer
+			copy(op.Data, c.Msg)
+			_, err := n.ep.Send(op)
+			require.NoError(t, err)
+		}
+		select {
+		case err := <-errs:
+			require.NoError(t, err)
+			left--
+		default:
+		}
+		switch {
+		case len(got) > 0:
+		case rng.IntN(8) > 0:
+			runtime.Gosched()
+		case n.cq.Arm():
+			require.NoError(t, n.cq.Wait(time.Second)) // longer than a slice, so that the lack of a wake shows
+		}
+	}
+	t.Logf("rings left the list before %d polls", retired)
+	require.NotZero(t, retired)
+}
+
+// askFor sends numbers to rank 0 for a time and waits for each to come back.
+func (n *node) askFor(length time.Duration) error {
+	op, rng := &transport.Op{Peer: 0, Data: make([]byte, 8)}, rand.New(rand.NewPCG(uint64(n.rank), 3))
+	for end, k := time.Now().Add(length), uint64(0); time.Now().Before(end); k++ {
+		binary.NativeEndian.PutUint64(op.Data, k)
+		if _, err := n.ep.Send(op); err != nil {
+			return err
+		}
+		for sent, back := time.Now(), false; !back; {
+			m, err := n.cq.Read(n.comp)
+			switch {
+			case err != nil:
+				return err
+			case m > 0:
+				if back = binary.NativeEndian.Uint64(n.comp[0].Msg) == k; !back {
+					return errors.New("another number")
+				}
+			case rng.IntN(2) > 0:
+				runtime.Gosched()
+			case time.Since(sent) > patience/4:
+				return fmt.Errorf("no answer to message %d", k)
+			}
+		}
+	}
+	return nil
+}
+
+// BenchmarkPollSilent is a Read of a rank that polls one peer, with so many others
+// that have sent a message before.
+func BenchmarkPollSilent(b *testing.B) {
+	for _, silent := range []int{0, 255, 1023} {
+		b.Run(fmt.Sprint(silent), func(b *testing.B) {
+			n := silentJob(b, silent+2)[0]
+			for b.Loop() {
+				if _, err := n.cq.Read(n.comp); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(n.active)), "rings")
+		})
+	}
+}

@@ -1,0 +1,196 @@
+package tcp
+
+import (
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// With transport.tcp.security = "none" frames are written and read as they are. Otherwise
+// a layer below the frames seals gathered bytes into records (wire.TCPSealer), and opens
+// received records into frames:
+//
+//	gather ── seal ──► record ── send ──► recv ──► record ── open ──► buf, or where the bytes belong
+//
+// Sealed bytes are copies, so an operation is complete when its last byte is in a record.
+// If the socket takes only a part of a record, the rest is written before anything else.
+
+// record is a buffer for one record that is written, or for two records that are read.
+type record struct {
+	b       []byte
+	off, at int // b[off:at] is to be written, or has been read and not opened
+	next    *record
+}
+
+// recordRoom is the size of the largest record.
+const recordRoom = wire.TCPRecordHead + wire.TCPMaxRecord + wire.TCPRecordTag
+
+// keptRecords is the number of unused records that a recordPool keeps.
+const keptRecords = 4
+
+// recordPool holds unused records of one size.
+type recordPool struct {
+	size int // of each in bytes
+	free *record
+	n    int
+}
+
+func (p *recordPool) get() *record {
+	r := p.free
+	if r == nil {
+		return &record{b: make([]byte, p.size)}
+	}
+	p.free, r.next = r.next, nil
+	p.n--
+	return r
+}
+
+// put takes back *r, which may be nil, and sets it to nil.
+func (p *recordPool) put(r **record) {
+	if *r != nil && p.n < keptRecords {
+		(*r).off, (*r).at, (*r).next = 0, 0, p.free
+		p.free = *r
+		p.n++
+	}
+	*r = nil
+}
+
+// protect gives a new connection its keys.
+func (c *conn) protect(p *wire.TCPProtection) {
+	c.sign, c.check, c.seal, c.open = p.SignFrames, p.CheckFrames, p.Seal, p.Open
+}
+
+// sendSealed sends a message on a connection that has no pending output. It copies a small
+// message, and completes it.
+//
+// Hot path: no allocation, at most one system call.
+func (c *conn) sendSealed(op *transport.Op, size int) (bool, error) {
+	small := size <= batchMsg
+	if small {
+		c.copyMsg(op, size)
+	} else {
+		c.msgs.push(op)
+		c.wantOutput()
+	}
+	c.pushRecords()
+	return small, nil
+}
+
+// pushRecords is push for a connection with records.
+func (c *conn) pushRecords() {
+	g := &c.d.gather
+	for budget := workPerRead; budget > 0 && c.state == connUp && c.hasOutput(); {
+		if c.out == nil {
+			if c.gather(g); g.total == 0 {
+				return
+			}
+			if err := c.sealGathered(g); err != nil {
+				c.writeFailed(err)
+				return
+			}
+		}
+		r := c.out
+		n, err := send(c.fd, r.b[r.off:r.at])
+		if err == errAgain { //nolint:errorlint // the very value, on the hot path
+			return
+		}
+		if err != nil {
+			c.writeFailed(err)
+			return
+		}
+		budget -= n
+		if r.off += n; r.off < r.at {
+			return
+		}
+		c.d.sealed.put(&c.out)
+	}
+}
+
+// sealGathered seals gathered bytes into one record, as many as the record takes.
+func (c *conn) sealGathered(g *gather) error {
+	r := c.d.sealed.get()
+	src := bytesOf(&g.iov[0])
+	n := min(len(src), wire.TCPMaxRecord)
+	if n < wire.TCPMaxRecord && g.niov > 1 { // several parts
+		body := r.b[wire.TCPRecordHead:][:wire.TCPMaxRecord]
+		n = 0
+		for i := 0; i < g.niov && n < len(body); i++ {
+			n += copy(body[n:], bytesOf(&g.iov[i]))
+		}
+		src = body
+	}
+	c.out = r
+	var err error
+	r.at, err = c.seal.Seal(r.b, src[:n])
+	c.written(g, n)
+	return err
+}
+
+// roomForRecord reports whether buf has room for the largest record.
+func (c *conn) roomForRecord() bool { return len(c.buf)-c.wpos >= recordRoom }
+
+// recvRecords reads from the socket once, and opens and parses all whole records. If the
+// user's completions are full, opened bytes stay in buf, which has room for all bytes that
+// are read.
+func (c *conn) recvRecords() (n, asked int, err error) {
+	if c.partial == nil {
+		c.partial = c.d.received.get()
+	}
+	r := c.partial
+	if len(r.b)-r.at < recordRoom {
+		r.at = copy(r.b, r.b[r.off:r.at])
+		r.off = 0
+	}
+	asked = min(recordRoom, len(c.buf)-c.wpos-(r.at-r.off))
+	n, err = recv(c.fd, r.b[r.at:r.at+asked])
+	if n <= 0 {
+		if r.off == r.at {
+			c.d.received.put(&c.partial)
+		}
+		return n, asked, err
+	}
+	r.at += n
+	for blocked := false; ; {
+		size, err := c.open.Size(r.b[r.off:r.at])
+		if err != nil {
+			c.fail("receive", violated("%w", err))
+			return n, asked, nil
+		}
+		if size == 0 || size > r.at-r.off {
+			break
+		}
+		rec := r.b[r.off : r.off+size]
+		r.off += size
+		if err := c.openRecord(rec); err != nil {
+			c.fail("receive", violated("%w", err))
+			return n, asked, nil
+		}
+		blocked = blocked || !c.parse()
+		if c.state == connGone {
+			return n, asked, nil
+		}
+	}
+	if r.off == r.at {
+		c.d.received.put(&c.partial)
+	}
+	return n, asked, nil
+}
+
+// openRecord opens a record. If the record holds only bytes of the transfer that is being
+// received, openRecord writes them to their destination, else to buf.
+func (c *conn) openRecord(rec []byte) error {
+	n := len(rec) - wire.TCPRecordHead - wire.TCPRecordTag
+	if c.rpos == c.wpos && n <= len(c.in.dst) {
+		if err := c.open.Open(c.in.dst[:n], rec); err != nil {
+			return err
+		}
+		if c.in.dst = c.in.dst[n:]; n > 0 && len(c.in.dst) == 0 {
+			c.landed()
+		}
+		return nil
+	}
+	if err := c.open.Open(c.buf[c.wpos:c.wpos+n], rec); err != nil {
+		return err
+	}
+	c.wpos += n
+	return nil
+}

@@ -1,0 +1,90 @@
+//go:build linux && !portable
+
+package tcp
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls of the latency path do not tell the Go scheduler that they are
+// under way: they never block, and telling costs more than an idle recv. Those
+// that may copy for long do tell.
+
+// longCopy is what a call may copy without telling the scheduler.
+const longCopy = 64 << 10
+
+func result(n uintptr, e syscall.Errno) (int, error) {
+	switch e {
+	case 0:
+		return int(n), nil
+	case syscall.EAGAIN:
+		return 0, errAgain
+	}
+	return 0, e
+}
+
+// errAgain is EAGAIN as an error value made once.
+var errAgain error = syscall.EAGAIN
+
+// recv reads what is there into b, which is not empty.
+func recv(fd int, b []byte) (int, error) {
+	for {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+			syscall.MSG_DONTWAIT, 0, 0)
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// bytesOf returns the bytes that v refers to.
+func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, v.Len) }
+
+// recvv reads what is there into the parts of iov, of n bytes altogether.
+func recvv(fd int, iov []unix.Iovec, n int) (int, error) {
+	call := syscall.RawSyscall
+	if n > longCopy {
+		call = syscall.Syscall
+	}
+	for {
+		r, _, e := call(syscall.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		if e != syscall.EINTR {
+			return result(r, e)
+		}
+	}
+}
+
+// send writes what fits of b, which is not empty.
+func send(fd int, b []byte) (int, error) {
+	for {
+		n, _, e := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+			syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
+		if e != syscall.EINTR {
+			return result(n, e)
+		}
+	}
+}
+
+// sendv writes what fits of the parts of iov, of n bytes altogether. hdr is
+// room for the call's arguments.
+func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, n int) (int, error) {
+	hdr.Iov = &iov[0]
+	hdr.SetIovlen(len(iov))
+	for {
+		var r uintptr
+		var e syscall.Errno
+		if n > longCopy {
+			r, _, e = syscall.Syscall(syscall.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(hdr)),
+				syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+		} else {
+			r, _, e = syscall.RawSyscall(syscall.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(hdr)),
+				syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+		}
+		if e != syscall.EINTR {
+			return result(r, e)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+//go:build !linux || portable
+
+package tcp
+
+import (
+	"syscall"
+	"unsafe"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"golang.org/x/sys/unix"
+)
+
+// The calls of the latency path, in forms that every Unix has. The sockets do not block.
+
+// longCopy is how much is asked for at once where there is more.
+const longCopy = 64 << 10
+
+func result(n int, err error) (int, error) {
+	if err == syscall.EAGAIN { //nolint:errorlint // the very value
+		return 0, errAgain
+	}
+	return max(n, 0), err
+}
+
+// errAgain is EAGAIN as an error value made once.
+var errAgain error = syscall.EAGAIN
+
+// recv reads what is there into b, which is not empty.
+func recv(fd int, b []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, b)
+		if err != syscall.EINTR { //nolint:errorlint // the very value
+			return result(n, err)
+		}
+	}
+}
+
+// recvv reads what is there into the parts of iov, of n bytes altogether.
+func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
+	done := 0
+	for i := range iov {
+		part := bytesOf(&iov[i])
+		n, err := recv(fd, part)
+		done += n
+		switch {
+		case done > 0 && (err != nil || n < len(part)): // the next call returns the error, or the end
+			return done, nil
+		case err != nil || n < len(part):
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// send writes what fits of b, which is not empty.
+func send(fd int, b []byte) (int, error) {
+	for {
+		n, err := unix.Write(fd, b)
+		if err != syscall.EINTR { //nolint:errorlint // the very value
+			return result(n, err)
+		}
+	}
+}
+
+// sendv writes what fits of the parts of iov. hdr is room for the call's arguments.
+func sendv(fd int, hdr *unix.Msghdr, iov []unix.Iovec, _ int) (int, error) {
+	hdr.Iov = &iov[0]
+	hdr.SetIovlen(len(iov))
+	for {
+		n, _, e := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(hdr)), sys.NoSignal)
+		switch e {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+		default:
+			return result(0, e)
+		}
+	}
+}
+
+func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }
