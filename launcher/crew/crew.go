@@ -102,6 +102,7 @@ type Crew struct {
 	patience time.Duration                // stuckLimit
 	allowed  func(pid int) []int          // sys.Allowed; forkAll's
 	exitOf   func(pid int) (status, bool) // exitStatus
+	busyOf   func(pid int) bool           // busy
 	phase    phase
 	allUp    int // ranks that were started, once forkAll has said so; -1: not yet
 	ended    int // ranks that have exited
@@ -168,7 +169,7 @@ const (
 // New makes a crew that waits for messages. Close ends it.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
-		cfg: cfg, begun: time.Now(), allUp: -1, exitOf: exitStatus, orphans: make(map[int]bool), patience: stuckLimit, allowed: sys.Allowed,
+		cfg: cfg, begun: time.Now(), allUp: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), patience: stuckLimit, allowed: sys.Allowed,
 		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err error

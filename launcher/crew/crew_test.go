@@ -278,6 +278,7 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 		m.Apps[0].Wdir = dir
 		cfg.Stored = func(proto.FilePart) { _ = os.WriteFile(dir+"/go", nil, 0o600) }
 	})
+	c.busyOf = func(int) bool { return true } // not every system can tell
 	c.Do(proto.Start{})
 	await[proto.Started](t, said)
 	c.mu.Lock()

@@ -237,7 +237,7 @@ func (c *Crew) ask() {
 		pid := rk.pid
 		c.mu.Unlock()
 		if now.Before(c.askBy) && pid > 0 && !rk.exited {
-			if rk.idle++; busy(pid) {
+			if rk.idle++; c.busyOf(pid) {
 				rk.idle = 0
 			}
 			if rk.idle < idleLooks {
@@ -252,7 +252,7 @@ func (c *Crew) ask() {
 }
 
 // busy reports whether a thread of a process or of one of its children runs, waits for a
-// processor, or waits for a disk.
+// processor, or waits for a disk. Where there is no /proc, it returns false.
 func busy(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
 	tasks, err := os.ReadDir(dir)
