@@ -14,11 +14,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/remote"
+	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
-	"github.com/weft-hpc/weft/launcher/remote"
-	"github.com/weft-hpc/weft/launcher/tree"
 )
 
 // dialIn is the agents that come to gorun by themselves.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weft-hpc/weft/launcher/internal/place"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/place"
 )
 
 // DryRun does what gorun -dry-run does, and returns its exit code.

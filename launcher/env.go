@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // States of a host.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // FuzzQuestion sends arbitrary bytes to a gorun that expects a question about its job, and

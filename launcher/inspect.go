@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/wire"
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // inspectLimit is how long gorun waits for the hosts' answers about their ranks. A host

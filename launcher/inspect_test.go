@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/wire"
-	"github.com/weft-hpc/weft/launcher/hosts"
-	"github.com/weft-hpc/weft/launcher/proto"
-	"github.com/weft-hpc/weft/launcher/tree"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
 // inspectionOf makes groups of the states of ranks, and says what there is to say.

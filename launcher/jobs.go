@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 

@@ -29,9 +29,9 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // Stdio is where a job reads and writes.

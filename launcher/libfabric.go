@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // The library of the libfabric transport, and the packages that bring it.

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // mournPatience bounds what a test here waits for.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/place"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // loopback is where ranks listen that all run on one host.

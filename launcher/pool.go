@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // gather finds the hosts of the job, and how they are reached:

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/remote"
+	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/place"
-	"github.com/weft-hpc/weft/launcher/proto"
-	"github.com/weft-hpc/weft/launcher/remote"
-	"github.com/weft-hpc/weft/launcher/tree"
 )
 
 // reach is how other hosts are reached. A nil reach reaches none.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // schemaVersion is the version of docs/report.schema.json. It grows if a key is removed or

@@ -14,7 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sys/unix"
 )

@@ -8,11 +8,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/crew"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
-	"github.com/weft-hpc/weft/launcher/tree"
 )
 
 // run is one start of the job. A goroutine, control, has it; what goes on elsewhere

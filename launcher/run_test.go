@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/place"
-	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 

@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/crew"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
-	"github.com/weft-hpc/weft/launcher/remote"
 	"golang.org/x/sys/unix"
 )
 

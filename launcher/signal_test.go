@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 	"golang.org/x/sys/unix"
 )
 

@@ -8,7 +8,7 @@ import (
 	"syscall"
 
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // caught are the signals that gorun acts on; most are passed on to the ranks.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // stackFiles writes the stacks of ranks into files, as they arrive. A goroutine of its own

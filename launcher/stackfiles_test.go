@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 func TestStackFilesReplaceLinks(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // program is the executable of an app.

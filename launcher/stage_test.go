@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weft-hpc/weft/launcher/proto"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // TestStageFiles: files stand in one directory by their names, so that two of one name

@@ -6,9 +6,9 @@ import (
 	"os"
 	"sync"
 
-	"github.com/weft-hpc/weft/launcher/crew"
+	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
-	"github.com/weft-hpc/weft/launcher/proto"
 )
 
 // stdin passes gorun's standard input on to hosts. At most proto.Window bytes are

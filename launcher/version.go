@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/weft-hpc/weft/launcher/remote"
+	"github.com/weft-hpc/weft/launcher/internal/remote"
 )
 
 // WriteVersion prints the output of gorun -version: the version, the Go version and

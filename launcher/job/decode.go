@@ -12,7 +12,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // ranksRange says which numbers of ranks are possible.

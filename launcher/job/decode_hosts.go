@@ -1,7 +1,7 @@
 package job
 
 import (
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // hosts reads [[host]], each of which is a machine or a range of them.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // commandLine is what the flags say, in the order in which they say it.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // FuzzDecode: no document may do worse than an error that has a place in it,

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // inDir changes to a directory with the files, given as name and text.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // Job is a job as understood, with every default filled in.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
-	"github.com/weft-hpc/weft/launcher/place/mapby"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
 )
 
 // MaxRanks is the largest number of ranks of one job.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
 // settings lists them in the order in which -dry-run prints them.

@@ -1,0 +1,459 @@
+//go:build linux
+
+package crew
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// testCrew is a crew of np ranks that run a shell's script. What it says comes out of
+// the channel, and what the ranks write goes nowhere, but for what change says.
+func testCrew(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Crew, <-chan proto.Message) {
+	t.Helper()
+	said := make(chan proto.Message, 100)
+	cfg := Config{
+		Host: "node1", Own: true, Watchdog: &Watchdog{},
+		Emit:   func(m proto.Message) { said <- m },
+		Output: func(proto.Output) error { return nil },
+		Stored: func(proto.FilePart) {},
+	}
+	m := testPrepare(t, np, script)
+	for _, f := range change {
+		f(&cfg, &m)
+	}
+	c, err := New(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { closeCrew(t, c, said) })
+	c.Do(m)
+	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, said))
+	return c, said
+}
+
+// closeCrew closes a crew that may still have much to say.
+func closeCrew(t *testing.T, c *Crew, said <-chan proto.Message) {
+	t.Helper()
+	go c.Close() // ends with done
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case <-said:
+		case <-c.done:
+			return
+		case <-limit:
+			t.Error("the crew does not end")
+			return
+		}
+	}
+}
+
+// testPrepare is what gorun would say of such a job.
+func testPrepare(t testing.TB, np int, script string) proto.Prepare {
+	m := proto.Prepare{
+		Card: bootstrap.Card{JobID: "crew-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
+			Nodes: []bootstrap.Run{{Count: np}}, AppNums: []bootstrap.Run{{Count: np}}},
+		Apps:  []proto.App{{Name: "sh", Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Wdir: "/"}},
+		Plans: []proto.Plan{{}}, Stdin: stdinNone,
+	}
+	for r := range np {
+		m.Plans[0].Ranks = append(m.Plans[0].Ranks, proto.Rank{Rank: r})
+	}
+	return m
+}
+
+// await is the next of a kind that a crew says.
+func await[M proto.Message](t *testing.T, said <-chan proto.Message) M {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case m := <-said:
+			if m, ok := m.(M); ok {
+				return m
+			}
+		case <-limit:
+			require.FailNow(t, "nothing is said")
+		}
+	}
+}
+
+// TestStuck: a rank that does not end by SIGKILL is told of, and holds up neither the
+// others nor the end.
+func TestStuck(t *testing.T) {
+	c, said := testCrew(t, 2, "test $PMI_RANK = 1 || exit 3; exec sleep 1000")
+	c.patience = 20 * time.Millisecond
+	c.exitOf = func(pid int) (status, bool) {
+		c.mu.Lock()
+		stuck := pid == c.ranks[1].pid
+		c.mu.Unlock()
+		if stuck {
+			return status{}, false // as in uninterruptible sleep
+		}
+		return exitStatus(pid)
+	}
+	c.Do(proto.Start{})
+	var first proto.Exit
+	for up := false; !up || first.Code == 0; { // in either order
+		switch m := await[proto.Message](t, said).(type) {
+		case proto.Started:
+			up = true
+			require.Len(t, m.Ranks, 2)
+		case proto.Exited:
+			first = m.Exit
+		}
+	}
+	require.Equal(t, 3, first.Code)
+	c.Do(proto.End{Except: -1})
+	second := await[proto.Exited](t, said).Exit
+	require.True(t, second.Stuck)
+	require.True(t, second.Final)
+	require.Equal(t, int(syscall.SIGKILL), second.Signal)
+	require.Equal(t, 1, second.Rank)
+	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, said).Exits)
+}
+
+// TestFlood: ranks that write to their control channel without end keep nobody from
+// ending the job, nor what a rank has left behind.
+func TestFlood(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		ends   bool // by itself
+	}{
+		"abort":       {"for i in 1 2 3 4 5 6 7 8; do yes cmd=abort >&3 & done; wait", false},
+		"spawn":       {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; wait", false},
+		"left behind": {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; exit 3", true},
+		"no reader":   {"exec yes cmd=get_maxes >&3", true},
+		"no PMI":      {"exec yes >&3", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			crew, said := testCrew(t, 1, c.script)
+			crew.Do(proto.Start{})
+			if !c.ends {
+				if name == "abort" {
+					require.Equal(t, proto.ExitFailed, await[proto.Aborted](t, said).Code)
+				} else {
+					await[proto.Started](t, said)
+				}
+				crew.Do(proto.End{Except: -1})
+			}
+			require.Len(t, await[proto.Ended](t, said).Exits, 1)
+		})
+	}
+}
+
+// TestEndlessControl: of a rank that always has more to say control hears as much as
+// it reads at once, and of one that has ended what it had said then.
+func TestEndlessControl(t *testing.T) {
+	for name, hear := range map[string]func(*Crew){
+		"lives":     func(c *Crew) { c.readControl(0, controlBytes) },
+		"has ended": func(c *Crew) { c.endControl(0) },
+		"is ended":  func(c *Crew) { c.end(proto.End{Except: -1}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := unstarted(t)
+			c.phase = phaseRunning
+			own, end, err := socketpair()
+			require.NoError(t, err)
+			c.ranks[0].ctl = own
+			line := []byte("cmd=get_maxes\n")
+			lines := bytes.Repeat(line, 100)
+			say := func() {
+				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // where there is room
+			}
+			heard := 0
+			c.pmi.reply = func(int, []byte) {
+				heard++
+				require.Less(t, heard, 1<<16)
+				say()
+			}
+			for range 10 {
+				say()
+			}
+			said := sys.Unread(own)
+			hear(c)
+			require.Positive(t, heard)
+			require.LessOrEqual(t, heard, said/len(line))
+			if name == "lives" {
+				require.LessOrEqual(t, heard, controlBytes/len(line))
+			}
+			c.closeControl(0)
+			require.NoError(t, unix.Close(end))
+		})
+	}
+}
+
+// TestLastControl: all that a rank had said when it ended is heard, up to an abort,
+// and what follows is not.
+func TestLastControl(t *testing.T) {
+	c, said := unstarted(t)
+	own, end, err := socketpair()
+	require.NoError(t, err)
+	c.ranks[0].ctl = own
+	say := func(text string) {
+		_, err := unix.Write(end, []byte(text))
+		require.NoError(t, err)
+	}
+	say("mcmd=spawn\n")
+	for range 20 {
+		say(strings.Repeat("x\n", 1000))
+	}
+	say("endcmd\ncmd=abort exitcode=5\ncmd=abort exitcode=6\n")
+	require.Equal(t, controlBytes, c.readControl(0, controlBytes))
+	require.Empty(t, *said)
+	c.endControl(0)
+	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *said)
+	require.NoError(t, unix.Close(end))
+
+	// Before its end it finds its channel open, and can be told.
+	c, said = unstarted(t)
+	c.ranks[0].ctl, end, err = socketpair()
+	require.NoError(t, err)
+	say("cmd=abort exitcode=5\n")
+	require.Positive(t, c.readControl(0, controlBytes))
+	require.Len(t, *said, 1)
+	say("nonsense\n")
+	require.Zero(t, c.readControl(0, controlBytes))
+	require.Len(t, *said, 1)
+	c.reply(0, []byte("cmd=barrier_out\n"))
+	got := make([]byte, 100)
+	n, err := unix.Read(end, got)
+	require.NoError(t, err)
+	require.Equal(t, "cmd=barrier_out\n", string(got[:n]))
+	c.closeControl(0)
+	require.NoError(t, unix.Close(end))
+}
+
+// TestSaidBeforeEnd: if a rank wrote its abort before the crew ends the ranks, Told is false
+// in the report of the abort. If the rank wrote it later, Told is true.
+func TestSaidBeforeEnd(t *testing.T) {
+	for name, end := range map[string]func(*Crew){
+		"SIGTERM": func(c *Crew) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
+		"SIGKILL": func(c *Crew) { c.end(proto.End{Except: -1}) },
+		"Close":   func(c *Crew) { c.act(proto.Bye{}) },
+	} {
+		for _, before := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, before %v", name, before), func(t *testing.T) {
+				c, said := unstarted(t)
+				c.phase = phaseRunning
+				own, other, err := socketpair()
+				require.NoError(t, err)
+				c.ranks[0].ctl = own
+				if !before {
+					end(c)
+					require.Empty(t, *said)
+				}
+				_, err = unix.Write(other, []byte("mcmd=spawn\n"+strings.Repeat("x\n", controlBytes)+"endcmd\ncmd=abort exitcode=5 reason=no+such+mesh\n"))
+				require.NoError(t, err)
+				if before {
+					end(c)
+				} else {
+					c.endControl(0)
+				}
+				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", Told: !before}}, *said)
+				c.closeControl(0)
+				require.NoError(t, unix.Close(other))
+			})
+		}
+	}
+}
+
+// TestAbortBeforeSIGTERM: a busy rank gets SIGTERM some time after End. If the rank aborts
+// before SIGTERM, Told is false in the report of the abort.
+func TestAbortBeforeSIGTERM(t *testing.T) {
+	dir := t.TempDir()
+	c, said := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
+		m.Apps[0].Wdir = dir
+		cfg.Stored = func(proto.FilePart) { _ = os.WriteFile(dir+"/go", nil, 0o600) }
+	})
+	c.busyOf = func(int) bool { return true } // not every system can tell
+	c.Do(proto.Start{})
+	await[proto.Started](t, said)
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.End{Grace: time.Minute, Linger: time.Minute, Except: -1}, proto.FilePart{})
+	c.wake.Wake()
+	c.mu.Unlock()
+	m := await[proto.Aborted](t, said)
+	require.Equal(t, 5, m.Code)
+	require.False(t, m.Told)
+}
+
+// TestEndedBeforeEnd: if a rank ended before the crew reads End, Told is false in the report
+// of its exit.
+func TestEndedBeforeEnd(t *testing.T) {
+	ended := make(chan error, 1)
+	var pid int
+	c, said := testCrew(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+		cfg.Stored = func(proto.FilePart) { // control does nothing else while this function runs
+			err := syscall.Kill(pid, syscall.SIGTERM)
+			if err == nil {
+				err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			}
+			ended <- err
+		}
+	})
+	c.Do(proto.Start{})
+	pid = await[proto.Started](t, said).Ranks[1].PID
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.FilePart{}, proto.End{Grace: time.Minute, Except: -1})
+	c.wake.Wake()
+	c.mu.Unlock()
+	require.NoError(t, <-ended)
+	for _, rank := range []int{1, 0} {
+		e := await[proto.Exited](t, said).Exit
+		require.Equal(t, rank, e.Rank)
+		require.Equal(t, int(syscall.SIGTERM), e.Signal)
+		require.Equal(t, rank == 0, e.Told)
+	}
+}
+
+// TestAbortByConsequence: a rank's Abort says whether it follows from another rank's failure.
+func TestAbortByConsequence(t *testing.T) {
+	for field, want := range map[string]bool{"": false, " consequence=1": true} {
+		c, said := testCrew(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
+		c.Do(proto.Start{})
+		m := await[proto.Aborted](t, said)
+		require.Equal(t, "rank 1 has failed", m.Reason)
+		require.Equal(t, want, m.Consequence)
+	}
+}
+
+// unstarted is a crew of rank 7, without a process and without a control.
+func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
+	said := new([]proto.Message)
+	emit := func(m proto.Message) { *said = append(*said, m) }
+	c := &Crew{cfg: Config{Emit: emit}, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 7}}}, local: map[int]int{7: 0},
+		ranks: []rank{{ctl: -1, news: -1, pidfd: -1}}, pmi: newPMIServer("K", 8, "", []int{0})}
+	c.pmi.reply = c.reply
+	c.pmi.request = func(_ int, line []byte) { emit(proto.Request{Rank: 7, Line: line}) }
+	var err error
+	c.poller, err = sys.NewPoller()
+	require.NoError(t, err)
+	t.Cleanup(c.poller.Close)
+	return c, said
+}
+
+// TestRequests: a rank that asks gorun once more before it has its reply does not speak
+// PMI-1, and one that reads no reply is cut off.
+func TestRequests(t *testing.T) {
+	crew, said := testCrew(t, 1, "exec yes cmd=lookup_name service=x >&3")
+	crew.Do(proto.Start{})
+	require.Equal(t, proto.Request{Rank: 0, Line: []byte("cmd=lookup_name service=x")}, await[proto.Request](t, said))
+	for broken := false; !broken; {
+		switch m := await[proto.Message](t, said).(type) {
+		case proto.Request:
+			require.Fail(t, "the second")
+		case proto.Aborted:
+			require.Contains(t, m.Reason, "lookup_name without waiting for the reply")
+			broken = m.Broken
+		}
+	}
+	crew.Do(proto.Reply{Line: []byte("cmd=lookup_result rc=-1\n")})
+	await[proto.Ended](t, said)
+
+	c, _ := unstarted(t)
+	var end int
+	var err error
+	c.ranks[0].ctl, end, err = socketpair()
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(end) }()
+	reply := proto.Reply{Rank: 7, Line: []byte("cmd=lookup_result rc=-1\n")}
+	c.act(reply) // which nobody has asked for
+	_, _, err = unix.Recvfrom(end, make([]byte, 1), unix.MSG_DONTWAIT)
+	require.ErrorIs(t, err, unix.EAGAIN)
+	for n := 0; c.ranks[0].ctl >= 0; n++ {
+		require.Less(t, n, 1<<20)
+		_, err := unix.Write(end, []byte("cmd=lookup_name service=x\n"))
+		require.NoError(t, err)
+		c.readControl(0, controlBytes)
+		c.act(reply)
+	}
+}
+
+// TestCloseWhileStarting: a crew that is closed while the start of a rank is held up
+// ends when that goes on.
+func TestCloseWhileStarting(t *testing.T) {
+	heard := make(chan struct{}, 1)
+	c, said := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+		cfg.Stored = func(proto.FilePart) { heard <- struct{}{} }
+	})
+	syscall.ForkLock.RLock()
+	c.Do(proto.Start{})
+	require.Eventually(t, func() bool { // it waits for the lock
+		free := syscall.ForkLock.TryRLock()
+		if free {
+			syscall.ForkLock.RUnlock()
+		}
+		return !free
+	}, time.Minute, time.Millisecond)
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // all at once
+	c.wake.Wake()
+	c.mu.Unlock()
+	<-heard
+	syscall.ForkLock.RUnlock()
+	require.Len(t, await[proto.Started](t, said).Ranks, 1)
+	closeCrew(t, c, said)
+}
+
+// TestNothingAfterBye: what comes with Bye, but behind it, begins nothing.
+func TestNothingAfterBye(t *testing.T) {
+	c, said := testCrew(t, 1, "exec sleep 1000")
+	c.mu.Lock()
+	c.inbox = append(c.inbox, proto.Bye{}, proto.Start{})
+	c.wake.Wake()
+	c.mu.Unlock()
+	c.Close()
+	require.Empty(t, said)
+}
+
+// TestLessGrace: a second End may leave ranks less time than the first, not more.
+func TestLessGrace(t *testing.T) {
+	c, said := testCrew(t, 1, "trap '' TERM; echo cmd=lookup_name >&3; exec sleep 1000")
+	c.Do(proto.Start{})
+	await[proto.Request](t, said) // it is deaf now
+	for _, grace := range []time.Duration{time.Hour, 10 * time.Millisecond, time.Hour} {
+		c.Do(proto.End{Grace: grace, Except: -1})
+	}
+	require.Equal(t, int(syscall.SIGKILL), await[proto.Exited](t, said).Signal)
+	await[proto.Ended](t, said)
+}
+
+// TestForgottenGroups: when the ranks are reaped, so that their numbers may be those of
+// others, the watchdog has forgotten them.
+func TestForgottenGroups(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer closeFiles(r)
+	c, said := testCrew(t, 2, "exit 0", func(cfg *Config, _ *proto.Prepare) { cfg.Watchdog = &Watchdog{pipe: w} })
+	c.Do(proto.Start{})
+	var want strings.Builder
+	started := await[proto.Started](t, said).Ranks
+	if c.cgroup != nil { // where one may be made
+		fmt.Fprintf(&want, "cgroup %s\n", c.cgroup.dir)
+	}
+	for _, s := range started {
+		fmt.Fprintf(&want, "group %d\n", s.PID)
+	}
+	fmt.Fprintf(&want, "job %s\n", c.job.Card.JobID)
+	await[proto.Ended](t, said)
+	closeFiles(w)
+	got, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(string(got), want.String()[strings.Index(want.String(), "job "):]), "%s", got)
+	for line := range strings.Lines(want.String()) {
+		require.Contains(t, string(got), line) // and, where exitStatus reaps, which ranks have gone
+	}
+}

@@ -1,0 +1,411 @@
+package crew
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// rankEnded notes how a rank ended, and tells of it where that was not well.
+func (c *Crew) rankEnded(i int) {
+	rk := &c.ranks[i]
+	c.mu.Lock()
+	pid, fd := rk.pid, rk.pidfd
+	c.mu.Unlock()
+	if pid <= 0 || rk.exited {
+		return
+	}
+	if st, ended := c.exitOf(pid); ended {
+		c.noteExit(i, pid, fd, st)
+	}
+}
+
+// giveUp counts ranks that do not end by SIGKILL as if they had.
+func (c *Crew) giveUp() {
+	c.stuckAt = time.Time{}
+	if c.allUp < 0 { // some may come yet
+		c.stuckAt = time.Now().Add(c.patience)
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		c.mu.Lock()
+		pid, fd := rk.pid, rk.pidfd
+		c.mu.Unlock()
+		if pid > 0 && !rk.exited {
+			rk.stuck = true
+			c.noteExit(i, pid, fd, status{signal: syscall.SIGKILL})
+		}
+	}
+}
+
+func (c *Crew) noteExit(i, pid, fd int, st status) {
+	rk := &c.ranks[i]
+	if fd >= 0 {
+		c.poller.Remove(fd)
+		_ = unix.Close(fd)
+	} else if !rk.stuck { // exitStatus has reaped it
+		c.cfg.Watchdog.gone(pid)
+	}
+	c.mu.Lock()
+	rk.pidfd = -1
+	c.mu.Unlock()
+	c.endControl(i)
+	rk.exited, rk.status = true, st
+	c.stopAsking(i)
+	c.ended++
+	c.noteEnd(i)
+	early, joined := c.pmi.exit(i)
+	now := time.Now()
+	rk.exit = proto.Exit{
+		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: now.UnixNano(), Account: c.pmi.account(i, now.Sub(rk.at)),
+		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
+		Told: c.told, Doomed: rk.doomed, Dying: rk.dying, Stuck: rk.stuck,
+		Late: c.late && st.signal == syscall.SIGKILL,
+	}
+	if st.signal == syscall.SIGKILL && !c.told {
+		rk.exit.Memory = c.oom.reason()
+	}
+	if !rk.stuck {
+		rk.exit.Usage = usageOf(pid)
+	}
+	if st == (status{}) && !early {
+		if c.stateAt.IsZero() && !c.watched {
+			c.stateAt = time.Now().Add(stateDelay)
+		}
+		return
+	}
+	if st.signal == 0 {
+		c.note(i, c.runs(i))
+	}
+	c.cfg.Emit(proto.Exited{Exit: rk.exit})
+}
+
+// note records the state of the other ranks when rank i has failed the job by itself, and
+// not by a signal. It records which of them have got SIGKILL from another process. If
+// independent is set, note also records which of them are ending. independent means that
+// their ends cannot follow from the failure of rank i: rank i still runs, or names another
+// rank's failure as its reason. Rank i may notice that another rank has died, and abort or
+// exit because of that, before the kernel reports the other rank's end here.
+func (c *Crew) note(i int, independent bool) {
+	if c.noted || c.told {
+		return
+	}
+	c.noted = true
+	for j := range c.ranks {
+		if j != i {
+			c.noteFacts(j, independent)
+		}
+	}
+}
+
+func (c *Crew) noteFacts(j int, independent bool) {
+	rk := &c.ranks[j]
+	c.mu.Lock()
+	pid := rk.pid
+	c.mu.Unlock()
+	if pid > 0 && !rk.exited {
+		var ends bool
+		rk.doomed, ends = killed(pid)
+		rk.dying = independent && (ends || exiting(pid))
+	}
+}
+
+// runs says whether a rank has been started and not ended.
+func (c *Crew) runs(i int) bool {
+	c.mu.Lock()
+	pid := c.ranks[i].pid
+	c.mu.Unlock()
+	if pid <= 0 || c.ranks[i].exited {
+		return false
+	}
+	_, ended := exitStatus(pid)
+	return !ended
+}
+
+// exiting says whether the first thread of a process is in exit(2) or past it:
+// the kernel closes a process's files when all its threads are
+// (proc_pid_stat(5), flags).
+func exiting(pid int) bool {
+	const pfExiting = 4 // linux/sched.h
+	fields := statOf(pid)
+	if len(fields) < 7 { // it cannot be read, and nothing is said
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&pfExiting != 0
+}
+
+// killed reports which SIGKILLs are pending for a process that has not been reaped
+// (proc_pid_status(5)). sent: another process sent SIGKILL, which stays pending for the
+// whole process. ends: the kernel ends the threads, because one of them has called
+// exit_group(2) or because of a signal, and the first thread has not handled its SIGKILL
+// yet. Both are false if the file cannot be read.
+func killed(pid int) (sent, ends bool) {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	pending := func(field string) bool {
+		_, rest, _ := strings.Cut(string(text), "\n"+field+":")
+		mask, _, _ := strings.Cut(rest, "\n")
+		set, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		return err == nil && set>>(syscall.SIGKILL-1)&1 == 1
+	}
+	return pending("ShdPnd"), pending("SigPnd")
+}
+
+// end ends the ranks.
+func (c *Crew) end(m proto.End) {
+	if c.phase != phaseRunning {
+		return
+	}
+	if !c.told && !c.noted { // the cause is on another host, or none of a rank's
+		c.noted = true
+		for j := range c.ranks {
+			if c.plan.Ranks[j].Rank != m.Except {
+				c.noteFacts(j, true)
+			}
+		}
+	}
+	c.beginEnd()
+	if m.Grace <= 0 {
+		c.kill()
+		return
+	}
+	now := time.Now()
+	killAt := now.Add(m.Grace + m.Linger)
+	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // they have been told before
+		if killAt.Before(c.killAt) {
+			c.killAt = killAt
+		}
+		return
+	}
+	for i := range c.ranks {
+		// A rank that called Abort is about to end by itself, after its last output.
+		c.ranks[i].signaled = m.Asked
+		c.ranks[i].asked = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
+	}
+	c.killAt, c.askBy = killAt, now.Add(m.Linger)
+	c.ask()
+}
+
+// beginEnd sets told and prevents the start of more ranks. First it reports the ranks that
+// have already ended, because the crew did not end them.
+func (c *Crew) beginEnd() {
+	if !c.told {
+		for j := range c.ranks {
+			c.rankEnded(j)
+		}
+	}
+	c.told = true
+	c.mu.Lock()
+	c.stop = true
+	c.mu.Unlock()
+}
+
+// endRank sends a rank a signal to end it. First it reads what the rank has written to its
+// control channel, because an abort there does not follow from the signal.
+func (c *Crew) endRank(i int, s syscall.Signal) {
+	c.drainControl(i)
+	c.ranks[i].signaled = true
+	c.signalRank(i, s)
+}
+
+// Several ranks may fail for the same reason at slightly different times, and one of them
+// may not have written its error message yet. So if a rank is busy when another one fails,
+// it gets End.Linger to end by itself before SIGTERM. If a rank is idle at two checks, it
+// waits for something and gets SIGTERM at once.
+const (
+	lingerStep = 5 * time.Millisecond
+	idleLooks  = 2
+)
+
+// ask sends SIGTERM to the ranks that have not got it, except to busy ranks that still
+// have time.
+func (c *Crew) ask() {
+	now := time.Now()
+	c.askAt = time.Time{}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.asked {
+			continue
+		}
+		c.mu.Lock()
+		pid := rk.pid
+		c.mu.Unlock()
+		if now.Before(c.askBy) && pid > 0 && !rk.exited {
+			if rk.idle++; c.busyOf(pid) {
+				rk.idle = 0
+			}
+			if rk.idle < idleLooks {
+				c.askAt = now.Add(lingerStep)
+				continue
+			}
+		}
+		rk.asked = true
+		c.endRank(i, syscall.SIGTERM)
+		c.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
+	}
+}
+
+// busy reports whether a thread of a process or of one of its children runs, waits for a
+// processor, or waits for a disk. Where there is no /proc, it returns false.
+func busy(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, t := range tasks {
+		if f := fieldsOf(dir + t.Name() + "/stat"); len(f) > 0 && (f[0] == "R" || f[0] == "D") {
+			return true
+		}
+		text, _ := os.ReadFile(dir + t.Name() + "/children") // if the kernel has no such file, only the process itself counts
+		for f := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(f); err == nil && busy(child) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// kill ends every process group at once.
+func (c *Crew) kill() {
+	c.killAt, c.askAt = time.Time{}, time.Time{}
+	if c.phase == phaseRunning && c.stuckAt.IsZero() {
+		c.stuckAt = time.Now().Add(c.patience)
+	}
+	c.beginEnd()
+	for i := range c.ranks {
+		c.endRank(i, syscall.SIGKILL)
+	}
+}
+
+// signalRank signals a rank's process group.
+func (c *Crew) signalRank(i int, s syscall.Signal) {
+	c.mu.Lock()
+	pid := c.ranks[i].pid
+	c.mu.Unlock()
+	if pid > 0 {
+		signalGroup(pid, s)
+	}
+}
+
+// signal passes a signal to the ranks. A rank whose state gorun has already printed does
+// not get SIGQUIT, because a Go program then prints the same in many lines.
+func (c *Crew) signal(s syscall.Signal) {
+	if c.phase != phaseRunning {
+		return
+	}
+	for i := range c.ranks {
+		if s == syscall.SIGQUIT && c.ranks[i].answers.ready {
+			continue
+		}
+		c.signalRank(i, s)
+	}
+}
+
+// finish runs when every rank has ended: it ends what they left behind, and has
+// their last output passed on.
+func (c *Crew) finish() {
+	c.phase = phaseEnded
+	c.killAt, c.stuckAt, c.askAt = time.Time{}, time.Time{}, time.Time{}
+	pids := c.pids()
+	for _, pid := range pids {
+		signalGroup(pid, syscall.SIGKILL)
+	}
+	if slices.ContainsFunc(c.ranks, func(rk rank) bool { return rk.stuck }) {
+		c.cgroup.end(0) // the group cannot become empty
+	} else {
+		c.cgroup.end(sweepLimit)
+	}
+	limit := time.Now().Add(sweepLimit)
+	if c.job.Segments {
+		removeSegments(pids, c.begun)
+	}
+	// It forgets the groups, which have been killed: their numbers are about to be
+	// anybody's.
+	c.cfg.Watchdog.Job(c.job.Card.JobID)
+	left := c.belongs(pids)
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if rk.stuck {
+			reapNow(rk.pid) // just in case
+			left.stuck[rk.pid] = true
+		} else if rk.exited {
+			reap(rk.pid, time.Until(limit))
+		}
+	}
+	left.sweepChildren(time.Until(limit))
+	left.reapOrphans(c.orphans)
+	close(c.over)
+	<-c.forked
+	if c.in != nil {
+		c.in.close()
+	}
+	if c.feed != nil {
+		c.feed.close()
+	}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		c.closeControl(i)
+		c.closeNews(i)
+		c.closeAnswers(i)
+		if rk.pidfd >= 0 {
+			_ = unix.Close(rk.pidfd)
+			rk.pidfd = -1
+		}
+	}
+	if c.output == nil {
+		c.emitEnded()
+		return
+	}
+	c.output.finish()
+	if !c.loops {
+		c.output.abandon()
+	}
+	c.stateAt = time.Now().Add(stateDelay)
+	go func() { // ends when the output is written; Close does not wait for it
+		<-c.output.done
+		c.post(drained{})
+	}()
+}
+
+// emitEnded tells how everything ended.
+func (c *Crew) emitEnded() {
+	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
+	for i := range c.ranks {
+		rk := &c.ranks[i]
+		if !rk.exited { // it was never started
+			continue
+		}
+		m.Exits = append(m.Exits, rk.exit)
+		if rk.status != (status{}) || rk.exit.Early {
+			if lines := lastLines(c.output.streams[2*i+1].tail); len(lines) > 0 {
+				m.Tails = append(m.Tails, proto.Tail{Rank: rk.exit.Rank, Lines: lines})
+			}
+		}
+	}
+	c.cfg.Emit(m)
+}
+
+// release is the end of control.
+func (c *Crew) release() {
+	if c.phase == phasePrepared {
+		c.ports.close()
+	}
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.poller.Close()
+	c.wake.Close()
+	closeFiles(c.mem)
+	c.endClaims()
+	if c.files != nil {
+		c.files.close()
+	}
+}

@@ -1,0 +1,150 @@
+//go:build !linux || portable
+
+package crew
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// What systems other than Linux lack, and what this file does instead:
+//
+//	a process that dies with its parent     the watchdog kills the ranks' groups
+//	a pidfd                                 SIGCHLD, at which all ranks are looked at
+//	a look at a zombie that leaves it       the rank is reaped; its group is signalled only while no process has its number
+//	orphans that become our children        those in the rank's process group are killed, others are not found
+//	/proc, to find the job's processes      the same
+
+// errLibrary stands for an error that only Linux has.
+var errLibrary = errors.New("interpreter cannot be used")
+
+// forkExec starts a process. pidfd is -1.
+func forkExec(path string, argv []string, attr *syscall.ProcAttr, _ *cgroup) (pid, pidfd int, err error) {
+	pid, err = syscall.ForkExec(path, argv, attr)
+	if err == nil {
+		exits.Delete(pid) // of a rank that was reaped, and whose number this process has got
+	}
+	return pid, -1, err
+}
+
+// noticeExits has control look at the ranks whenever a child of this process has ended.
+func (c *Crew) noticeExits() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	go func() { // ends with control
+		defer signal.Stop(ended)
+		for {
+			select {
+			case <-ended:
+				c.post(childEnded{})
+			case <-c.done:
+				return
+			}
+		}
+	}()
+}
+
+// exits holds how children have ended that exitStatus has reaped, by pid.
+var exits sync.Map
+
+// exitStatus returns how a child ended. It does not block; ended is false for a child that
+// runs.
+func exitStatus(pid int) (st status, ended bool) {
+	if st, ok := exits.Load(pid); ok {
+		return st.(status), true
+	}
+	var ws unix.WaitStatus
+	for {
+		got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return status{code: proto.ExitFailed}, true // it was reaped elsewhere
+		case got == 0:
+			return status{}, false
+		}
+		break
+	}
+	if ws.Signaled() {
+		st.signal = ws.Signal()
+	} else {
+		st.code = ws.ExitStatus()
+	}
+	exits.Store(pid, st)
+	return st, true
+}
+
+// signalGroup signals a rank's process group. Where the rank has been reaped, its number
+// may be that of another process, whose group is left alone. While the group has
+// members no process gets its number.
+func signalGroup(pid int, s syscall.Signal) {
+	if _, reaped := exits.Load(pid); reaped && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return
+	}
+	_ = syscall.Kill(-pid, s)
+}
+
+// BecomeReaper does nothing here.
+func BecomeReaper() (restore func()) { return func() {} }
+
+// belongs holds the processes of a job that are found: the process groups of its ranks.
+type belongs struct {
+	groups []int
+	stuck  map[int]bool // that SIGKILL does not end
+	others *others
+}
+
+// others has no use here: orphans do not become children of this process.
+type others struct{}
+
+func newOthers() *others { return nil }
+
+// usageOf returns nil: exitStatus has reaped the child.
+func usageOf(int) *proto.Usage { return nil }
+
+// sweepPause is the time between the kill of a process and the next look at it.
+const sweepPause = 2 * time.Millisecond
+
+func newBelongs(_ string, groups []int) belongs {
+	return belongs{groups: groups, stuck: make(map[int]bool)}
+}
+
+// sweepAll kills the process groups.
+func (b belongs) sweepAll(time.Duration) {
+	for _, pid := range b.groups {
+		signalGroup(pid, syscall.SIGKILL)
+	}
+}
+
+// sweepChildren has nothing to do: finish has killed the groups.
+func (b belongs) sweepChildren(time.Duration) {}
+
+// reapOrphans has nothing to do: there are none.
+func (b belongs) reapOrphans(map[int]bool) {}
+
+// reap waits for a killed child, at most for limit: a child that is stuck in the kernel does
+// not end.
+func reap(pid int, limit time.Duration) {
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		if _, ended := exitStatus(pid); ended || time.Now().After(end) {
+			exits.Delete(pid)
+			return
+		}
+	}
+}
+
+func reapNow(pid int) { reap(pid, 0) }
+
+// statOf returns nothing here.
+func statOf(int) []string { return nil }
+
+// fieldsOf returns nothing here.
+func fieldsOf(string) []string { return nil }

@@ -1,0 +1,544 @@
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// Output goes from the ranks' pipes to Config.Output, line by line:
+//
+//	rank 0 stdout ─┐                     ┌─► stdout
+//	rank 0 stderr ─┤  one goroutine:     │
+//	rank 1 stdout ─┼─ epoll, read, cut ──┤
+//	…             ─┘  into lines         └─► stderr
+//
+// The goroutine that reads also passes on, so a sink that blocks is back-pressure
+// for every rank; nothing is dropped and memory is bounded by lineLimit per
+// stream. A line longer than that is passed on in pieces. Until it ends, no other stream
+// may write to its sink, unless the line stalls for longer than stallLimit. With
+// Prepare.PerRank each stream has a sink of its own, which gets the bytes as they come,
+// without tags.
+//
+// If a line does not end within partialDelay, as a prompt does not, its beginning is
+// passed on, provided that the lines of ranks cannot mix or a person reads them: see
+// newOutput.
+const (
+	readBytes  = 64 << 10
+	lineLimit  = 64 << 10
+	stallLimit = 100 * time.Millisecond
+
+	partialDelay = 100 * time.Millisecond // time after which the beginning of a line is passed on
+
+	holdLimit = time.Second // time for which one long line may block other streams
+	tailBytes = 8 << 10     // bytes of stderr kept for the summary
+)
+
+type output struct {
+	poller  *sys.Poller
+	wake    *sys.Waker // broken, or drained; nil: loop has ended
+	pass    func(proto.Output) error
+	tags    []string // by stream; nil: none
+	perRank bool
+
+	mu   sync.Mutex // guards what follows up to the blank line, and the fd of a stream until loop has its first event
+	gone [2]bool    // nobody reads stdout, stderr
+	last bool       // all writers are dead
+
+	streams []stream // out and err of each rank in turn
+
+	sinks []*sink // by stream, or of stdout and stderr, which may be one
+	buf   []byte
+	done  chan struct{} // closed when everything is passed on
+
+	prompts  []int   // streams whose unfinished lines are passed on
+	heeded   [2]bool // loop's copy of gone
+	draining bool    // loop is about to end
+}
+
+// stream is a rank's stdout or stderr.
+type stream struct {
+	fd    int       // read end; -1: ended, or never a pipe
+	left  int       // bytes still to be read while draining
+	carry []byte    // the beginning of a line
+	since time.Time // when carry, or its first byte, arrived
+	tail  []byte    // the last bytes of stderr
+}
+
+// sink is a place where lines go.
+type sink struct {
+	to  proto.Output // but for Mid and Data
+	buf []byte
+	mid int   // 1 + index of the stream whose unfinished line is the last thing passed on
+	err error // of the first that failed; nothing is passed on after it
+}
+
+func newOutput(c *Crew) (*output, error) {
+	np := len(c.plan.Ranks)
+	o := &output{pass: c.cfg.Output, perRank: c.job.PerRank,
+		streams: make([]stream, 2*np), buf: make([]byte, readBytes), done: make(chan struct{})}
+	for s := range o.streams {
+		o.streams[s].fd = -1
+		if c.job.Tag && !o.perRank {
+			o.tags = append(o.tags, c.tagOf(s))
+		}
+		// A sink with one writer, and rank 0's output to a terminal.
+		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
+			o.prompts = append(o.prompts, s)
+		}
+		if o.perRank {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stderr: s%2 == 1, Stream: c.plan.Ranks[s/2].Rank}})
+		}
+	}
+	if !o.perRank {
+		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged}}}
+		if !c.job.OneSink {
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged, Stderr: true}})
+		}
+	}
+	var e error
+	if o.poller, o.wake, e = newPoller(wakeIndex); e != nil {
+		return nil, e
+	}
+	return o, nil
+}
+
+// tagOf is the prefix of a stream's lines.
+func (c *Crew) tagOf(s int) string {
+	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
+	if c.job.TagHost {
+		tag += "@" + c.cfg.Host
+	}
+	tag += "]"
+	if s%2 == 1 {
+		tag += "<stderr>"
+	}
+	return tag + " "
+}
+
+// sink is where a stream's lines go.
+func (o *output) sink(s int) *sink {
+	switch {
+	case o.perRank:
+		return o.sinks[s]
+	case len(o.sinks) == 1:
+		return o.sinks[0]
+	}
+	return o.sinks[s%2]
+}
+
+var errNoLoop = errors.New("the output of ranks is read no more")
+
+// add takes over the read ends of a rank's pipes, which loop closes in any case. It
+// may run beside loop, which sees neither of them before both are watched.
+func (o *output) add(rank, out, err int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ends := [2]int{out, err}
+	if o.poller == nil { // loop could not go on
+		for _, fd := range ends {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+		return errNoLoop
+	}
+	for i, fd := range ends {
+		o.streams[2*rank+i].fd = fd
+	}
+	for i, fd := range ends {
+		if fd < 0 {
+			continue
+		}
+		if err := o.poller.Add(fd, 2*rank+i, sys.In); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// broken says that nobody reads stdout, or stderr, any more.
+func (o *output) broken(stderr bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	k := 0
+	if stderr {
+		k = 1
+	}
+	o.gone[k] = true
+	o.signal()
+}
+
+// finish tells loop that nobody writes any more: what stands in the pipes is
+// all there is.
+func (o *output) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = true
+	o.signal()
+}
+
+// signal wakes loop, which may have ended. o.mu is held.
+func (o *output) signal() {
+	if o.wake != nil {
+		o.wake.Wake()
+	}
+}
+
+// loop ends after finish, when it has passed on what stands in the pipes then; done
+// tells.
+func (o *output) loop() {
+	defer close(o.done)
+	var events [64]sys.Event
+	for last := false; !last; {
+		n, err := o.poller.Wait(events[:], o.timeout())
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			break
+		}
+		for i := range n {
+			if events[i].ID() == wakeIndex {
+				o.wake.Clear() // before heed: a later Wake wakes loop again
+			}
+		}
+		last = o.heed() // from here on loop sees what add did before these events
+		for i := range n {
+			if s := events[i].ID(); s >= 0 {
+				o.read(s)
+			}
+		}
+		o.passPrompts()
+		o.flush()
+	}
+	o.drain()
+	for s := range o.streams {
+		o.end(s)
+	}
+	o.flush()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+}
+
+// timeout returns the time until the next unfinished line is to be passed on, in
+// milliseconds; -1: there is no such line.
+func (o *output) timeout() int {
+	next := -1
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.carry) > 0 {
+			left := int(max(time.Until(st.since.Add(partialDelay))+time.Millisecond-1, 0) / time.Millisecond)
+			if next < 0 || left < next {
+				next = left
+			}
+		}
+	}
+	return next
+}
+
+// passPrompts passes on unfinished lines that are older than partialDelay.
+func (o *output) passPrompts() {
+	for _, s := range o.prompts {
+		if st := &o.streams[s]; len(st.carry) > 0 && time.Since(st.since) >= partialDelay {
+			o.piece(o.sink(s), s)
+		}
+	}
+}
+
+// heed looks whether somebody does not read any more, and whether loop is to end.
+func (o *output) heed() (last bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone == o.heeded {
+		return o.last
+	}
+	o.heeded = o.gone
+	for _, k := range o.sinks {
+		if k.err == nil && (k.to.Stderr && o.gone[1] || !k.to.Stderr && o.gone[0]) {
+			k.err = unix.EPIPE
+		}
+	}
+	for s := range o.streams {
+		if o.sink(s).gone() {
+			o.closeStream(s)
+			o.streams[s].carry = nil
+		}
+	}
+	return o.last
+}
+
+// drain passes on what stands in the pipes, which is all that the ranks have written.
+// Whatever has left the job unseen may go on writing for ever.
+func (o *output) drain() {
+	for s := range o.streams {
+		st := &o.streams[s]
+		if st.fd >= 0 {
+			st.left = sys.Unread(st.fd)
+		}
+	}
+	o.draining = true
+	for again := true; again; o.flush() {
+		again = false
+		o.heed()
+		for s := range o.streams {
+			if st := &o.streams[s]; st.fd >= 0 && st.left > 0 {
+				o.read(s)
+				again = true
+			}
+		}
+	}
+}
+
+// take reads from a stream.
+func (o *output) take(st *stream) ([]byte, error) {
+	buf := o.buf
+	if o.draining {
+		buf = buf[:min(len(buf), st.left)]
+	}
+	n, err := unix.Read(st.fd, buf)
+	if err != nil {
+		return nil, err
+	}
+	st.left -= n
+	return buf[:n], nil
+}
+
+// abandon ends an output whose loop has not been started.
+func (o *output) abandon() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeFDs()
+	close(o.done)
+}
+
+// closeFDs is called with o.mu held, or before anybody else knows o.
+func (o *output) closeFDs() {
+	if o.poller != nil {
+		o.poller.Close()
+		o.wake.Close()
+		o.poller, o.wake = nil, nil
+	}
+}
+
+// read passes on what a stream has; it blocks only if there is nothing.
+func (o *output) read(s int) {
+	st := &o.streams[s]
+	if st.fd < 0 {
+		return
+	}
+	if o.sink(s).gone() {
+		o.end(s) // the rank's next write fails, as if there were no launcher between
+		return
+	}
+	data, err := o.take(st)
+	switch {
+	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		return
+	case err != nil || len(data) == 0:
+		o.end(s)
+		return
+	}
+	if s%2 == 1 {
+		st.tail = keepTail(st.tail, data)
+	}
+	k := o.sink(s)
+	if o.perRank { // no other stream writes to this sink
+		k.buf = append(k.buf, data...)
+		o.send(k)
+		return
+	}
+	if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+		o.lines(k, s, data[:i+1])
+		data = data[i+1:]
+	}
+	if len(st.carry) == 0 {
+		st.since = time.Now()
+	}
+	st.carry = append(st.carry, data...)
+	if len(st.carry) > lineLimit {
+		o.piece(k, s)
+		o.hold(k, s)
+	}
+}
+
+// lines appends whole lines to the sink: the carried beginning, then data.
+func (o *output) lines(k *sink, s int, data []byte) {
+	st := &o.streams[s]
+	resumed := o.enter(k, s)
+	if o.tags == nil {
+		k.buf = append(append(k.buf, st.carry...), data...)
+	} else {
+		prefix := o.tags[s]
+		for len(data) > 0 {
+			i := bytes.IndexByte(data, '\n') + 1
+			if !resumed {
+				k.buf = append(k.buf, prefix...)
+			}
+			k.buf = append(append(k.buf, st.carry...), data[:i]...)
+			data, st.carry, resumed = data[i:], st.carry[:0], false
+		}
+	}
+	st.carry = st.carry[:0]
+	k.mid = 0
+	if len(k.buf) >= readBytes {
+		o.send(k)
+	}
+}
+
+// piece appends an unfinished line to the sink.
+func (o *output) piece(k *sink, s int) {
+	st := &o.streams[s]
+	if len(st.carry) == 0 {
+		return
+	}
+	if resumed := o.enter(k, s); !resumed && o.tags != nil {
+		k.buf = append(k.buf, o.tags[s]...)
+	}
+	k.buf = append(k.buf, st.carry...)
+	st.carry = st.carry[:0]
+	k.mid = s + 1
+	o.send(k)
+}
+
+// hold reads from one stream alone until its long line ends, or stalls.
+func (o *output) hold(k *sink, s int) {
+	st := &o.streams[s]
+	deadline := time.Now().Add(holdLimit)
+	for k.mid == s+1 && k.err == nil && time.Now().Before(deadline) && (!o.draining || st.left > 0) {
+		p := []unix.PollFd{{Fd: int32(st.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(stallLimit.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		data, err := o.take(st)
+		if err != nil || len(data) == 0 {
+			return // the next event sees it again
+		}
+		if s%2 == 1 {
+			st.tail = keepTail(st.tail, data)
+		}
+		if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
+			o.lines(k, s, data[:i+1])
+			data = data[i+1:]
+			st.carry = append(st.carry, data...)
+			return
+		}
+		st.carry = append(st.carry, data...)
+		o.piece(k, s)
+	}
+}
+
+// end closes a stream and passes on its last, unfinished line.
+func (o *output) end(s int) {
+	o.closeStream(s)
+	o.piece(o.sink(s), s)
+}
+
+func (o *output) closeStream(s int) {
+	st := &o.streams[s]
+	if st.fd >= 0 {
+		// Closing would not do: a rank that is being forked has a copy.
+		o.poller.Remove(st.fd)
+		_ = unix.Close(st.fd)
+		st.fd = -1
+	}
+}
+
+func (o *output) flush() {
+	if o.perRank { // read has sent everything
+		return
+	}
+	for _, k := range o.sinks {
+		o.send(k)
+	}
+}
+
+// send passes on what a sink has gathered; after an error the sink swallows what
+// it gets, since that is no reason to end a job that runs.
+func (o *output) send(k *sink) {
+	if k.err == nil && len(k.buf) > 0 {
+		m := k.to
+		m.Mid, m.Data = k.mid != 0, k.buf
+		k.err = o.pass(m)
+	}
+	k.buf = k.buf[:0]
+}
+
+// enter prepares the sink for a stream. It reports whether the last thing there is this
+// stream's own unfinished line. It ends an unfinished line of another rank. Without tags
+// the other stream of the same rank continues the line, as it does on a terminal without
+// gorun.
+func (o *output) enter(k *sink, s int) (resumed bool) {
+	if k.mid == s+1 {
+		return true
+	}
+	if k.mid != 0 && (o.tags != nil || (k.mid-1)/2 != s/2) {
+		k.buf = append(k.buf, '\n')
+	}
+	k.mid = 0
+	return false
+}
+
+// gone says whether the reader of a pipe has closed it.
+func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+
+// keepTail appends data and keeps the last tailBytes, or up to twice as many.
+func keepTail(tail, data []byte) []byte {
+	data = data[max(len(data)-tailBytes, 0):]
+	if len(tail)+len(data) > 2*tailBytes {
+		tail = tail[:copy(tail, tail[len(tail)+len(data)-tailBytes:])]
+	}
+	return append(tail, data...)
+}
+
+// tailLines is how many lines of a tail are told where no panic stands in it, and
+// panicLines where one does.
+const (
+	tailLines  = 10
+	panicLines = 40
+)
+
+// panics begin what the Go runtime writes when it gives up.
+var panics = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("SIGQUIT: "), []byte("unexpected fault address ")}
+
+// lastLines are the last lines of a tail: from a panic on, which says why before it
+// says where, else the last few.
+func lastLines(tail []byte) []string {
+	tail = bytes.TrimRight(tail, "\n")
+	if len(tail) > tailBytes {
+		tail = tail[len(tail)-tailBytes:]
+	}
+	if len(tail) == 0 {
+		return nil
+	}
+	lines := bytes.Split(tail, []byte{'\n'})
+	from := max(len(lines)-tailLines, 0)
+	panicked := slices.IndexFunc(lines, func(l []byte) bool {
+		if rest, ok := bytes.CutPrefix(l, []byte("rank ")); ok { // as comm.Main writes it
+			if _, text, ok := bytes.Cut(rest, []byte(": ")); ok {
+				l = text
+			}
+		}
+		return slices.ContainsFunc(panics, func(p []byte) bool { return bytes.HasPrefix(l, p) })
+	})
+	if panicked >= 0 {
+		from = panicked
+		lines = lines[:min(len(lines), panicked+panicLines)]
+	}
+	var out []string
+	for _, l := range lines[from:] {
+		out = append(out, string(l))
+	}
+	return out
+}

@@ -1,0 +1,330 @@
+//go:build linux
+
+package crew
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+func newTestOutput(np int, tag bool, pass func(proto.Output) error) (*output, error) {
+	c := &Crew{cfg: Config{Host: "node1", Output: pass}, job: proto.Prepare{Tag: tag, OneSink: true}}
+	for r := range np {
+		c.plan.Ranks = append(c.plan.Ranks, proto.Rank{Rank: r})
+	}
+	return newOutput(c)
+}
+
+// testOutput is an output with pipes that the test writes to itself.
+func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
+	t.Helper()
+	out = &bytes.Buffer{}
+	o, err := newTestOutput(np, tag, func(m proto.Output) error {
+		_, err := out.Write(m.Data)
+		return err
+	})
+	require.NoError(t, err)
+	for r := range np {
+		var a, b [2]int
+		require.NoError(t, unix.Pipe(a[:]))
+		require.NoError(t, unix.Pipe(b[:]))
+		write = append(write, [2]int{a[1], b[1]})
+		require.NoError(t, o.add(r, a[0], b[0]))
+	}
+	return o, out, write
+}
+
+func TestOutputUnfinishedLines(t *testing.T) {
+	o, out, w := testOutput(t, 3, true)
+	for r, text := range []string{"a\nb", "c", "d\n"} {
+		_, err := unix.Write(w[r][0], []byte(text))
+		require.NoError(t, err)
+	}
+	_, err := unix.Write(w[2][1], []byte("e"))
+	require.NoError(t, err)
+	o.finish() // the writers' ends are still open, as a daemon might keep them
+	o.loop()
+	for _, p := range w {
+		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
+	}
+	require.Equal(t, "[0] a\n[2] d\n[0] b\n[1] c\n[2]<stderr> e", out.String())
+	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
+}
+
+// TestOutputEndless: one that writes for ever, with lines and without, does not keep
+// the output from ending, which passes on all that stood in the pipes.
+func TestOutputEndless(t *testing.T) {
+	for name, text := range map[string]string{"lines": strings.Repeat("a line\n", 100), "none": strings.Repeat("x", 1000)} {
+		t.Run(name, func(t *testing.T) {
+			var o *output
+			var w [][2]int
+			var out *bytes.Buffer
+			write := func(r int) {
+				_, _ = unix.Write(w[r][0], []byte(text)) // as far as there is room, and a reader
+			}
+			o, out, w = testOutput(t, 2, false)
+			pass := o.pass
+			passed := 0
+			o.pass = func(m proto.Output) error { // whenever there is room there is more
+				passed++
+				require.Less(t, passed, 1000)
+				for range 100 {
+					write(0)
+				}
+				return pass(m)
+			}
+			require.NoError(t, unix.SetNonblock(w[0][0], true))
+			for range 100 {
+				write(0)
+			}
+			write(1)
+			o.finish()
+			o.loop()
+			for _, p := range w {
+				require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
+			}
+			got := strings.ReplaceAll(out.String(), "\n", "")
+			part := strings.ReplaceAll(text, "\n", "")
+			require.GreaterOrEqual(t, strings.Count(got, part), 2)
+			require.Less(t, out.Len(), 200_000)
+		})
+	}
+}
+
+// TestOutputOfOneRankInOneLine: stderr continues an unfinished line of the same rank's
+// stdout, as it does without gorun. With tags each stream has lines of its own.
+func TestOutputOfOneRankInOneLine(t *testing.T) {
+	for name, c := range map[string]struct {
+		tag  bool
+		want string
+	}{
+		"untagged": {false, "50 % warning\n60 %"},
+		"tagged":   {true, "[0] 50 % \n[0]<stderr> warning\n[0] 60 %"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passed := make(chan string, 10)
+			crew := &Crew{cfg: Config{Output: func(m proto.Output) error {
+				passed <- string(m.Data)
+				return nil
+			}}, job: proto.Prepare{OneSink: true, Tag: c.tag, Card: bootstrap.Card{Size: 1}}, plan: proto.Plan{Ranks: make([]proto.Rank, 1)}}
+			o, err := newOutput(crew)
+			require.NoError(t, err)
+			var ends, write [2]int
+			for i := range ends {
+				var p [2]int
+				require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+				ends[i], write[i] = p[0], p[1]
+			}
+			require.NoError(t, o.add(0, ends[0], ends[1]))
+			go o.loop() // ends with finish
+			got := ""
+			for _, say := range []struct {
+				stream int
+				text   string
+			}{{0, "50 % "}, {1, "warning\n"}, {0, "60 %"}} {
+				_, err := unix.Write(write[say.stream], []byte(say.text))
+				require.NoError(t, err)
+				got += <-passed
+			}
+			for _, fd := range write {
+				require.NoError(t, unix.Close(fd))
+			}
+			o.finish()
+			<-o.done
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestOutputPrompts: the beginning of a line is passed on where no other rank writes to
+// the same place, and where it is rank 0's on a terminal.
+func TestOutputPrompts(t *testing.T) {
+	for name, c := range map[string]struct {
+		np       int
+		terminal bool
+		want     []string // what is passed on, piece by piece
+	}{
+		"one rank":      {1, false, []string{"name? ", "bob\n"}},
+		"on a terminal": {2, true, []string{"[0] name? ", "\n[1] a line\n", "[0] bob\n"}},
+		"several ranks": {2, false, []string{"[1] a line\n", "[0] name? bob\n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passed := make(chan string, 10)
+			crew := &Crew{cfg: Config{Output: func(m proto.Output) error {
+				passed <- string(m.Data)
+				return nil
+			}}, job: proto.Prepare{OneSink: true, Tag: c.np > 1, Card: bootstrap.Card{Size: c.np}, OutTerm: c.terminal}}
+			for r := range c.np {
+				crew.plan.Ranks = append(crew.plan.Ranks, proto.Rank{Rank: r})
+			}
+			o, err := newOutput(crew)
+			require.NoError(t, err)
+			var write []int
+			for r := range c.np {
+				var p [2]int
+				require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
+				require.NoError(t, o.add(r, p[0], -1))
+				write = append(write, p[1])
+			}
+			go o.loop() // ends with finish
+			say := func(r int, text string) {
+				_, err := unix.Write(write[r], []byte(text))
+				require.NoError(t, err)
+			}
+			next := func() string {
+				select {
+				case text := <-passed:
+					return text
+				case <-time.After(time.Minute):
+					require.FailNow(t, "nothing is passed on")
+					return ""
+				}
+			}
+			var got []string
+			say(0, "name? ")
+			if strings.HasSuffix(c.want[0], " ") {
+				got = append(got, next())
+			} else {
+				time.Sleep(2 * partialDelay) // in which nothing comes
+			}
+			if c.np > 1 {
+				say(1, "a line\n")
+				got = append(got, next())
+			}
+			say(0, "bob\n")
+			got = append(got, next())
+			require.Equal(t, c.want, got)
+			o.finish()
+			<-o.done
+			for _, fd := range write {
+				require.NoError(t, unix.Close(fd))
+			}
+		})
+	}
+}
+
+func TestTail(t *testing.T) {
+	var tail []byte
+	for i := range 10_000 {
+		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
+		require.LessOrEqual(t, len(tail), 2*tailBytes)
+	}
+	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // of memory, too
+		tail = keepTail(append(tail, "end"...), bytes.Repeat([]byte("x"), n))
+		require.GreaterOrEqual(t, len(tail), min(n, tailBytes))
+		require.LessOrEqual(t, cap(tail), 3*tailBytes)
+		require.Equal(t, byte('x'), tail[len(tail)-1])
+	}
+	for i := range 10_000 {
+		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
+	}
+	lines := lastLines(tail)
+	require.Len(t, lines, tailLines)
+	require.Equal(t, "line 9999", lines[9])
+	require.Nil(t, lastLines([]byte("\n")))
+}
+
+// TestOutputGone: readers may go while ranks are being started.
+func TestOutputGone(t *testing.T) {
+	const np = 200
+	for range 5 {
+		o, err := newTestOutput(np, false, func(proto.Output) error { return nil })
+		require.NoError(t, err)
+		go o.loop() // ends with finish
+		begun := make(chan struct{})
+		go func() { // ends with its loop; add waits for the first
+			close(begun)
+			for k := range 2 {
+				o.broken(k == 1)
+			}
+		}()
+		<-begun
+		var write []int
+		for r := range np {
+			var a, b [2]int
+			require.NoError(t, unix.Pipe(a[:]))
+			require.NoError(t, unix.Pipe(b[:]))
+			write = append(write, a[1], b[1])
+			require.NoError(t, o.add(r, a[0], b[0]))
+		}
+		o.finish()
+		<-o.done
+		for _, fd := range write {
+			require.NoError(t, unix.Close(fd))
+		}
+		for s := range o.streams {
+			require.Equal(t, -1, o.streams[s].fd)
+		}
+	}
+}
+
+// TestOutputWoken: what comes while the loop still minds what woke it is not missed.
+func TestOutputWoken(t *testing.T) {
+	o, _, w := testOutput(t, 1, false)
+	o.pass = func(proto.Output) error {
+		o.finish()
+		return nil
+	}
+	text := bytes.Repeat([]byte("a line\n"), readBytes/len("a line\n"))
+	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...) // passed on at once
+	require.NoError(t, unix.SetNonblock(w[0][0], true))
+	n, err := unix.Write(w[0][0], text)
+	require.NoError(t, err)
+	require.Len(t, text, n)
+	o.broken(true) // a wake behind the text
+	go o.loop()    // ends with finish
+	select {
+	case <-o.done:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "the loop does not end")
+	}
+	for _, fd := range w[0] {
+		require.NoError(t, unix.Close(fd))
+	}
+}
+
+// TestOutputAfterItsEnd: a rank that is started when nothing reads output any more is
+// refused, and its pipes are closed.
+func TestOutputAfterItsEnd(t *testing.T) {
+	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
+	require.NoError(t, err)
+	o.finish()
+	o.loop()
+	var p [2]int
+	require.NoError(t, unix.Pipe(p[:]))
+	require.ErrorIs(t, o.add(0, p[0], -1), errNoLoop)
+	_, err = unix.Write(p[1], []byte("x"))
+	require.ErrorIs(t, err, unix.EPIPE)
+	require.NoError(t, unix.Close(p[1]))
+}
+
+// TestOutputUnwatched: what cannot be watched is closed all the same.
+func TestOutputUnwatched(t *testing.T) {
+	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
+	require.NoError(t, err)
+	var a, b [2]int
+	require.NoError(t, unix.Pipe(a[:]))
+	require.NoError(t, unix.Pipe(b[:]))
+	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // it cannot be added again
+	require.Error(t, o.add(0, a[0], b[0]))
+	o.finish()
+	o.loop()
+	for _, fd := range []int{a[1], b[1]} {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		require.NoError(t, err)
+		require.Equal(t, int16(unix.POLLERR), p[0].Revents, "it has a reader")
+		require.NoError(t, unix.Close(fd))
+	}
+}

@@ -1,0 +1,313 @@
+package crew
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/netif"
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// prepare makes everything ready for the ranks but what needs all hosts to be
+// ready, and says so.
+func (c *Crew) prepare(m proto.Prepare) {
+	c.job, c.phase = m, phasePrepared
+	c.plan = proto.Plan{Index: c.cfg.Index}
+	for _, p := range m.Plans {
+		if p.Index == c.cfg.Index {
+			c.plan = p
+		}
+	}
+	answer := proto.Prepared{}
+	ports, err := c.ready()
+	if c.unfit = err; err != nil {
+		he := proto.HostError{Index: c.cfg.Index, Code: proto.ExitFailed, Cause: err.Error()}
+		var se *errStart
+		if errors.As(err, &se) {
+			he.Code = se.code
+		}
+		answer.Failed = []proto.HostError{he}
+	} else {
+		answer.Need = c.files.missing()
+		if c.noMem != nil {
+			answer.NoMemory = []proto.HostError{{Index: c.cfg.Index, Cause: c.noMem.Error()}}
+		}
+		if ports != nil {
+			answer.Ports = []proto.HostPorts{{Index: c.cfg.Index, Ports: ports}}
+		}
+	}
+	c.cfg.Emit(answer)
+}
+
+// ready checks what the ranks need of this host, and binds their ports; those it
+// returns are not the ones that everybody expects.
+func (c *Crew) ready() (ports []int, err error) {
+	m := &c.job
+	c.ports = &layout{}
+	c.files = &staging{watchdog: c.cfg.Watchdog, id: m.Card.JobID}
+	if len(c.plan.Ranks) == 0 {
+		return nil, nil
+	}
+	if m.Segments {
+		c.cfg.Watchdog.tell("segments", strconv.FormatInt(c.begun.UnixNano(), 10))
+	}
+	if err := c.checkPlan(); err != nil {
+		return nil, err
+	}
+	if err := c.checkFiles(); err != nil {
+		return nil, err
+	}
+	c.files.want(m.Files, m.Apps, c.cfg.Own)
+	for _, a := range m.Apps {
+		if err := enterable(a.Wdir); err != nil {
+			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: %v", a.Wdir, err)}
+		}
+		c.apps = append(c.apps, app{path: a.Path})
+		if a.Staged == "" {
+			if err := present(a); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if m.Interface != "" {
+		if err := netif.Check(m.Interface); err != nil {
+			return nil, &errStart{proto.ExitUsage, fmt.Sprintf("-iface (transport.tcp.interface): %v", err)}
+		}
+	}
+	if m.Memory {
+		c.mem, err = bootstrap.MemoryFile(m.Card.JobID)
+		if errors.Is(err, sys.ErrNoMemoryFiles) {
+			c.noMem = err // the ranks use the next transport
+		} else if err != nil {
+			return nil, fmt.Errorf("memory file: %w", err)
+		}
+	}
+	if c.plan.Address != "" {
+		l, err := newLayout(c.plan.Address, m.BasePort, len(c.plan.Ranks), portRange{m.LowPort, m.HighPort}, m.UDP)
+		if err != nil {
+			return nil, fmt.Errorf("cannot listen on %s: %w", c.plan.Address, err)
+		}
+		c.ports = l
+		if l.base == 0 {
+			ports = l.ports
+		}
+	}
+	return ports, nil
+}
+
+// checkPlan refuses what no gorun would say.
+func (c *Crew) checkPlan() error {
+	if len(c.job.Card.Nodes) == 0 {
+		return errors.New("a job on no host")
+	}
+	for _, r := range c.plan.Ranks {
+		if r.App < 0 || r.App >= len(c.job.Apps) || r.Rank < 0 || r.Rank >= c.job.Card.Size {
+			return fmt.Errorf("rank %d of app %d in a job of %d ranks and %d apps", r.Rank, r.App, c.job.Card.Size, len(c.job.Apps))
+		}
+		for _, cpu := range r.CPUs {
+			if cpu < 0 || cpu >= place.MaxCPUs {
+				return fmt.Errorf("rank %d bound to cpu %d", r.Rank, cpu)
+			}
+		}
+	}
+	return nil
+}
+
+// enterable says why a directory cannot be a rank's working directory.
+func enterable(dir string) error {
+	st, err := os.Stat(dir)
+	var cause *fs.PathError
+	switch {
+	case err == nil && !st.IsDir():
+		return unix.ENOTDIR
+	case err == nil:
+		return unix.Access(dir, unix.X_OK)
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("no such directory")
+	case errors.As(err, &cause):
+		return cause.Err // what was tried is no news
+	}
+	return err
+}
+
+// present says whether a program that is not staged can be run here.
+func present(a proto.App) error {
+	st, err := os.Stat(a.Path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return &errStart{proto.ExitNotFound, fmt.Sprintf("%s: no such file; -stage copies it to the hosts", a.Path)}
+	case err != nil:
+		return &errStart{proto.ExitNotExec, err.Error()}
+	case !st.Mode().IsRegular() || unix.Access(a.Path, unix.X_OK) != nil:
+		return &errStart{proto.ExitNotExec, a.Path + ": cannot be executed"}
+	}
+	return nil
+}
+
+// spareFiles are the descriptors of a job that do not grow with its ranks.
+const spareFiles = 24
+
+// checkFiles refuses a job that would run out of descriptors while it is being
+// started. The soft limit counts no more: package os has raised it.
+func (c *Crew) checkFiles() error {
+	np := len(c.plan.Ranks)
+	perRank := 5 // control channel, channel for inspections, pidfd, two pipes; before the start the other ends of the channels and a listener instead of the last three
+	if c.job.Stdin == stdinAll {
+		perRank += 2
+	}
+	if c.job.Notify {
+		perRank += 2
+	}
+	if slices.ContainsFunc(c.plan.Ranks, func(r proto.Rank) bool { return len(r.CPUs) > 0 }) {
+		perRank++ // the claim of its core
+	}
+	var limit unix.Rlimit
+	need := uint64(np*perRank + spareFiles)
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= uint64(limit.Cur) { //nolint:unconvert // an int64 on FreeBSD
+		return nil
+	}
+	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
+}
+
+// store takes a part of a file, and says when all are there.
+func (c *Crew) store(m proto.FilePart) {
+	if c.files == nil || !c.files.waiting() {
+		return
+	}
+	done, err := c.files.store(m)
+	if err == nil && !done {
+		return
+	}
+	s := proto.Staged{}
+	if err != nil {
+		s.Failed = []proto.HostError{{Index: c.cfg.Index, Cause: err.Error()}}
+	}
+	c.cfg.Emit(s)
+}
+
+// start makes the descriptors of the ranks and has them forked.
+func (c *Crew) start(m proto.Start) {
+	c.phase = phaseRunning
+	if len(c.plan.Ranks) == 0 {
+		c.phase = phaseEnded
+		close(c.over)
+		close(c.forked)
+		c.cfg.Emit(proto.Started{})
+		c.emitEnded()
+		return
+	}
+	ends, err := c.open(m)
+	if err != nil {
+		ends.close()
+		c.ports.close()
+		closeFiles(c.card)
+		close(c.forked)
+		c.allStarted(started{0, err})
+		return // control finishes, as no rank runs
+	}
+	c.others, c.oom = newOthers(), newOOMCount("/proc", "/sys/fs/cgroup")
+	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
+		c.cfg.Watchdog.cgroup(c.cgroup.dir)
+	}
+	c.loops = true
+	go c.output.loop() // ends in finish
+	go c.forkAll(ends) // ends in finish
+}
+
+func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
+	if c.unfit != nil {
+		return ends, c.unfit
+	}
+	plan, card := c.plan, c.job.Card
+	np := len(plan.Ranks)
+	c.local = make(map[int]int, np)
+	appnum := make([]int, np)
+	c.ranks = make([]rank, np)
+	for i, r := range plan.Ranks {
+		c.local[r.Rank], appnum[i] = i, r.App
+		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}
+	}
+	c.claimCores()
+	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.Nodes), appnum)
+	c.pmi.lenient = c.job.Notify
+	c.pmi.reply = c.reply
+	c.pmi.fence = func(f proto.Fence) { c.cfg.Emit(f) }
+	c.pmi.request = func(i int, line []byte) {
+		c.cfg.Emit(proto.Request{Rank: plan.Ranks[i].Rank, Line: append([]byte(nil), line...)})
+	}
+	if c.output, err = newOutput(c); err != nil {
+		return ends, fmt.Errorf("output: %w", err)
+	}
+	if c.in, err = c.openInput(); err != nil {
+		return ends, fmt.Errorf("stdin: %w", err)
+	}
+	for i := range c.ranks {
+		own, end, err := socketpair()
+		if err != nil {
+			return ends, err
+		}
+		c.ranks[i].ctl = own
+		ends.control = append(ends.control, end)
+		if err := c.poller.Add(own, ctlIndex(i), sys.In); err != nil {
+			return ends, err
+		}
+		if own, end, err = socketpair(); err != nil {
+			return ends, err
+		}
+		c.ranks[i].answers.fd = own
+		ends.inspect = append(ends.inspect, end)
+		if err := c.poller.Add(own, answerIndex(i), sys.In); err != nil {
+			return ends, err
+		}
+		if c.job.Notify {
+			if own, end, err = socketpair(); err != nil {
+				return ends, err
+			}
+			c.ranks[i].news = own
+			ends.news = append(ends.news, end)
+			card.News = childNews
+		}
+	}
+	card.Inspect = childInspect
+	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs
+	if c.mem != nil {
+		card.Memory = childMemory
+	}
+	if c.noMem != nil {
+		card.NoMemory = c.noMem.Error()
+	}
+	if m.Addrs != nil || c.plan.Address == "" {
+		card.BasePort, card.Hosts = 0, nil
+	}
+	if c.card, err = card.Seal(); err != nil {
+		return ends, err
+	}
+	if err := c.files.link(); err != nil {
+		return ends, err
+	}
+	for i := range c.apps {
+		a := &c.job.Apps[i]
+		if a.Staged != "" {
+			c.apps[i].path = c.files.path(a.Staged)
+		}
+		c.apps[i].keep = a.KeepProc
+		c.apps[i].env = hostEnv(c.cfg.Environ, a.Env, a.Wdir, c.files.dir)
+	}
+	return ends, nil
+}
+
+func socketpair() (own, end int, err error) {
+	pair, err := sys.Socketpair()
+	if err != nil {
+		return -1, -1, fmt.Errorf("socketpair: %w", err)
+	}
+	return pair[0], pair[1], nil
+}

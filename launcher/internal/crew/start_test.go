@@ -1,0 +1,106 @@
+//go:build linux && !portable
+
+package crew
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// TestForkUnwatched: a process that the crew cannot watch is ended at once, and is no
+// rank that was started.
+func TestForkUnwatched(t *testing.T) {
+	for name, spoil := range map[string]func(*Crew, *sys.Poller){
+		"output": func(c *Crew, bad *sys.Poller) { c.output.poller = bad },
+		"end":    func(c *Crew, bad *sys.Poller) { c.poller = bad },
+	} {
+		t.Run(name, func(t *testing.T) {
+			null, err := os.Open(os.DevNull)
+			require.NoError(t, err)
+			defer func() { _ = null.Close() }()
+			var said []proto.Message
+			c := &Crew{
+				cfg: Config{Emit: func(m proto.Message) { said = append(said, m) }},
+				job: proto.Prepare{Apps: []proto.App{{Argv: []string{"sleep", "1000"}, Wdir: "/"}}},
+				// of two ranks, neither of which is rank 0
+				plan: proto.Plan{Ranks: []proto.Rank{{Rank: 1}, {Rank: 2}}}, apps: []app{{path: "/bin/sleep", keep: true}},
+				ranks: []rank{{ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}, {ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}}, ports: &layout{}, card: null,
+			}
+			c.poller, err = sys.NewPoller()
+			require.NoError(t, err)
+			defer func(p *sys.Poller) { p.Close() }(c.poller)
+			c.output, err = newOutput(c)
+			require.NoError(t, err)
+			good, goodOutput := c.poller, c.output.poller
+			c.in, err = newInput(stdinNone, nil, 2)
+			require.NoError(t, err)
+			defer c.in.close()
+			own, end, err := socketpair()
+			require.NoError(t, err)
+			defer func() { _ = unix.Close(own) }()
+			before := children()
+			spoil(c, &sys.Poller{}) // descriptor 0, which is no epoll
+			require.ErrorContains(t, c.fork(0, childEnds{control: []int{end, -1}, inspect: []int{-1, -1}}), "epoll_ctl: ")
+			require.Empty(t, c.pids())
+			require.Equal(t, before, children())
+			c.emitEnded()
+			require.Equal(t, []proto.Message{proto.Ended{Exits: []proto.Exit{}}}, said)
+			c.poller, c.output.poller = good, goodOutput
+			c.output.finish()
+			c.output.loop()
+		})
+	}
+}
+
+// TestBindingIsNotKnown: if gorun cannot find out where it may run, a rank without binding
+// does not start on the cpus of the rank before it.
+func TestBindingIsNotKnown(t *testing.T) {
+	c, said := testCrew(t, 3, "exit 0", func(_ *Config, m *proto.Prepare) {
+		m.Plans[0].Ranks[1].CPUs = place.Allowed()[:1]
+	})
+	c.allowed = func(int) []int { return nil }
+	c.Do(proto.Start{})
+	require.Equal(t, &proto.StartFailure{Rank: 2, Code: proto.ExitFailed,
+		Reason: "rank 2: cannot be started without binding after a rank that is bound: sched_getaffinity does not say where gorun may run",
+	}, await[proto.Started](t, said).Failed)
+}
+
+// TestBinding: a rank that is not bound runs wherever gorun may, also after one that is
+// bound.
+func TestBinding(t *testing.T) {
+	all := place.Allowed()
+	if len(all) < 2 {
+		t.Skip("one core")
+	}
+	first, last := all[:1], all[len(all)-1:]
+	var out bytes.Buffer
+	c, said := testCrew(t, 5, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
+		for i, cpus := range [][]int{nil, first, nil, last, {}} {
+			m.Plans[0].Ranks[i].CPUs = cpus
+		}
+		m.Tag = true
+		cfg.Output = func(o proto.Output) error {
+			_, err := out.Write(o.Data)
+			return err
+		}
+	})
+	c.Do(proto.Start{})
+	await[proto.Ended](t, said)
+	got := make(map[string][]int)
+	for line := range strings.Lines(out.String()) {
+		words := strings.Fields(line) // [RANK] Cpus_allowed_list: LIST
+		require.Len(t, words, 3)
+		got[words[0]] = place.ParseCPUs(words[2])
+	}
+	require.Equal(t, map[string][]int{"[0]": all, "[1]": first, "[2]": all, "[3]": last, "[4]": all}, got)
+	require.Equal(t, all, place.Allowed())
+}

@@ -1,0 +1,183 @@
+package crew
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// The watchdog is this executable once more, in a session of its own, with
+// nothing but the read end of a pipe. It learns from lines on the pipe what
+// the job is, and when the pipe ends without "end", which means that gorun, or
+// its agent on this host, was killed, it kills what is left of the job here and
+// removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
+// watchdog is for their children.
+//
+//	job ID      the mark of the processes; groups named earlier no longer exist
+//	group PID   a rank's process group
+//	gone PID    this rank was reaped, so its number may become another process's
+//	cgroup PATH cgroup of the ranks, to be killed and removed
+//	dir PATH    to be removed
+//	segments T  the ranks may have shared memory, since T, in ns since 1970
+//	end         the job has ended well
+const (
+	watchdogName = "gorun-watchdog" // argv[0]
+	watchdogFD   = 3
+	sweepLimit   = 5 * time.Second
+)
+
+// init turns the process into a watchdog. It is here and not in main so that
+// every program that imports this package, tests too, can be one.
+func init() {
+	if len(os.Args) == 1 && os.Args[0] == watchdogName && os.Getppid() != 0 {
+		signal.Ignore()
+		os.Exit(watchdogMain(os.NewFile(watchdogFD, "gorun")))
+	}
+}
+
+func watchdogMain(from io.Reader) int {
+	if from == nil {
+		return proto.ExitUsage
+	}
+	var id, cgroup string
+	var groups []int
+	gone := make(map[int]bool)
+	var dirs []string
+	var begun int64 // of a job that may have segments
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "job":
+			id, groups, cgroup = rest, nil, ""
+			clear(gone)
+		case "group":
+			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
+				groups = append(groups, pid)
+			}
+		case "gone":
+			if pid, err := strconv.Atoi(rest); err == nil {
+				gone[pid] = true
+			}
+		case "cgroup":
+			cgroup = rest
+		case "dir":
+			dirs = append(dirs, rest)
+		case "segments":
+			begun, _ = strconv.ParseInt(rest, 10, 64)
+		case "end":
+			return 0
+		}
+	}
+	if cgroup != "" {
+		endCgroup(cgroup, sweepLimit)
+	}
+	if id != "" {
+		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return gone[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		newBelongs(id, own).sweepAll(sweepLimit)
+	}
+	if begun != 0 {
+		removeSegments(groups, time.Unix(0, begun))
+	}
+	for _, d := range dirs {
+		_ = os.RemoveAll(d)
+	}
+	return 0
+}
+
+// Watchdog is a process's hold on its watchdog.
+type Watchdog struct {
+	pid  int
+	pipe *os.File
+}
+
+// StartWatchdog starts one for a job; a machine that cannot has none, and the job
+// runs.
+func StartWatchdog(id string) *Watchdog {
+	exe, err := sys.Executable()
+	if err != nil {
+		return &Watchdog{}
+	}
+	r, wr, err := sys.Pipe()
+	if err != nil {
+		return &Watchdog{}
+	}
+	defer func() { _ = unix.Close(r) }()
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		_ = unix.Close(wr)
+		return &Watchdog{}
+	}
+	defer func() { _ = unix.Close(null) }()
+	n := uintptr(null)
+	pid, err := syscall.ForkExec(exe, []string{watchdogName}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1"},
+		Files: []uintptr{n, n, n, watchdogFD: uintptr(r)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		_ = unix.Close(wr)
+		return &Watchdog{}
+	}
+	w := &Watchdog{pid: pid, pipe: os.NewFile(uintptr(wr), "watchdog")}
+	w.tell("job", id)
+	return w
+}
+
+func (w *Watchdog) tell(word, rest string) {
+	if w.pipe != nil {
+		_, _ = fmt.Fprintf(w.pipe, "%s %s\n", word, rest)
+	}
+}
+
+// Job names the job that has begun; of the one before nothing is left.
+func (w *Watchdog) Job(id string) { w.tell("job", id) }
+
+// RemoveDir has a directory removed where this process cannot any more.
+func (w *Watchdog) RemoveDir(path string) { w.tell("dir", path) }
+
+// cgroup tells the watchdog the control group in which the ranks are about to start.
+func (w *Watchdog) cgroup(path string) { w.tell("cgroup", path) }
+
+// groups tells of all ranks in one write.
+func (w *Watchdog) groups(pids []int) {
+	var b strings.Builder
+	for _, pid := range pids {
+		fmt.Fprintf(&b, "group %d\n", pid)
+	}
+	if w.pipe != nil {
+		_, _ = w.pipe.WriteString(b.String())
+	}
+}
+
+// gone reports that a rank was reaped.
+func (w *Watchdog) gone(pid int) { w.tell("gone", strconv.Itoa(pid)) }
+
+// End dismisses the watchdog and waits for it.
+func (w *Watchdog) End() {
+	if w.pipe == nil {
+		return
+	}
+	w.tell("end", "")
+	_ = w.pipe.Close()
+	w.pipe = nil
+	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it may not even have started to read
+	var ws syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(w.pid, &ws, 0, nil); err != syscall.EINTR {
+			return
+		}
+	}
+}

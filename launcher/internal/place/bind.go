@@ -1,0 +1,137 @@
+package place
+
+import (
+	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// bindAll gives each rank the hardware threads that it is bound to.
+func (m *mapper) bindAll(ranks []Rank, counts []int) {
+	if m.bind != job.BindCore && m.bind != job.BindNUMA {
+		return
+	}
+	tables := make([][][]int, len(m.machines))
+	last := -1
+	for h, n := range counts {
+		if n == 0 {
+			continue
+		}
+		// Most hosts are like the one before.
+		if last >= 0 && counts[last] == n && m.machines[last].Topology.alike(&m.machines[h].Topology) {
+			tables[h] = tables[last]
+		} else {
+			tables[h] = m.bindings(&m.machines[h].Topology, n)
+		}
+		last = h
+	}
+	for i := range ranks {
+		r := &ranks[i]
+		if table := tables[r.Host]; table != nil {
+			r.CPUs = table[r.Local]
+		}
+	}
+}
+
+// bindings returns what each of a host's n ranks is bound to; nil: none is.
+func (m *mapper) bindings(t *Topology, n int) [][]int {
+	table := make([][]int, n)
+	switch m.rule.Unit {
+	case mapby.Slot, mapby.Node:
+		for local := range table {
+			table[local] = t.Place(m.bind, local, n)
+		}
+	case mapby.Core:
+		units := t.Cores
+		if m.bind == job.BindNUMA {
+			units = t.nodeOfCores()
+		}
+		if len(units) == 0 {
+			return nil
+		}
+		unit, _, _ := m.deal(n, len(units), func(int) int { return 1 })
+		for local, u := range unit {
+			table[local] = units[u]
+		}
+	case mapby.NUMA:
+		if len(t.NUMA) == 0 {
+			return nil
+		}
+		cores := t.coresOfNodes()
+		unit, within, members := m.deal(n, len(t.NUMA), func(u int) int { return max(len(cores[u]), 1) })
+		for local, u := range unit {
+			table[local] = t.NUMA[u]
+			if m.bind == job.BindCore && len(cores[u]) > 0 {
+				table[local] = share(cores[u], within[local], members[u])
+			}
+		}
+	}
+	return table
+}
+
+// deal says in which unit each of a host's n ranks is, its number among the
+// unit's ranks, and how many these are. The units take ranks in turn, each up to
+// its room, and when all are full, again; or as many as the rule says, one unit
+// after the other.
+func (m *mapper) deal(n, units int, room func(unit int) int) (unit, within, members []int) {
+	unit, within, members = make([]int, n), make([]int, n), make([]int, units)
+	give := func(rank, u int) {
+		unit[rank], within[rank] = u, members[u]
+		members[u]++
+	}
+	if m.rule.Per > 0 { // and then perUnit has given the host no more ranks than these
+		for i := range n {
+			give(i, i/m.rule.Per)
+		}
+		return unit, within, members
+	}
+	around := make([]int, 0, units)
+	for i, times := 0, 0; i < n; times++ {
+		around = around[:0]
+		for u := range units {
+			around = append(around, u)
+		}
+		for len(around) > 0 && i < n {
+			kept := around[:0]
+			for _, u := range around {
+				if i == n {
+					break
+				}
+				give(i, u)
+				i++
+				if members[u] < (times+1)*room(u) {
+					kept = append(kept, u)
+				}
+			}
+			around = kept
+		}
+	}
+	return unit, within, members
+}
+
+// coresOfNodes returns the cores of each NUMA node; none where they are not
+// known.
+func (t *Topology) coresOfNodes() [][][]int {
+	node, cores := t.unitOf(t.NUMA), make([][][]int, len(t.NUMA))
+	for _, core := range t.Cores {
+		if u := node[core[0]]; u >= 0 {
+			if cores[u] == nil {
+				cores[u] = make([][]int, 0, len(t.NUMA[u]))
+			}
+			cores[u] = append(cores[u], core)
+		}
+	}
+	return cores
+}
+
+// nodeOfCores returns the hardware threads of the NUMA node of each core; those
+// of a core that is of none are its own.
+func (t *Topology) nodeOfCores() [][]int {
+	node, list := t.unitOf(t.NUMA), make([][]int, len(t.Cores))
+	for i, core := range t.Cores {
+		list[i] = core
+		if u := node[core[0]]; u >= 0 {
+			list[i] = t.NUMA[u]
+		}
+	}
+	return list
+}

@@ -1,0 +1,351 @@
+// Package place says which rank runs on which host, and on which of its cores.
+//
+//	hostfile, -host, Slurm        agents, /sys
+//	          │                        │
+//	          └──► []Machine ◄── Topology
+//	                   │
+//	  []appNP, Policy ─┴─► Map:  fill hosts ─► number ranks ─► bind to cores
+//	                                                               │
+//	                                   Render (-dry-run) ◄── Result┘
+//
+// It starts nothing. The same arguments always give the same Result.
+package place
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/weft-hpc/weft/launcher/internal/place/mapby"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// Machine is a host that ranks may run on.
+type Machine struct {
+	Name string
+	// Slots are the ranks that the host is meant to take; 0: as many as it has
+	// hardware threads that may be used, or fewer where a cgroup's quota is
+	// less. So a core with two threads has two slots, other than with Open MPI,
+	// which counts cores; a host of which nothing is known has one slot.
+	Slots    int
+	MaxSlots int // ranks that the host takes at most; 0: no limit
+	Topology Topology
+}
+
+// slots is Slots with the default filled in, and not more than MaxSlots.
+func (m *Machine) slots() int {
+	n := m.Slots
+	if n == 0 {
+		n = max(m.Topology.Usable(), 1)
+	}
+	return min(n, m.limit())
+}
+
+// limit is MaxSlots as a number that can be compared with.
+func (m *Machine) limit() int {
+	if m.MaxSlots == 0 {
+		return math.MaxInt
+	}
+	return m.MaxSlots
+}
+
+// Policy says where ranks go.
+type Policy struct {
+	// MapBy is what ParseMapBy accepts; "": "slot".
+	//
+	//	slot           host after host, each up to its slots
+	//	node           a rank to each host in turn, each up to its slots
+	//	core, numa     hosts as with slot; in a host a rank to each core or NUMA
+	//	               node in turn, a node up to its cores until all are full
+	//	ppr:N:node     host after host with N ranks each, whatever their slots
+	//	ppr:N:core     likewise, with N ranks to each core or NUMA node
+	//	ppr:N:numa
+	//
+	// Ranks that are more than the slots are laid over the hosts in a second
+	// round: with node a rank to each host in turn, else so that the load, ranks
+	// per slot, is even.
+	MapBy string
+	// RankBy is "slot" (or ""), for numbers in the order of mapping; "node", for
+	// those of one app that go around its hosts; or "fill", for those of one app
+	// that go host after host.
+	RankBy string
+	// Bind is to what ranks are bound within what they are mapped to; "": none.
+	// On a host of whose cores nothing is known they are not bound.
+	Bind     job.Bind
+	Strict   bool      // more ranks than slots, in all or on a host, are an error
+	Rankfile *Rankfile // instead of MapBy, RankBy and Bind; nil: none. It may place more ranks than there are.
+}
+
+// Rank is where a rank of the job runs.
+type Rank struct {
+	App   int   // its number
+	Host  int   // index of the Machine
+	Local int   // its number among the host's ranks
+	CPUs  []int // that it is bound to, ascending, maybe shared with other ranks and the Topology: not to be changed; nil: not bound
+}
+
+// Result is where all ranks of a job run.
+type Result struct {
+	Ranks   []Rank
+	Warning string // a line for the user if there are more ranks than slots or cores, else ""
+}
+
+// ParseMapBy says whether text is a Policy.MapBy.
+func ParseMapBy(text string) error {
+	_, err := mapby.Parse(text)
+	return err
+}
+
+// Map lays the ranks of apps, appNP[i] of app i, over machines. The ranks of an
+// app go on where those of the previous app end. A machine may stay without
+// ranks.
+//
+// It takes time and memory in proportion to ranks and hardware threads.
+func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
+	return mapUpTo(job.MaxRanks, machines, appNP, p)
+}
+
+// Fill returns how many ranks fill machines under the policy: the ranks of a rankfile, the
+// number that ppr gives for each unit, or else one for each slot. It returns 0 if the units
+// are not known.
+func Fill(machines []Machine, p Policy) int {
+	rule, err := mapby.Parse(p.MapBy)
+	n := 0
+	for i := range machines {
+		m := &machines[i]
+		switch {
+		case p.Rankfile != nil:
+			return p.Rankfile.NP()
+		case err != nil || rule.Per == 0:
+			n += m.slots()
+		case rule.Unit == mapby.Core:
+			n += rule.Per * len(m.Topology.Cores)
+		case rule.Unit == mapby.NUMA:
+			n += rule.Per * len(m.Topology.NUMA)
+		default:
+			n += rule.Per
+		}
+	}
+	return n
+}
+
+// mapUpTo is Map for a job of at most so many ranks.
+func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
+	m := mapper{machines: machines, most: most, bind: p.Bind}
+	if err := m.check(appNP, p); err != nil {
+		return nil, err
+	}
+	if m.np > m.total && p.Strict {
+		return nil, m.misfit(m.crowded(make([]int, len(machines))))
+	}
+	var hosts []int
+	var err error
+	switch {
+	case p.Rankfile != nil:
+		hosts, err = p.Rankfile.hosts(machines, m.np)
+	case m.rule.Per > 0:
+		hosts, err = m.perUnit()
+	case m.rule.Unit == mapby.Node:
+		hosts, err = m.byNode()
+	default:
+		hosts, err = m.bySlot()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.Rankfile == nil {
+		first := 0
+		for _, np := range appNP {
+			m.renumber(hosts[first:first+np], p.RankBy)
+			first += np
+		}
+	}
+
+	r := &Result{Ranks: make([]Rank, 0, m.np)}
+	counts := make([]int, len(machines))
+	for app, np := range appNP {
+		for range np {
+			h := hosts[len(r.Ranks)]
+			r.Ranks = append(r.Ranks, Rank{App: app, Host: h, Local: counts[h]})
+			counts[h]++
+		}
+	}
+	if ranks, hosts := m.crowded(counts); hosts != nil {
+		if p.Strict {
+			return nil, m.misfit(ranks, hosts)
+		}
+		r.Warning = m.share(ranks, hosts)
+	}
+	if p.Rankfile != nil {
+		err = p.Rankfile.bind(machines, r.Ranks)
+	} else {
+		m.bindAll(r.Ranks, counts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// mapper is a job whose ranks are being laid over machines.
+type mapper struct {
+	machines []Machine
+	most     int   // ranks of a job
+	slots    []int // of each machine, from 1 to most
+	total    int   // of slots
+	np       int
+	rule     mapby.Rule
+	bind     job.Bind
+}
+
+func (m *mapper) check(appNP []int, p Policy) (err error) {
+	if p.MapBy == "" {
+		p.MapBy = string(mapby.Slot)
+	}
+	if m.rule, err = mapby.Parse(p.MapBy); err != nil {
+		return fmt.Errorf("map ranks: %w", err)
+	}
+	switch p.RankBy {
+	case "", "slot", "node", "fill":
+	default:
+		return fmt.Errorf("number ranks: expected slot, node or fill, found %s", excerpt(p.RankBy))
+	}
+	switch p.Bind {
+	case "", job.BindNone, job.BindCore, job.BindNUMA:
+	default:
+		return fmt.Errorf("bind ranks: expected none, core or numa, found %s", excerpt(string(p.Bind)))
+	}
+	for app, np := range appNP {
+		switch {
+		case np < 0:
+			return fmt.Errorf("app %d: expected 0 ranks or more, found %d", app, np)
+		case np > m.most-m.np:
+			return fmt.Errorf("expected from 1 to %d ranks, found more", m.most)
+		}
+		m.np += np
+	}
+	if m.np == 0 {
+		return fmt.Errorf("expected from 1 to %d ranks, found none", m.most)
+	}
+	if len(m.machines) == 0 {
+		return fmt.Errorf("there is no host for %s", plural(m.np, "rank"))
+	}
+	for i := range m.machines {
+		mc := &m.machines[i]
+		if mc.Slots < 0 || mc.MaxSlots < 0 {
+			return fmt.Errorf("%s: expected slots of 0 or more, found %d and at most %d", mc.Name, mc.Slots, mc.MaxSlots)
+		}
+		n := min(mc.slots(), m.most) // so that no sum overflows
+		m.slots = append(m.slots, n)
+		m.total += n
+	}
+	return nil
+}
+
+// crowded returns the machines that have more ranks than slots, and the number of their
+// ranks. If all slots together are too few, it returns all machines and ranks.
+func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
+	for h, n := range counts {
+		if m.np > m.total || n > m.slots[h] {
+			ranks += n
+			hosts = append(hosts, h)
+		}
+	}
+	if m.np > m.total {
+		ranks = m.np // the counts may not be known yet
+	}
+	return ranks, hosts
+}
+
+// share returns the line for more ranks than slots. If the slots are cores, it says so.
+func (m *mapper) share(ranks int, hosts []int) string {
+	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
+	for _, h := range hosts {
+		if !known(h) {
+			return fmt.Sprintf("%d ranks share the %s", ranks, m.partsOf(hosts, "slot"))
+		}
+	}
+	if len(m.machines) == 1 {
+		return fmt.Sprintf("%d ranks on %s: they take turns", ranks, plural(m.total, "core"))
+	}
+	return fmt.Sprintf("%d ranks on the %s: they take turns", ranks, m.partsOf(hosts, "core"))
+}
+
+// misfit returns the error for ranks that do not fit into the slots of machines.
+func (m *mapper) misfit(ranks int, hosts []int) error {
+	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
+}
+
+// partsOf returns a text such as "8 slots of 2 hosts". It names a single host.
+func (m *mapper) partsOf(hosts []int, what string) string {
+	n := 0
+	for _, h := range hosts {
+		n += m.slots[h]
+	}
+	if len(hosts) == 1 {
+		return fmt.Sprintf("%s of %s", plural(n, what), m.machines[hosts[0]].Name)
+	}
+	return fmt.Sprintf("%s of %d hosts", plural(n, what), len(hosts))
+}
+
+// full is the error if all machines together take fewer ranks than there are.
+func (m *mapper) full() error {
+	const shown = 4
+	if len(m.machines) == 1 {
+		return fmt.Errorf("%d ranks do not fit onto %s, which takes at most %d", m.np, m.machines[0].Name, m.machines[0].MaxSlots)
+	}
+	var names []string
+	for i, mc := range m.machines {
+		if i == shown && len(m.machines) > shown {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, fmt.Sprintf("%s %d", mc.Name, mc.MaxSlots))
+	}
+	return fmt.Errorf("%d ranks do not fit onto %d hosts, which take at most: %s", m.np, len(m.machines), strings.Join(names, ", "))
+}
+
+// renumber orders the hosts of an app's ranks: by "node" so that they go around,
+// one rank of each host that has some left, again and again; by "fill" so that
+// each host's ranks are neighbours.
+func (m *mapper) renumber(hosts []int, by string) {
+	if by != "node" && by != "fill" {
+		return
+	}
+	left := make([]int, len(m.machines))
+	for _, h := range hosts {
+		left[h]++
+	}
+	var around []int
+	for h, n := range left {
+		if n > 0 {
+			around = append(around, h)
+		}
+	}
+	if by == "fill" {
+		hosts = hosts[:0]
+		for _, h := range around {
+			hosts = append(hosts, slices.Repeat([]int{h}, left[h])...)
+		}
+		return
+	}
+	for i := 0; i < len(hosts); {
+		kept := around[:0]
+		for _, h := range around {
+			hosts[i] = h
+			i++
+			if left[h]--; left[h] > 0 {
+				kept = append(kept, h)
+			}
+		}
+		around = kept
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

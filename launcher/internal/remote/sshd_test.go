@@ -1,0 +1,152 @@
+//go:build linux
+
+package remote
+
+import (
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+)
+
+// realSSH is an SSH to the hosts of a testbed, whose cache is empty.
+func realSSH(t *testing.T, c *testbed.Cluster) *SSH {
+	t.Helper()
+	s := &SSH{Command: strings.Fields(c.SSH()), Timeout: 20 * time.Second}
+	for _, h := range c.Hosts() {
+		run(t, h, "rm -f "+remoteCache+"/"+cachePrefix+"*")
+	}
+	return s
+}
+
+// remoteCache is weft's cache of whom ssh logs in, in a host's shell: a file system
+// of the host's own.
+const remoteCache = `$(eval echo ~root)/.cache/weft`
+
+// run runs a line in a host.
+func run(t *testing.T, h *testbed.Host, line string) string {
+	t.Helper()
+	out, err := h.Command(t.Context(), "sh", "-c", line).CombinedOutput()
+	require.NoError(t, err, string(out))
+	return string(out)
+}
+
+// onHostsNot is the program that this one is, under a path that is only here.
+func onHostsNot(t *testing.T, s *SSH) {
+	t.Helper()
+	exe, err := Self()
+	require.NoError(t, err)
+	exe.Path = "/nonexistent/gorun"
+	s.Executable = exe
+}
+
+func TestSSHD(t *testing.T) {
+	c := testbed.Up(t, 2)
+	s := realSSH(t, c)
+	for i, h := range c.Hosts() {
+		if i == 1 {
+			onHostsNot(t, s)
+		}
+		conn := open(t, s, hosts.Host{Name: h.Name(), User: "root", Port: 22})
+		require.Equal(t, h.Name(), conn.Peer().Hostname)
+		require.Equal(t, "hello", echo(t, conn, "hello"))
+		copies := strings.Fields(run(t, h, "ls -A "+remoteCache+" 2>/dev/null || :"))
+		require.Len(t, copies, i, "a copy is made where the path is not there, and only then")
+		agents := h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })
+		require.Len(t, agents, 1)
+		require.Equal(t, []string{"-agent"}, agents[0].Args[1:])
+		require.NoError(t, conn.Close())
+		require.Eventually(t, func() bool {
+			return len(h.Processes(func(p testbed.Process) bool { return p.PID == conn.Peer().PID })) == 0
+		}, 10*time.Second, time.Millisecond)
+	}
+}
+
+// TestSSHDKill kills an agent, and then the ssh of another.
+func TestSSHDKill(t *testing.T) {
+	c := testbed.Up(t, 1)
+	s := realSSH(t, c)
+	name := c.Hosts()[0].Name()
+	conn := open(t, s, hosts.Host{Name: name})
+	require.NoError(t, syscall.Kill(conn.Peer().PID, syscall.SIGKILL))
+	_, err := conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.ErrorContains(t, conn.Cause(), name+": ssh ended with status 255")
+
+	conn = open(t, s, hosts.Host{Name: name})
+	_, err = io.WriteString(conn, "exit 7 said on stderr\n")
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.EqualError(t, conn.Cause(), name+": said on stderr")
+}
+
+// TestSSHDRefuses has hosts that nobody can log in to.
+func TestSSHDRefuses(t *testing.T) {
+	c := testbed.Up(t, 1)
+	s := realSSH(t, c)
+	text := refuse(t, s, hosts.Host{Name: c.PasswordHost()})
+	require.Contains(t, text, "Permission denied (password")
+	text = refuse(t, s, hosts.Host{Name: c.Hosts()[0].Name(), Port: 1})
+	require.Contains(t, text, "ssh: connect to host "+c.Hosts()[0].Address()+" port 1: Connection refused")
+	text = refuse(t, s, hosts.Host{Name: "no-such-host.invalid"})
+	require.Contains(t, text, "ssh: Could not resolve hostname no-such-host.invalid")
+	s.Timeout = 3 * time.Second // ssh has two, and says so, unless the machine is slow
+	text = refuse(t, s, hosts.Host{Name: c.BlackHole()})
+	require.Regexp(t, "timed out|did not answer", text)
+	text = refuse(t, s, hosts.Host{Name: c.Unused()})
+	require.Regexp(t, "timed out|No route to host|did not answer", text)
+	s.Command = append(s.Command, "-o", "ConnectTimeout=60")
+	s.Timeout = time.Second
+	require.Equal(t, c.BlackHole()+": did not answer within 1s", refuse(t, s, hosts.Host{Name: c.BlackHole()}))
+}
+
+// TestSSHDNoRoom has gorun's copy not fit, or not be allowed to run.
+func TestSSHDNoRoom(t *testing.T) {
+	c := testbed.Up(t, 1)
+	h := c.Hosts()[0]
+	for options, says := range map[string]string{
+		"size=1m":          "No space left on device",
+		"size=200m,noexec": "mounted noexec?",
+		"ro":               "ead-only file system",
+	} {
+		s := realSSH(t, c)
+		onHostsNot(t, s)
+		run(t, h, "mount -t tmpfs -o mode=700,"+options+" none "+remoteCache) // over it; ends with the host at the latest
+		text := refuse(t, s, hosts.Host{Name: h.Name()})
+		require.Contains(t, text, says)
+		require.Contains(t, text, "/.cache/weft")
+		require.Empty(t, run(t, h, "ls -A "+remoteCache))
+		run(t, h, "umount "+remoteCache)
+	}
+}
+
+// TestControlMaster shares a connection, whose ssh stays with our stderr.
+func TestControlMaster(t *testing.T) {
+	c := testbed.Up(t, 1)
+	s := realSSH(t, c)
+	dir := t.TempDir()
+	name := c.Hosts()[0].Name()
+	s.Command = append(s.Command, "-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", "ControlPath="+filepath.Join(dir, "s"))
+	defer func() { // by its socket
+		_ = exec.Command(s.Command[0], append(s.Command[1:], "-O", "exit", name)...).Run()
+	}()
+	for range 2 {
+		conn := open(t, s, hosts.Host{Name: name})
+		require.Equal(t, "hello", echo(t, conn, "hello"))
+		_, err := io.WriteString(conn, "exit 5 the end\n")
+		require.NoError(t, err)
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+		require.EqualError(t, conn.Cause(), name+": the end")
+		require.NoError(t, conn.Close())
+	}
+}

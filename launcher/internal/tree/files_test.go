@@ -1,0 +1,237 @@
+package tree
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
+)
+
+// stuck is a tree, gorun ─ 0 ─ 1, in the midst of a file that is not taken any more.
+type stuck struct {
+	*world
+	free func()        // has the disk work again
+	sent chan struct{} // closed when all of the file is sent
+}
+
+const stuckParts, stuckPart = 64, 128 << 10 // 8 MiB
+
+// newStuck has the disk of a host stand still; -1: host 1 beats, and reads nothing.
+func newStuck(t *testing.T, host int) *stuck {
+	s := &stuck{world: newWorld(t, 2, 1), sent: make(chan struct{})}
+	disk := make(chan struct{})
+	s.free = func() { close(disk) }
+	s.crew = func(c *treetest.Crew) {
+		if c.Index != host {
+			return
+		}
+		c.Need = []string{testHash}
+		stored := c.Stored
+		c.Stored = func(p proto.FilePart) {
+			go func() { // ends when the disk works
+				<-disk
+				stored(p)
+			}()
+		}
+	}
+	s.agent = func(index int, child *treetest.Stream) bool {
+		if host >= 0 || index != 1 {
+			return false
+		}
+		for _, m := range []proto.Message{proto.Up{Agents: []proto.Agent{{Index: 1}}}, proto.Prepared{Need: []string{testHash}}} {
+			time.Sleep(time.Second)
+			_, _ = child.Write(frames(t, m))
+		}
+		beatFor(t, child, 2*time.Minute)
+		return true
+	}
+	s.start()
+	one[proto.Up](s.world)
+	s.root.Do(s.prepare())
+	require.Len(t, one[proto.Prepared](s.world).Need, 1)
+	go func() { // ends when all is sent, or with the root
+		defer close(s.sent)
+		for i := range stuckParts {
+			if s.root.AwaitRoom(context.Background()) != nil {
+				return
+			}
+			s.root.Do(proto.FilePart{Hash: testHash, Data: make([]byte, stuckPart), Last: i == stuckParts-1})
+		}
+	}()
+	time.Sleep(time.Minute)
+	require.False(t, s.allSent(), "the file is taken")
+	require.Empty(t, s.gone())
+	return s
+}
+
+// beatFor gives signs of life and reads nothing, until the stream is closed, or for a
+// while.
+func beatFor(t *testing.T, s *treetest.Stream, d time.Duration) {
+	for begun := time.Now(); time.Since(begun) < d; time.Sleep(time.Second) {
+		if _, err := s.Write(frames(t, proto.Beat{})); err != nil {
+			return
+		}
+	}
+	_ = s.Close()
+}
+
+func (s *stuck) allSent() bool {
+	select {
+	case <-s.sent:
+		return true
+	default:
+		return false
+	}
+}
+
+// gone are the agents that have ended.
+func (s *stuck) gone() (list []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.serves {
+		list = append(list, i)
+	}
+	return list
+}
+
+// TestStuckDisk: no agent outlives gorun, though it waits for a disk, or for a child
+// that reads nothing.
+func TestStuckDisk(t *testing.T) {
+	ways := map[string]func(s *stuck){
+		"bye":   func(s *stuck) { s.root.Close() },
+		"stall": func(s *stuck) { s.pipes[0].Stall(true) },
+	}
+	for name, hurt := range breaks {
+		ways[name] = func(s *stuck) { hurt(s.pipes[0]) }
+	}
+	for name, hurt := range ways {
+		for host := -1; host <= 1; host++ {
+			t.Run(name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					s := newStuck(t, host)
+					defer s.close()
+					defer s.free()
+					begun := time.Now()
+					hurt(s)
+					time.Sleep(time.Until(begun.Add(10 * time.Second)))
+					want := []int{0, 1}
+					if host < 0 {
+						want = want[:1]
+					}
+					require.ElementsMatch(t, want, s.gone())
+				})
+			})
+		}
+	}
+}
+
+// TestStuckAlive: gorun that lives, or has said that it will be stopped, is not taken
+// for lost meanwhile, and the file is taken when the disk works again.
+func TestStuckAlive(t *testing.T) {
+	for _, suspended := range []bool{false, true} {
+		for host := range 2 {
+			bubble(t, func(t *testing.T) {
+				s := newStuck(t, host)
+				defer s.close()
+				if suspended {
+					s.root.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
+					time.Sleep(time.Second)
+					s.pipes[0].StallDown(true)
+				}
+				time.Sleep(time.Hour)
+				if suspended {
+					s.pipes[0].StallDown(false)
+					s.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
+				}
+				time.Sleep(time.Second)
+				require.Empty(t, s.gone())
+				require.False(t, s.allSent())
+				s.free()
+				require.Empty(t, one[proto.Staged](s.world).Failed)
+				require.True(t, s.allSent())
+				size := 0
+				for _, m := range s.crews[host].Got() {
+					if p, ok := m.(proto.FilePart); ok {
+						size += len(p.Data)
+					}
+				}
+				require.Equal(t, stuckParts*stuckPart, size)
+				require.Empty(t, got[proto.Lost](s.world))
+			})
+		}
+	}
+}
+
+// TestFileWindow: an agent takes no more of a file than it has given credit for, and a
+// parent no more credit than it has sent.
+func TestFileWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 1, 1)
+		w.crew = func(c *treetest.Crew) { c.Need, c.Stored = []string{testHash}, nil }
+		p := treetest.NewPipe(testLatency)
+		held := 0
+		w.wg.Go(func() { // ends when the stream is closed
+			_, _ = p.Parent.Write(frames(t, testLaunch(1)))
+			time.Sleep(time.Second) // it is up
+			_, _ = p.Parent.Write(frames(t, w.prepare()))
+			part := frames(t, proto.FilePart{Hash: testHash, Data: make([]byte, stuckPart)})
+			for held < 64<<20 {
+				time.Sleep(time.Millisecond)
+				if _, err := p.Parent.Write(part); err != nil {
+					return
+				}
+				held += stuckPart
+			}
+			_ = p.Parent.Close()
+		})
+		w.wg.Go(func() { // ends when the agent has ended
+			for {
+				if _, err := proto.Read(p.Parent); err != nil {
+					return
+				}
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := Serve(ctx, p.Child, func(proto.Launch) (Config, error) {
+			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+		})
+		require.ErrorIs(t, err, proto.ErrFrame)
+		require.ErrorContains(t, err, "more of files than there was credit for")
+		w.wg.Wait()
+		require.Greater(t, held, filesAhead)
+		require.LessOrEqual(t, held, filesAhead+proto.FileWindow+4*stuckPart+treetest.Buffer)
+	})
+}
+
+// TestDeaf: a child that takes nothing is lost, though it says that it lives.
+func TestDeaf(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 2, 2)
+		w.agent = func(index int, s *treetest.Stream) bool {
+			if index != 1 {
+				return false
+			}
+			for _, m := range []proto.Message{proto.Up{Agents: []proto.Agent{{Index: 1}}}, proto.Prepared{}, proto.Started{}} {
+				_, _ = s.Write(frames(t, m))
+				time.Sleep(time.Second)
+			}
+			beatFor(t, s, 2*time.Minute)
+			return true
+		}
+		w.launch()
+		defer w.close()
+		time.Sleep(time.Minute)
+		require.Empty(t, got[proto.Lost](w))
+		w.pipes[1].BreakDown()
+		begun := time.Now()
+		lost := one[proto.Lost](w)
+		require.Equal(t, proto.Lost{First: 1, Count: 1, Cause: "host1: nothing can be sent: stream was cut"}, lost)
+		require.Greater(t, time.Since(begun), testHeartbeat)
+		require.Less(t, time.Since(begun), 3*testHeartbeat)
+	})
+}

@@ -1,0 +1,455 @@
+package tree
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
+)
+
+// childSays is what the agent of host 1, which has host 2 below it, may say in a job
+// of 3 hosts.
+func childSays() []proto.Message {
+	return []proto.Message{
+		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}},
+		proto.Prepared{Need: []string{testHash}, Ports: []proto.HostPorts{{Index: 2, Ports: []int{1}}}},
+		proto.Staged{},
+		proto.Started{Ranks: []proto.StartedRank{{Rank: 1}, {Rank: 2}, {Rank: 4}, {Rank: 5}}},
+		proto.Fence{N: 1, Puts: map[string]string{"a": "b"}},
+		proto.Output{Index: 2, Stream: proto.Merged, Data: []byte("line\n")},
+		proto.State{Index: 1, Left: 1, Absent: -1},
+		proto.Request{Rank: 1, Line: []byte("cmd=x\n")},
+		proto.Aborted{Rank: 2},
+		proto.Exited{Exit: proto.Exit{Rank: 4}},
+		proto.StdinCredit{Bytes: 1},
+		proto.Log{Index: 1, Line: "x"},
+		proto.Lost{First: 2, Count: 1, Cause: "x"},
+		proto.Fence{N: 2},
+		proto.Ended{Exits: []proto.Exit{{Rank: 1}}, Tails: []proto.Tail{{Rank: 2}}},
+		proto.Beat{},
+		proto.Bye{},
+	}
+}
+
+// card4 is of a job of 4 ranks on two hosts.
+var card4 = bootstrap.Card{Size: 4, Nodes: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
+
+// parentSays is what an agent of two hosts may hear.
+func parentSays() []proto.Message {
+	return []proto.Message{
+		proto.Beat{},
+		proto.Prepare{Stdin: "all", Card: card4, Plans: []proto.Plan{
+			{Index: 0, Ranks: []proto.Rank{{Rank: 0}, {Rank: 2}}}, {Index: 1, Ranks: []proto.Rank{{Rank: 1}, {Rank: 3}}}}},
+		proto.FilePart{Hash: testHash, Data: []byte("x"), Last: true},
+		proto.Start{},
+		proto.Watch{},
+		proto.Release{N: 1, Puts: map[string]string{"a": "b"}},
+		proto.Stdin{Data: []byte("input")},
+		proto.Reply{Rank: 3, Line: []byte("x\n")},
+		proto.Credit{Bytes: 100},
+		proto.Signal{Signal: 10},
+		proto.News{Ranks: []int{1}},
+		proto.Gone{Stderr: true},
+		proto.End{Grace: time.Second},
+		proto.Bye{},
+	}
+}
+
+// say cuts what is said into bits, with time between them, so that they meet the
+// other side in different phases.
+func say(s *treetest.Stream, data []byte) {
+	least := 4 + len(data)/200
+	for len(data) > 0 {
+		n := len(data)
+		if n >= 2 {
+			n = min(n, least+int(data[0])+int(data[1])<<8)
+		}
+		if _, err := s.Write(data[:n]); err != nil {
+			return
+		}
+		data = data[n:]
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// hostileChild has an agent say data; the root's job ends all the same.
+func hostileChild(t *testing.T, data []byte) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1).withRanks()
+		w.auto, w.stdin = true, "all"
+		w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+		w.agent = func(index int, s *treetest.Stream) bool {
+			if index != 1 {
+				return false
+			}
+			w.wg.Go(func() { say(s, data) }) // ends when the stream is closed
+			_, _ = io.Copy(io.Discard, s)
+			_ = s.Close()
+			return true
+		}
+		w.start()
+		select {
+		case <-w.over:
+		case <-time.After(10 * time.Minute):
+			t.Error("the job does not end")
+			w.close()
+			return
+		}
+		w.close()
+		require.Len(t, got[proto.Up](w)[0].Agents, 3-len(got[proto.Up](w)[0].Failed))
+	})
+}
+
+// hostileParent has an agent hear data; it ends.
+func hostileParent(t *testing.T, data []byte) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1)
+		p := treetest.NewPipe(testLatency)
+		w.wg.Go(func() { // ends when the stream is closed
+			_, _ = p.Parent.Write(frames(t, testLaunch(2)))
+			time.Sleep(time.Second)
+			say(p.Parent, data)
+		})
+		w.wg.Go(func() { _, _ = io.Copy(io.Discard, p.Parent) }) // ends when the agent has ended
+		begun := time.Now()
+		err := Serve(context.Background(), p.Child, func(proto.Launch) (Config, error) {
+			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+		})
+		if err == nil && bytes.IndexByte(data, byte(proto.KindBye)) < 0 {
+			t.Error("it ends without a reason")
+		}
+		require.Less(t, time.Since(begun), 10*time.Minute)
+		_ = p.Parent.Close()
+		w.wg.Wait()
+	})
+}
+
+// TestNonsense: messages in any order, twice, or of others' hosts and ranks.
+func TestNonsense(t *testing.T) {
+	wrong := []proto.Message{
+		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},
+		proto.Up{Failed: []proto.HostError{{Index: 1, Cause: "x", Code: 9}}}, proto.Up{Failed: []proto.HostError{{Index: 9}}},
+		proto.Lost{First: 1, Count: 1}, proto.Lost{First: 2, Count: 1 << 62}, proto.Lost{First: -1, Count: 5}, proto.Lost{First: 1 << 62, Count: 1 << 62},
+		proto.Output{Index: 0, Data: []byte("x")}, proto.Output{Index: 1, Stream: 1}, proto.Output{Index: 1, Stream: 3}, proto.Output{Index: 1, Stream: -2},
+		proto.Output{Index: 1, Stream: -1, Data: make([]byte, maxOutput+1)}, proto.State{Index: 7}, proto.Exited{Exit: proto.Exit{Rank: 1 << 62}},
+		proto.Aborted{Rank: -1 << 63}, proto.Request{Rank: 0}, proto.StdinCredit{Bytes: -1}, proto.StdinCredit{Bytes: 1 << 62}, proto.Fence{N: -1},
+		proto.Prepared{Ports: []proto.HostPorts{{Index: 3}}}, proto.Prepared{Failed: []proto.HostError{{Index: 0}}},
+		proto.Started{Failed: &proto.StartFailure{Rank: 3}}, proto.Started{Ranks: []proto.StartedRank{{Rank: 0}}}, proto.Log{Index: 5},
+		proto.Start{}, proto.Credit{Bytes: 1}, proto.Launch{}, proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
+		proto.Request{Rank: 1, Line: make([]byte, 1<<20)}, proto.FilePart{Hash: testHash, Data: []byte("x")},
+		proto.Stacks{Rank: 0}, proto.Stacks{Rank: 1, Data: make([]byte, wire.InspectMaxStacks+1)}, proto.Inspected{Index: 0},
+		proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{1, 1}}}}, proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{0}}}},
+		proto.Inspected{N: -1, Index: 1, Groups: []proto.Group{{Ranks: []int{1}, State: &wire.RankState{}}}},
+	}
+	bad := []proto.Message{
+		proto.Prepare{}, proto.Prepare{Plans: []proto.Plan{{Index: 5}}}, proto.Prepare{Plans: []proto.Plan{{Index: 1}, {Index: 0}}},
+		proto.Prepare{Card: card4, Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: 1}, {Rank: 1}}}}},
+		proto.Prepare{Card: card4, Plans: []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: -1}, {Rank: 1<<63 - 1}}}}},
+		proto.FileCredit{Bytes: 1}, proto.FileCredit{Bytes: -1},
+		proto.Credit{Bytes: -1}, proto.Credit{Bytes: proto.Window}, proto.Reply{Rank: -1}, proto.Release{N: 7}, proto.Stdin{Data: make([]byte, proto.Window+1)},
+		proto.Launch{}, proto.Up{}, proto.Output{}, proto.Start{}, proto.End{Grace: -1}, proto.Inspect{Stacks: true},
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	rounds := 600
+	if testing.Short() {
+		rounds = 60
+	}
+	for range rounds {
+		child, parent := childSays(), parentSays()
+		for range r.IntN(4) {
+			i := r.IntN(len(child))
+			child = append(child[:i:i], append([]proto.Message{wrong[r.IntN(len(wrong))]}, child[i:]...)...)
+			i = r.IntN(len(parent))
+			parent = append(parent[:i:i], append([]proto.Message{bad[r.IntN(len(bad))]}, parent[i:]...)...)
+			r.Shuffle(r.IntN(3)*len(child)/2, func(a, b int) { child[a], child[b] = child[b], child[a] })
+			r.Shuffle(r.IntN(3)*len(parent)/2, func(a, b int) { parent[a], parent[b] = parent[b], parent[a] })
+		}
+		hostileChild(t, frames(t, child...))
+		hostileParent(t, frames(t, parent...))
+		if t.Failed() {
+			t.Fatalf("child %T\nparent %T", child, parent)
+		}
+	}
+	for _, m := range wrong {
+		hostileChild(t, frames(t, append(childSays()[:1:1], m)...))
+		hostileChild(t, frames(t, m))
+	}
+	for _, m := range bad {
+		hostileParent(t, frames(t, m))
+		hostileParent(t, frames(t, append(parentSays()[:4:4], m)...))
+	}
+}
+
+// FuzzChild: nothing that an agent says does worse than to lose it.
+func FuzzChild(f *testing.F) {
+	f.Add(frames(f, childSays()...))
+	for i := range childSays() {
+		f.Add(frames(f, childSays()[i:]...))
+	}
+	f.Fuzz(hostileChild)
+}
+
+// FuzzParent: nothing that is said to an agent does worse than to end it.
+func FuzzParent(f *testing.F) {
+	f.Add(frames(f, parentSays()...))
+	for i := range parentSays() {
+		f.Add(frames(f, parentSays()[i:]...))
+	}
+	f.Fuzz(hostileParent)
+}
+
+// TestWindow: an agent that sends more than it has credit for is lost.
+func TestWindow(t *testing.T) {
+	for _, size := range []int{0, 1000, maxOutput} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, 2, 2)
+			w.keep = true
+			var sent int
+			w.agent = func(index int, s *treetest.Stream) bool {
+				if index != 1 {
+					return false
+				}
+				for _, m := range []proto.Message{proto.Up{Agents: []proto.Agent{{Index: 1}}}, proto.Prepared{}, proto.Started{}} {
+					_, _ = s.Write(frames(t, m))
+					time.Sleep(time.Second)
+				}
+				one := proto.Output{Index: 1, Stream: proto.Merged, Data: make([]byte, size)}
+				for ; ; sent += cost(one) {
+					if _, err := s.Write(frames(t, one)); err != nil {
+						return true
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			w.launch()
+			defer w.close()
+			lost := one[proto.Lost](w)
+			require.Contains(t, lost.Cause, "credit")
+			require.Equal(t, 1, lost.First)
+			held := 0
+			for _, o := range got[proto.Output](w) {
+				held += cost(o)
+			}
+			require.LessOrEqual(t, held, proto.Window)
+			require.Greater(t, held, proto.Window-maxOutput-outputCost)
+		})
+	}
+}
+
+// played launches a tree, gorun ─ 0 ─ 1 ─ 2, in which host 1 does what play says when
+// ranks run, and then ends.
+func played(w *world, play func(say func(m proto.Message) error)) {
+	w.l.Heartbeat, w.stdin = time.Hour, "all"
+	w.agent = func(index int, s *treetest.Stream) bool {
+		if index != 1 {
+			return false
+		}
+		say := func(m proto.Message) error {
+			_, err := s.Write(frames(w.t, m))
+			time.Sleep(time.Millisecond)
+			return err
+		}
+		for _, m := range []proto.Message{proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}}, proto.Prepared{}, proto.Started{}} {
+			_ = say(m)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		play(say)
+		_ = s.Close()
+		return true
+	}
+	w.launch()
+}
+
+// waiting is what waits on a link.
+func (l *link) waiting() (urgent, states int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.urgent), len(l.states)
+}
+
+// TestSaysTooMuch: an agent that has more to say than there can be is lost; it takes no
+// memory of those above it, though they cannot pass on what it says.
+func TestSaysTooMuch(t *testing.T) {
+	const most = 2*mayPerHost + 4*mayPerRank
+	for name, m := range map[string]proto.Message{
+		"log":     proto.Log{Index: 2, Line: "x"},
+		"exited":  proto.Exited{Exit: proto.Exit{Rank: 4}},
+		"aborted": proto.Aborted{Rank: 5, Reason: "x"},
+		"request": proto.Request{Rank: 1, Line: []byte("cmd=x\n")},
+		"lost":    proto.Lost{First: 2, Count: 1, Cause: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, 3, 1)
+				played(w, func(say func(proto.Message) error) {
+					for range 5000 {
+						if say(m) != nil {
+							return
+						}
+					}
+				})
+				defer w.close()
+				w.pipes[0].StallUp(true)
+				time.Sleep(2 * time.Minute)
+				urgent, _ := w.nodes[0].parent.waiting()
+				require.LessOrEqual(t, urgent, most)
+				w.pipes[0].StallUp(false)
+				time.Sleep(time.Minute)
+				said := 0
+				w.mu.Lock()
+				for _, up := range w.ups {
+					switch up.(type) {
+					case proto.Log, proto.Exited, proto.Aborted, proto.Request, proto.Lost:
+						said++
+					}
+				}
+				w.mu.Unlock()
+				require.Equal(t, most, said)
+				lost := got[proto.Lost](w)
+				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it says more than there can be to say"}, lost[len(lost)-1])
+				w.root.Do(proto.End{Except: -1})
+				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost for it")
+			})
+		})
+	}
+}
+
+// TestNewestState: of what a host tells of its state the newest is sure to come, and
+// credits are one, where more cannot be passed on.
+func TestNewestState(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const rounds = 5000
+		w := newWorld(t, 3, 1)
+		played(w, func(say func(proto.Message) error) {
+			for i := range rounds {
+				for _, m := range []proto.Message{
+					proto.State{Index: 1, Waiting: i, Left: -1, Absent: -1}, proto.State{Index: 2, Waiting: i + 1, Left: -1, Absent: -1},
+					proto.StdinCredit{Bytes: 1},
+				} {
+					if say(m) != nil {
+						t.Error("it is not listened to")
+						return
+					}
+				}
+			}
+			time.Sleep(time.Hour)
+		})
+		defer w.close()
+		w.root.Do(proto.Stdin{Data: make([]byte, proto.Window)})
+		time.Sleep(30 * time.Second)
+		w.pipes[0].StallUp(true)
+		time.Sleep(2 * time.Minute)
+		urgent, states := w.nodes[0].parent.waiting()
+		require.LessOrEqual(t, urgent, 1)
+		require.Equal(t, 2, states)
+		w.pipes[0].StallUp(false)
+		time.Sleep(time.Minute)
+		newest := make(map[int]int)
+		for _, s := range got[proto.State](w) {
+			require.Greater(t, s.Waiting, newest[s.Index]-1)
+			newest[s.Index] = s.Waiting
+		}
+		require.Equal(t, map[int]int{1: rounds - 1, 2: rounds}, newest)
+		given := 0
+		for _, c := range got[proto.StdinCredit](w) {
+			given += c.Bytes
+		}
+		require.Equal(t, rounds, given)
+		require.Empty(t, got[proto.Lost](w))
+	})
+}
+
+// TestReadsNothing: an agent that asks for more and more, and reads no answer, is lost.
+func TestReadsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask  func(i int) proto.Message
+		want string
+	}{
+		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it asks, and does not read what is answered"},
+		"fences": {func(i int) proto.Message {
+			return proto.Fence{N: i + 1, Waiting: true, Puts: map[string]string{"a": string(make([]byte, 10<<10))}}
+		}, "before it has read that it may leave the one before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				most := 0
+				w := newWorld(t, 3, 1)
+				w.crew = func(c *treetest.Crew) { c.Fences = 1 << 20 }
+				w.see = func(w *world, m proto.Message) {
+					switch m := m.(type) {
+					case proto.Request:
+						w.root.Do(proto.Reply{Rank: m.Rank, Line: make([]byte, 1<<10)})
+					case proto.Fence:
+						w.root.Do(proto.Release(m))
+					}
+				}
+				played(w, func(say func(proto.Message) error) {
+					for i := range 2000 {
+						if say(c.ask(i)) != nil {
+							return
+						}
+						time.Sleep(10 * time.Millisecond)
+						n := w.nodes[0]
+						done := make(chan int, 1)
+						n.post(func() {
+							replies, releases := 0, 0
+							if l := n.members[1].link; l != nil {
+								replies, releases = l.unread()
+							}
+							done <- replies + releases
+						})
+						most = max(most, <-done)
+					}
+				})
+				defer w.close()
+				lost := one[proto.Lost](w)
+				require.Equal(t, 1, lost.First)
+				require.Contains(t, lost.Cause, c.want)
+				require.Positive(t, most)
+				require.LessOrEqual(t, most, 4)
+			})
+		})
+	}
+}
+
+// TestAsksAgain: who has read what was answered may ask again, as often as it likes.
+func TestAsksAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1)
+		const rounds = 500
+		var answers [3]atomic.Int64
+		w.crew = func(c *treetest.Crew) {
+			c.See = func(m proto.Message) {
+				if r, ok := m.(proto.Reply); ok && answers[c.Index].Add(1) < rounds {
+					c.Emit(proto.Request(r))
+				}
+			}
+		}
+		w.see = func(w *world, m proto.Message) {
+			if r, ok := m.(proto.Request); ok {
+				w.root.Do(proto.Reply(r))
+			}
+		}
+		w.launch()
+		defer w.close()
+		for i := range w.hosts {
+			w.crews[i].Emit(proto.Request{Rank: i})
+		}
+		time.Sleep(time.Minute)
+		for i := range answers {
+			require.EqualValues(t, rounds, answers[i].Load(), i)
+		}
+		require.Empty(t, got[proto.Log](w))
+		require.Empty(t, got[proto.Lost](w))
+	})
+}

@@ -1,0 +1,335 @@
+package tree
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// routes is where what goes down has to go.
+type routes struct {
+	ranks   bool    // some host of the subtree has some
+	runs    []route // of ranks, ascending
+	perRank bool    // Output is of one rank each
+	stdin   stdin
+}
+
+// route is ranks that follow on each other and are all a member's.
+type route struct {
+	first, count int
+	m            *member
+}
+
+// stdin counts bytes. For every taker given <= taken <= sent, and sent-given is at
+// most proto.Window.
+type stdin struct {
+	sent  int64 // to all who take it
+	given int64 // back upward, when all had taken them
+	slow  int   // takers whose taken == given; not 0 while there are takers
+}
+
+// down takes a message from above. An error means that it makes no sense.
+func (n *Node) down(m proto.Message) error {
+	if n.closing {
+		return nil
+	}
+	if n.orphaned {
+		return n.downLast(m)
+	}
+	switch m := m.(type) {
+	case proto.Prepare:
+		return n.prepare(m)
+	case proto.FilePart:
+		return n.filePart(m)
+	case proto.Start:
+		return n.start(m)
+	case proto.Release:
+		return n.release(m)
+	case proto.Reply:
+		if to := n.rankOf(m.Rank); to != nil && to.live() {
+			to.may++ // it may ask again
+			to.send(m)
+		}
+	case proto.Credit:
+		return n.credits(m)
+	case proto.Gone:
+		n.gone(m)
+		n.tellAll(m)
+	case proto.Stdin:
+		return n.input(m)
+	case proto.Inspect:
+		return n.inspect(m)
+	case proto.Watch, proto.Signal, proto.News, proto.End:
+		n.tellAll(m)
+	case proto.Bye:
+		n.bye()
+	default:
+		return fmt.Errorf("%w: %T from above", proto.ErrFrame, m)
+	}
+	return nil
+}
+
+// downLast takes a message from above while everything ends, since the agent has to,
+// and the parent lives.
+func (n *Node) downLast(m proto.Message) error {
+	switch m := m.(type) {
+	case proto.Credit:
+		return n.credits(m)
+	case proto.Gone:
+		n.gone(m)
+		n.tellAll(m)
+	case proto.Signal:
+		n.tellAll(m)
+	case proto.End: // with less grace, perhaps
+		n.tellAll(m)
+		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.bye)
+	case proto.Bye:
+		n.bye()
+	}
+	return nil
+}
+
+// credits takes the parent's credit for output.
+func (n *Node) credits(c proto.Credit) error {
+	if n.parent == nil || c.Bytes <= 0 || c.Bytes > proto.Window-n.credit {
+		return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, c.Bytes)
+	}
+	n.credit += c.Bytes
+	return nil
+}
+
+// tellAll passes a message to everybody below.
+func (n *Node) tellAll(m proto.Message) {
+	n.tell(m, func(*member) bool { return true })
+}
+
+func (n *Node) tell(m proto.Message, who func(*member) bool) {
+	f := &frame{m: m, shared: true}
+	for _, to := range n.members {
+		switch {
+		case !to.live() || !who(to):
+		case to.crew != nil:
+			if p, ok := m.(proto.FilePart); ok {
+				n.stored.add(n.gate, len(p.Data))
+			}
+			to.crew.Do(m)
+		default:
+			to.link.sendFrame(f)
+		}
+	}
+}
+
+func (n *Node) wrongTime(m proto.Message) error {
+	return fmt.Errorf("%w: %T at the wrong time", proto.ErrFrame, m)
+}
+
+// prepare cuts the plans to subtrees and notes which ranks are where.
+func (n *Node) prepare(p proto.Prepare) error {
+	if n.stage != stageUp {
+		return n.wrongTime(p)
+	}
+	for i, plan := range p.Plans {
+		if n.member(plan.Index) == nil || i > 0 && p.Plans[i-1].Index >= plan.Index {
+			return fmt.Errorf("%w: plan of host %d", proto.ErrFrame, plan.Index)
+		}
+	}
+	if err := n.setRoutes(p.Plans); err != nil {
+		return err
+	}
+	n.stage, n.grace, n.perRank = stagePrepared, min(max(p.Grace, 0), time.Hour), p.PerRank
+	zero := n.rankOf(0)
+	n.begin(phasePrepare, func(*member) bool { return true })
+	rest := p.Plans
+	for _, m := range n.members {
+		i := slices.IndexFunc(rest, func(plan proto.Plan) bool { return plan.Index >= m.hi })
+		if i < 0 {
+			i = len(rest)
+		}
+		mine := slices.DeleteFunc(slices.Clone(rest[:i]), func(plan proto.Plan) bool { return plan.Index < m.head })
+		rest = rest[i:]
+		for _, plan := range mine {
+			m.ranks += len(plan.Ranks)
+		}
+		m.may += mayPerRank * m.ranks
+		if m.taker = m.live() && m.ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.taker {
+			n.stdin.slow++
+		}
+		if !m.live() {
+			continue
+		}
+		if m.crew != nil && len(mine) == 0 {
+			mine = []proto.Plan{{Index: n.l.Index}}
+		}
+		own := p
+		own.Plans = mine
+		m.send(own)
+	}
+	return nil
+}
+
+func (n *Node) setRoutes(plans []proto.Plan) error {
+	var all []route
+	for _, plan := range plans {
+		m := n.member(plan.Index)
+		for _, r := range plan.Ranks {
+			if k := len(all) - 1; k >= 0 && all[k].m == m && all[k].first+all[k].count == r.Rank {
+				all[k].count++
+				continue
+			}
+			all = append(all, route{r.Rank, 1, m})
+		}
+	}
+	slices.SortFunc(all, func(a, b route) int { return cmp.Compare(a.first, b.first) })
+	runs := all[:0]
+	for _, r := range all {
+		k := len(runs) - 1
+		switch {
+		case r.first < 0 || k >= 0 && runs[k].first+runs[k].count > r.first:
+			return fmt.Errorf("%w: rank %d in two places, or in none", proto.ErrFrame, r.first)
+		case k >= 0 && runs[k].m == r.m && runs[k].first+runs[k].count == r.first:
+			runs[k].count += r.count
+		default:
+			runs = append(runs, r)
+		}
+	}
+	n.runs = slices.Clip(slices.Clone(runs))
+	n.ranks = len(runs) > 0
+	return nil
+}
+
+// rankOf is whose a rank is; nil: nobody's here.
+func (n *Node) rankOf(rank int) *member {
+	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
+	if !found {
+		i--
+	}
+	if i < 0 || rank-n.runs[i].first >= n.runs[i].count {
+		return nil
+	}
+	return n.runs[i].m
+}
+
+// filePart passes a part of a file to those who need it. Where a host needs other
+// files, it learns of the last part only that it is the last.
+func (n *Node) filePart(p proto.FilePart) error {
+	if n.stage != stagePrepared || !n.merge[phasePrepare].over() {
+		return n.wrongTime(p)
+	}
+	if g := &n.merge[phaseStage]; !g.open && !g.said {
+		n.begin(phaseStage, func(m *member) bool { return len(m.needs) > 0 })
+	}
+	needs := func(m *member) bool {
+		_, ok := m.needs[p.Hash]
+		return ok
+	}
+	n.tell(p, needs)
+	if p.Last {
+		p.Data = nil
+		n.tell(p, func(m *member) bool { return len(m.needs) > 0 && !needs(m) })
+	}
+	return nil
+}
+
+// inspect sends Inspect to all members. From then on each of their hosts may answer once,
+// and each of their ranks may send its stacks once.
+func (n *Node) inspect(i proto.Inspect) error {
+	if n.stage != stageStarted {
+		return n.wrongTime(i)
+	}
+	for _, m := range n.members {
+		m.may += m.hi - m.lo
+		if i.Stacks {
+			m.may += m.ranks
+		}
+	}
+	n.tellAll(i)
+	return nil
+}
+
+func (n *Node) start(s proto.Start) error {
+	if n.stage != stagePrepared || !n.merge[phasePrepare].over() {
+		return n.wrongTime(s)
+	}
+	n.stage = stageStarted
+	all := func(*member) bool { return true }
+	n.begin(phaseStart, all)
+	n.begin(phaseEnd, all)
+	n.nextFence(1)
+	n.tell(s, all)
+	return nil
+}
+
+func (n *Node) nextFence(number int) {
+	n.fence = proto.Fence{N: number}
+	n.begin(phaseFence, func(m *member) bool { return m.ranks > 0 })
+}
+
+func (n *Node) release(r proto.Release) error {
+	if n.stage != stageStarted || r.N != n.fence.N || !n.merge[phaseFence].said {
+		return n.wrongTime(r)
+	}
+	n.tell(r, func(m *member) bool { return m.ranks > 0 })
+	n.nextFence(r.N + 1)
+	return nil
+}
+
+// input passes standard input on to all who take it.
+func (n *Node) input(in proto.Stdin) error {
+	if n.stage != stageStarted || n.stdin.sent+int64(len(in.Data))-n.stdin.given > proto.Window {
+		return n.wrongTime(in)
+	}
+	n.stdin.sent += int64(len(in.Data))
+	n.tell(in, func(m *member) bool { return m.taker })
+	n.giveStdin()
+	return nil
+}
+
+// took takes a member's word that it has passed bytes of standard input on.
+func (n *Node) took(m *member, bytes int64) error {
+	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
+		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
+	}
+	if m.taker && m.taken == n.stdin.given {
+		n.stdin.slow--
+	}
+	m.taken += bytes
+	n.giveStdin()
+	return nil
+}
+
+// leave strikes a member that has ended, or is lost, from those who take input.
+func (n *Node) leave(m *member) {
+	if m.taker {
+		if m.taker = false; m.taken == n.stdin.given {
+			n.stdin.slow--
+		}
+		n.giveStdin()
+	}
+}
+
+// giveStdin gives back what all have taken. It looks at the members only when each
+// of them has taken something since it last did.
+func (n *Node) giveStdin() {
+	if n.stdin.slow > 0 {
+		return
+	}
+	least := n.stdin.sent
+	for _, m := range n.members {
+		if m.taker {
+			least = min(least, m.taken)
+		}
+	}
+	more := least - n.stdin.given
+	n.stdin.given = least
+	for _, m := range n.members {
+		if m.taker && m.taken == least {
+			n.stdin.slow++
+		}
+	}
+	if more > 0 {
+		n.up(proto.StdinCredit{Bytes: int(more)})
+	}
+}

@@ -1,0 +1,115 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// Serve is an agent's life: it waits for the parent to say what the agent is to do,
+// has mk make a Config of it, of which Launch and Up are Serve's, and runs the
+// node until gorun says Bye. Where the parent is lost, or ctx ends, it ends the
+// ranks here and below; the error says why. It closes the parent's stream.
+func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
+	g, c := newGate(), new(counters)
+	l, err := readLaunch(ctx, parent, c)
+	if err != nil {
+		_ = parent.Close() // the error says why
+		return err
+	}
+	up := newLink(parent, l, g, c)
+	g.opened = up.signal
+	var node atomic.Pointer[Node]
+	ended := make(chan struct{})
+	up.got = func(m proto.Message) {
+		n := node.Load()
+		if n == nil {
+			return // it is about to say Bye
+		}
+		_, file := m.(proto.FilePart)
+		if file {
+			g.add(1)
+		}
+		n.call(func() {
+			if file {
+				defer g.add(-1)
+			}
+			if up.over() {
+				return
+			}
+			if err := n.down(m); err != nil {
+				up.fail(err)
+			}
+		})
+	}
+	up.ended = func(err error) {
+		if n := node.Load(); n != nil {
+			n.post(func() { n.orphan(fmt.Errorf("connection with gorun: %w", err)) })
+		}
+		close(ended)
+	}
+	cfg, err := mk(l)
+	if err == nil {
+		cfg.Launch = l
+		cfg.Up = up.send
+		var n *Node
+		if n, err = newNode(cfg, up, g, c); err == nil {
+			node.Store(n)
+		}
+	}
+	if err != nil {
+		up.send(proto.Up{Failed: []proto.HostError{{Index: l.Index, Cause: err.Error()}}})
+	}
+	up.start()
+	if n := node.Load(); n != nil {
+		stop := context.AfterFunc(ctx, func() { n.post(func() { n.end(context.Cause(ctx), n.grace) }) })
+		<-n.done
+		stop()
+		err = n.cause
+	}
+	up.send(proto.Bye{})
+	late := time.AfterFunc(byeLimit, func() { up.fail(errNoBye) })
+	<-ended // the parent closes the stream
+	late.Stop()
+	return err
+}
+
+// readLaunch waits for the first message.
+func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, launchLimit, errors.New("gorun did not say what to do"))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = parent.Close() }) // unblocks Read
+	defer stop()
+	m, err := proto.Read(counted{parent, &c.bytesIn})
+	c.in.Add(1)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		} else if cause := parent.Cause(); cause != nil {
+			err = cause
+		}
+		return proto.Launch{}, fmt.Errorf("connection with gorun: %w", err)
+	}
+	l, ok := m.(proto.Launch)
+	if !ok || l.Index < 0 {
+		return proto.Launch{}, fmt.Errorf("%w: %T first", proto.ErrFrame, m)
+	}
+	return sane(l)
+}
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}

@@ -1,0 +1,160 @@
+package tree
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
+)
+
+// feedAll sends input as credit allows, with its end, and returns when all of it has
+// been taken.
+func feedAll(w *world, data []byte) {
+	w.t.Helper()
+	sent := 0
+	for range 10000 {
+		synctest.Wait()
+		given := 0
+		for _, c := range got[proto.StdinCredit](w) {
+			given += c.Bytes
+		}
+		if given == len(data) {
+			w.root.Do(proto.Stdin{})
+			return
+		}
+		n := min(len(data)-sent, proto.Window-(sent-given), 40<<10)
+		if n > 0 {
+			w.root.Do(proto.Stdin{Data: data[sent : sent+n]})
+			sent += n
+		}
+		time.Sleep(time.Millisecond)
+	}
+	require.FailNow(w.t, "standard input is not taken")
+}
+
+// TestStdin: input gets to those who read it, and nobody else.
+func TestStdin(t *testing.T) {
+	data := bytes.Repeat([]byte("0123456789"), 100<<10)
+	for _, mode := range []string{"rank0", "all", "none"} {
+		for _, s := range [][2]int{{1, 1}, {7, 2}, {30, 64}} {
+			for _, own := range []bool{false, true} {
+				bubble(t, func(t *testing.T) {
+					w := newWorld(t, s[0], s[1])
+					if own {
+						w.withRanks()
+					}
+					w.stdin = mode
+					w.launch()
+					defer w.close()
+					feedAll(w, data)
+					time.Sleep(time.Second)
+					for i := range w.hosts {
+						reads := mode == "all" || mode == "rank0" && i == 0
+						require.Equal(t, reads, bytes.Equal(data, w.crews[i].Input()), i)
+						require.Equal(t, reads, len(w.crews[i].Input()) > 0)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestStdinTakers: who reads nothing holds all up, until it has ended or is lost.
+func TestStdinTakers(t *testing.T) {
+	for _, how := range []string{"ended", "lost", "no ranks"} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, 7, 2)
+			w.stdin = "all"
+			w.crew = func(c *treetest.Crew) {
+				emit := c.Emit
+				c.Emit = func(m proto.Message) {
+					if _, ok := m.(proto.StdinCredit); !ok || c.Index != 6 {
+						emit(m)
+					}
+				}
+			}
+			w.start()
+			defer w.close()
+			one[proto.Up](w)
+			p := w.prepare()
+			if how == "no ranks" {
+				p.Plans[6].Ranks = nil
+			}
+			w.root.Do(p)
+			one[proto.Prepared](w)
+			w.root.Do(proto.Start{})
+			one[proto.Started](w)
+			w.root.Do(proto.Stdin{Data: make([]byte, proto.Window)})
+			time.Sleep(time.Second)
+			if how != "no ranks" {
+				require.Empty(t, got[proto.StdinCredit](w))
+			}
+			switch how {
+			case "ended":
+				w.crews[6].End()
+			case "lost":
+				w.pipes[6].Cut()
+			}
+			time.Sleep(time.Second)
+			given := 0
+			for _, c := range got[proto.StdinCredit](w) {
+				given += c.Bytes
+			}
+			require.Equal(t, proto.Window, given)
+			// More than the window is refused, and does no harm.
+			w.root.Do(proto.Stdin{Data: make([]byte, proto.Window+1)})
+			time.Sleep(time.Second)
+			require.Len(t, got[proto.Log](w), 1)
+			w.root.Do(proto.Stdin{Data: make([]byte, proto.Window)})
+			time.Sleep(time.Second)
+			require.Len(t, got[proto.Log](w), 1)
+		})
+	}
+}
+
+// TestStdinCount: what is given back is what the slowest has taken, whoever takes
+// how much, and leaves when.
+func TestStdinCount(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		given := int64(0)
+		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
+		for range r.IntN(8) {
+			m := &member{taker: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
+			n.members = append(n.members, m)
+			if m.taker {
+				n.stdin.slow++
+			}
+		}
+		for range 300 {
+			if r.IntN(3) == 0 || len(n.members) == 0 {
+				if size := r.IntN(1000); n.stdin.sent+int64(size)-n.stdin.given <= proto.Window {
+					require.NoError(t, n.input(proto.Stdin{Data: make([]byte, size)}))
+				}
+			} else if m := n.members[r.IntN(len(n.members))]; r.IntN(100) == 0 {
+				n.leave(m)
+			} else if m.taker && m.taken < n.stdin.sent {
+				require.NoError(t, n.took(m, 1+r.Int64N(n.stdin.sent-m.taken)))
+			}
+			least, slow := n.stdin.sent, 0
+			for _, m := range n.members {
+				if m.taker {
+					least = min(least, m.taken)
+				}
+			}
+			for _, m := range n.members {
+				if m.taker && m.taken == least {
+					slow++
+				}
+			}
+			require.Equal(t, least, n.stdin.given)
+			require.Equal(t, least, given)
+			require.Equal(t, slow, n.stdin.slow)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+// Command tree measures what the start and the end of a job cost on many hosts,
+// without any: agents are goroutines that run launcher/internal/tree over streams in memory,
+// and time is a bubble's of testing/synctest, which passes when all wait. So what it
+// tells of time is what latencies and the order of messages cost, and not what a
+// processor does; messages and bytes are those of the protocol. What the root itself
+// takes is measured apart, with children that are nothing but bytes.
+//
+//	go run ./launcher/internal/tree/treebench -agents 1,10,100,1000,10000 -radix 64 -latency 200us -connect 20ms
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/tree"
+)
+
+// setting is what is simulated.
+type setting struct {
+	agents  int
+	radix   int
+	atOnce  int
+	ranks   int // of an agent
+	latency time.Duration
+	connect time.Duration
+	output  int // bytes of an agent
+	puts    int // bytes of a rank in each fence
+}
+
+func main() {
+	s, sizes, ok := parse(os.Stderr, os.Args[1:])
+	if !ok {
+		os.Exit(2)
+	}
+	os.Args = os.Args[:1]                                                 // those of package testing are its defaults
+	testing.Main(func(string, string) (bool, error) { return true, nil }, // a bubble needs a test around it
+		[]testing.InternalTest{{Name: "tree", F: func(t *testing.T) { table(t, os.Stdout, s, sizes) }}}, nil, nil)
+}
+
+func parse(stderr io.Writer, args []string) (s setting, sizes []int, ok bool) {
+	fs := flag.NewFlagSet("tree", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	agents := fs.String("agents", "1,10,100,1000,10000", "hosts, besides gorun's own; several with commas between")
+	fs.IntVar(&s.radix, "radix", 64, "agents that an agent connects with")
+	fs.IntVar(&s.atOnce, "at-once", 32, "connections that one of them makes at the same time")
+	fs.IntVar(&s.ranks, "ranks", 8, "ranks on each host")
+	fs.DurationVar(&s.latency, "latency", 200*time.Microsecond, "of each message, one way")
+	fs.DurationVar(&s.connect, "connect", 20*time.Millisecond, "time to start an agent")
+	fs.IntVar(&s.output, "output", 4096, "bytes that each host writes")
+	fs.IntVar(&s.puts, "puts", 0, "bytes that each rank puts before each fence")
+	if err := fs.Parse(args); err != nil {
+		return s, nil, false
+	}
+	for _, text := range strings.Split(*agents, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 60000 {
+			fmt.Fprintf(stderr, "tree: -agents: %q is no number of hosts\n", text)
+			return s, nil, false
+		}
+		sizes = append(sizes, n)
+	}
+	if fs.NArg() > 0 || s.radix < 1 || s.atOnce < 1 || s.ranks < 1 || s.latency < 0 || s.connect < 0 || s.output < 0 || s.puts < 0 {
+		fmt.Fprintln(stderr, "tree: numbers above zero, and no arguments, are wanted")
+		return s, nil, false
+	}
+	return s, sizes, true
+}
+
+// table simulates jobs of several sizes and writes a line about each, in Markdown.
+func table(t *testing.T, stdout io.Writer, s setting, sizes []int) {
+	fmt.Fprintf(stdout, "Radix %d, %d connections at once of %v each, latency %v one way, %d ranks and %d bytes of output per host, %d bytes put per rank and fence.\n\n",
+		s.radix, s.atOnce, s.connect, s.latency, s.ranks, s.output, s.puts)
+	head := append([]string{"agents", "levels"}, phaseNames...)
+	head = append(head, "root: messages in, Output in, out", "root: KB in, out", "agent: most messages", "root: peak queue", "root: heap, B per rank")
+	fmt.Fprintf(stdout, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+	for _, n := range sizes {
+		s.agents = n
+		r := simulate(t, s)
+		row := []string{strconv.Itoa(n), strconv.Itoa(tree.Depth(n, s.radix))}
+		for _, d := range r.took {
+			row = append(row, fmt.Sprintf("%.2f ms", float64(d)/1e6))
+		}
+		row = append(row,
+			fmt.Sprintf("%d, %d, %d", r.root.MessagesIn-r.outputs, r.outputs, r.root.MessagesOut),
+			fmt.Sprintf("%d, %d", r.root.BytesIn>>10, r.root.BytesOut>>10),
+			strconv.FormatInt(r.busiest, 10),
+			fmt.Sprintf("%d KB", r.root.PeakQueued>>10),
+			strconv.FormatInt(rootHeap(s)/int64(n*s.ranks), 10))
+		fmt.Fprintf(stdout, "| %s |\n", strings.Join(row, " | "))
+	}
+}

@@ -1,0 +1,293 @@
+package tree
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
+)
+
+const (
+	testLatency   = 200 * time.Microsecond
+	testConnect   = 20 * time.Millisecond
+	testHeartbeat = 5 * time.Second
+)
+
+// world is a tree in a bubble: gorun's root, and agents that are goroutines.
+type world struct {
+	t     *testing.T
+	hosts int
+	ranks int // per host
+	stdin string
+	each  bool // PerRank
+	grace time.Duration
+	l     proto.Launch
+	root  *Node
+
+	// How hosts are; set before start.
+	crew   func(c *treetest.Crew)
+	open   func(index int) error                    // of connecting, after testConnect
+	agent  func(index int, s *treetest.Stream) bool // true: it has played the agent
+	mkErr  func(index int) error                    // of making an agent
+	see    func(w *world, m proto.Message)          // of Up, in its goroutine
+	keep   bool                                     // Output is not consumed at once
+	pipeOf func(index int) *treetest.Pipe           // nil: with testLatency
+
+	auto  bool          // coordinate answers, and closes over
+	over  chan struct{} // the job has ended
+	event func()        // called for each message that a crew or the root gets
+
+	mu     sync.Mutex // guards what follows
+	lost   []bool
+	came   map[int]bool
+	crews  map[int]*treetest.Crew
+	nodes  map[int]*Node
+	pipes  map[int]*treetest.Pipe
+	ups    []proto.Message
+	serves map[int]error
+	under  int // connecting now
+	most   int
+	wg     sync.WaitGroup
+}
+
+func hostName(i int) string { return "host" + strconv.Itoa(i) }
+
+// newWorld has hosts agents and a root without ranks.
+func newWorld(t *testing.T, count, radix int) *world {
+	w := &world{came: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
+		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
+	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
+		Hosts: []hosts.Host{{Name: "gorun"}}}
+	for i := range count {
+		w.l.Hosts = append(w.l.Hosts, hosts.Host{Name: hostName(i)})
+	}
+	return w
+}
+
+// withRanks makes gorun's own host the first of the hosts.
+func (w *world) withRanks() *world {
+	w.l.Index, w.l.Hosts = 0, w.l.Hosts[1:]
+	return w
+}
+
+func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
+	return func(n *Node, emit func(proto.Message)) Crew {
+		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
+		if w.crew != nil {
+			w.crew(c)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.crews[index], w.nodes[index] = c, n
+		return c
+	}
+}
+
+func (w *world) start() {
+	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, Came: func(some proto.Up) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, a := range some.Agents {
+			w.came[a.Index] = true
+		}
+		for _, f := range some.Failed {
+			w.came[f.Index] = true
+		}
+	}}
+	if w.l.Index == 0 {
+		cfg.Crew = w.mkCrew(0)
+		cfg.Self = proto.Agent{Hostname: hostName(0)}
+	}
+	n, err := New(cfg)
+	require.NoError(w.t, err)
+	w.mu.Lock()
+	w.root = n
+	w.mu.Unlock()
+}
+
+func (w *world) up(m proto.Message) {
+	w.mu.Lock()
+	w.ups = append(w.ups, m)
+	w.mu.Unlock()
+	if o, ok := m.(proto.Output); ok && !w.keep {
+		w.getRoot().Consumed(o)
+	}
+	w.event()
+	if w.auto {
+		w.coordinate(m)
+	}
+	if w.see != nil {
+		w.see(w, m)
+	}
+}
+
+func (w *world) getRoot() *Node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.root
+}
+
+func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
+	w.mu.Lock()
+	w.under++
+	w.most = max(w.most, w.under)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.under--
+		w.mu.Unlock()
+	}()
+	select {
+	case <-time.After(testConnect):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	index, err := strconv.Atoi(strings.TrimPrefix(h.Name, "host"))
+	if err != nil {
+		return nil, err
+	}
+	if w.open != nil {
+		if err := w.open(index); err != nil {
+			return nil, err
+		}
+	}
+	p := treetest.NewPipe(testLatency)
+	if w.pipeOf != nil {
+		p = w.pipeOf(index)
+	}
+	w.mu.Lock()
+	w.pipes[index] = p
+	w.mu.Unlock()
+	w.wg.Go(func() {
+		if w.agent != nil && w.agent(index, p.Child) {
+			return
+		}
+		err := Serve(context.Background(), p.Child, func(l proto.Launch) (Config, error) {
+			if w.mkErr != nil {
+				if err := w.mkErr(index); err != nil {
+					return Config{}, err
+				}
+			}
+			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Crew: w.mkCrew(index), Open: w.connect}
+			return cfg, nil
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.serves[index] = err
+	})
+	return p.Parent, nil
+}
+
+// prepare is the plan: rank r is on host r mod hosts.
+func (w *world) prepare() proto.Prepare {
+	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
+	for range w.ranks {
+		for i := range w.hosts {
+			p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: 1})
+		}
+	}
+	for i := range w.hosts {
+		plan := proto.Plan{Index: i}
+		for r := range w.ranks {
+			plan.Ranks = append(plan.Ranks, proto.Rank{Rank: r*w.hosts + i})
+		}
+		p.Plans = append(p.Plans, plan)
+	}
+	return p
+}
+
+// coordinate does what gorun does for a job of two fences, in which every host needs
+// one file.
+func (w *world) coordinate(m proto.Message) {
+	root := w.getRoot()
+	switch m := m.(type) {
+	case proto.Up:
+		root.Do(w.prepare())
+	case proto.Prepared:
+		if len(m.Need) == 0 {
+			root.Do(proto.FilePart{Hash: testHash, Last: true}) // all who needed it are lost
+			return
+		}
+		root.Do(proto.FilePart{Hash: testHash, Data: []byte("a")})
+		root.Do(proto.FilePart{Hash: testHash, Data: []byte("b"), Last: true})
+	case proto.Staged:
+		root.Do(proto.Start{})
+	case proto.Fence:
+		root.Do(proto.Release(m))
+		if m.N == 2 {
+			root.Do(proto.Stdin{Data: []byte("input")})
+			root.Do(proto.Stdin{})
+			root.Do(proto.End{Grace: time.Second})
+		}
+	case proto.Lost:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i := range m.Count {
+			w.lost[m.First+i] = true
+		}
+	case proto.Ended:
+		close(w.over)
+	}
+}
+
+const testHash = "0123456789012345678901234567890123456789012345678901234567890123"
+
+// got is how many messages of a kind have come up.
+func got[M proto.Message](w *world) []M {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []M
+	for _, m := range w.ups {
+		if m, ok := m.(M); ok {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// one waits for the only message of a kind.
+func one[M proto.Message](w *world) M {
+	w.t.Helper()
+	for range 1000 {
+		synctest.Wait()
+		if list := got[M](w); len(list) > 0 {
+			require.Len(w.t, list, 1)
+			return list[0]
+		}
+		time.Sleep(time.Second)
+	}
+	var m M
+	require.FailNow(w.t, fmt.Sprintf("no %T has come", m))
+	return m
+}
+
+// launch brings everybody to where ranks run.
+func (w *world) launch() {
+	w.t.Helper()
+	w.start()
+	one[proto.Up](w)
+	w.root.Do(w.prepare())
+	one[proto.Prepared](w)
+	w.root.Do(proto.Start{})
+	one[proto.Started](w)
+}
+
+// close ends everything and looks that nothing is left.
+func (w *world) close() {
+	w.t.Helper()
+	w.root.Close()
+	w.root.Close()
+	w.wg.Wait()
+}
+
+func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
