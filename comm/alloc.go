@@ -1,6 +1,10 @@
 package comm
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
 
 // Alloc allocates n elements of memory, zeroed and aligned to a page, that is
 // registered once with every transport of the job: sends from it and windows
@@ -53,22 +57,22 @@ func alloc[T any](c *Comm, n int) ([]T, func(), error) {
 		span.Free()
 		_ = j.reap() // there is nobody to be told, and the memory is of no use to anyone
 	}
-	return elemsView[T](span.Bytes()), free, nil
+	return elem.Slice[T](span.Bytes()), free, nil
 }
 
 // memoryFor is how many bytes n elements take, and why they cannot be had.
 func memoryFor[T any](n int) (int, error) {
-	info := infoOf[T]()
-	if info.err != nil {
-		return 0, info.err
+	info := elem.Of[T]()
+	if info.Err != nil {
+		return 0, info.Err
 	}
 	if n < 0 {
 		return 0, fmt.Errorf("%w: %d elements", ErrCount, n)
 	}
-	if info.size > 0 && n > memory()/info.size {
-		return 0, fmt.Errorf("%w: %d elements of %d bytes, more than this host has memory", ErrCount, n, info.size)
+	if info.Size > 0 && n > memory()/info.Size {
+		return 0, fmt.Errorf("%w: %d elements of %d bytes, more than this host has memory", ErrCount, n, info.Size)
 	}
-	return n * info.size, nil
+	return n * info.Size, nil
 }
 
 // reap gives back what was freed of Alloc's memory, unless a collective runs

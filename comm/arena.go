@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"github.com/weft-hpc/weft/internal/elem"
 	"sync/atomic"
 	"time"
 
@@ -59,14 +60,14 @@ func (l *link) makeArena() (*arena, error) {
 	own := arenaCard{Lowest: int64(a.members[0]), Ranks: int64(len(a.members))}
 	var mem []byte
 	if n := coll.ArenaBytes(total, len(a.members)); len(a.members) == 1 {
-		mem, own.Has = alignedBytes(n), 1
+		mem, own.Has = elem.AlignedBytes(n), 1
 	} else if m, mr, err := s.coll.AllocShared(n); err == nil {
 		mem, a.own = m, mr
 		own.Has, own.Key = 1, mr.Key()
 	}
 	cards := make([]arenaCard, l.Size())
 	cards[s.rank] = own
-	if err := l.tellAll(bytesView(cards[s.rank:s.rank+1]), bytesView(cards)); err != nil {
+	if err := l.tellAll(elem.Bytes(cards[s.rank:s.rank+1]), elem.Bytes(cards)); err != nil {
 		return nil, err
 	}
 	lowest, ok := hosts(cards)

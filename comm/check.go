@@ -3,6 +3,7 @@ package comm
 import (
 	"cmp"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -399,7 +400,7 @@ func (l *link) buffers() (reads, writes [][]byte) {
 		send, recv = partsOf(l.send, l.sendCounts, l.sendDispls), partsOf(l.recv, l.recvCounts, l.recvDispls)
 	default:
 	}
-	if overlap(l.send, l.recv) {
+	if elem.Overlap(l.send, l.recv) {
 		send = nil
 	}
 	return send, recv

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"math"
 	"runtime/debug"
 
@@ -23,7 +24,7 @@ type plan struct {
 	opID       int
 	root       int
 	elem       int    // bytes of an element
-	typ        uint16 // type signature of an element; see typeSig
+	typ        uint16 // type signature of an element; see elem.Signature
 
 	sendCounts, sendDispls []int // by rank; scratch memory
 	recvCounts, recvDispls []int
@@ -55,12 +56,12 @@ func open[T any](c *Comm, name string, send, recv []T) (l *link, sb, rb []byte, 
 	if l, err = c.begin(name); err != nil {
 		return nil, nil, nil, err
 	}
-	info := infoOf[T]()
-	if info.err != nil {
-		return nil, nil, nil, l.end(info.err)
+	info := elem.Of[T]()
+	if info.Err != nil {
+		return nil, nil, nil, l.end(info.Err)
 	}
-	l.elem, l.typ = info.size, info.sig
-	return l, bytesView(send), bytesView(recv), nil
+	l.elem, l.typ = info.Size, info.Sig
+	return l, elem.Bytes(send), elem.Bytes(recv), nil
 }
 
 // ready says that the arguments are good; count is bytes.
@@ -265,7 +266,7 @@ func (l *link) checkPair(send, recv []byte) error {
 	if len(send) != len(recv) {
 		return l.wrongLength("recv", recv, len(send))
 	}
-	if overlap(send, recv) && !sameStart(send, recv) {
+	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
 		return ErrBuffer
 	}
 	return nil
@@ -282,7 +283,7 @@ func (l *link) checkBlocks(name string, all []byte) error {
 // ownBlock is ownPart for a slice all of equal blocks, one per rank. It checks the length
 // of all.
 func (l *link) ownBlock(name string, part []byte, allName string, all []byte, rank int) ([]byte, error) {
-	inPlace := sameStart(part, all) && len(part) == len(all)
+	inPlace := elem.SameStart(part, all) && len(part) == len(all)
 	if n := l.Size(); !inPlace && len(all) != n*len(part) {
 		size := max(l.elem, 1)
 		return nil, fmt.Errorf("%w: %s has %d elements and %s has %d: %d ranks × %d of %s are %d", ErrCount,
@@ -300,14 +301,14 @@ func (l *link) ownBlock(name string, part []byte, allName string, all []byte, ra
 // stands for it, or lies apart. The part is returned in bytes.
 func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error) {
 	own := all[at : at+n]
-	if sameStart(part, all) && len(part) == len(all) {
+	if elem.SameStart(part, all) && len(part) == len(all) {
 		return own, nil
 	}
 	if len(part) != n {
 		size := max(l.elem, 1)
 		return nil, fmt.Errorf("%w: %s has %d elements, and the counts give this rank %d", ErrCount, name, len(part)/size, n/size)
 	}
-	if overlap(part, all) && !sameStart(part, own) {
+	if elem.Overlap(part, all) && !elem.SameStart(part, own) {
 		return nil, ErrBuffer
 	}
 	return part, nil
@@ -328,7 +329,7 @@ func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []i
 	if displs != nil && len(displs) != n {
 		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d ranks", ErrCount, len(displs), name, n)
 	}
-	words := elemsView[int](l.Scratch(2 * n * sizeOf[int]()))
+	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
 	cb, db = words[:n:n], words[n:]
 	next := 0
 	for i, c := range counts {

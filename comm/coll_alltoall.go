@@ -1,6 +1,10 @@
 package comm
 
-import "github.com/weft-hpc/weft/internal/coll"
+import (
+	"github.com/weft-hpc/weft/internal/coll"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
 
 // Alltoall sends the i-th block of send to rank i, and puts what comes from
 // rank i into the i-th block of recv (MPI_Alltoall, MPI 4.1 §6.8). It is
@@ -70,9 +74,9 @@ func alltoallv[T any](c *Comm, name string, send []T, sendcounts, senddispls []i
 		return l.refuse(err)
 	}
 	switch {
-	case sameStart(sb, rb) && len(sb) == len(rb), len(sb)+len(rb) == 0 && sendcounts == nil:
+	case elem.SameStart(sb, rb) && len(sb) == len(rb), len(sb)+len(rb) == 0 && sendcounts == nil:
 		l.sendCounts, l.sendDispls = l.recvCounts, l.recvDispls
-	case overlap(sb, rb):
+	case elem.Overlap(sb, rb):
 		return l.refuse(ErrBuffer)
 	default:
 		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, sendcounts, senddispls); err != nil {

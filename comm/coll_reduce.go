@@ -1,6 +1,10 @@
 package comm
 
-import "github.com/weft-hpc/weft/internal/coll"
+import (
+	"github.com/weft-hpc/weft/internal/coll"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
 
 // Reduce combines the elements of all ranks, in rank order, and leaves the
 // result with root (MPI_Reduce, MPI 4.1 §6.9.1). It is collective and blocks
@@ -130,13 +134,13 @@ func reduceScatterBlock[T any](c *Comm, name string, send, recv []T, op OpFor[T]
 
 // reduceScatter takes the rank's own block in bytes.
 func (l *link) reduceScatter(what coll.Kind, send, recv []byte, block int) (*link, error) {
-	if sameStart(send, recv) && len(recv) == len(send) {
+	if elem.SameStart(send, recv) && len(recv) == len(send) {
 		recv = recv[:block]
 	}
 	if len(recv) != block {
 		return l.refuse(l.wrongLength("recv", recv, block))
 	}
-	if overlap(send, recv) && !sameStart(send, recv) {
+	if elem.Overlap(send, recv) && !elem.SameStart(send, recv) {
 		return l.refuse(ErrBuffer)
 	}
 	l.send, l.recv = send, recv

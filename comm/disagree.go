@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -60,7 +61,7 @@ func (k *signedCall) String() string {
 			fmt.Fprintf(&b, "%d × ", k.count/k.elem)
 		}
 	}
-	b.WriteString(typeName(k.typ))
+	b.WriteString(elem.SigName(k.typ))
 	switch k.what {
 	case coll.KindGather, coll.KindScatter, coll.KindAllgather, coll.KindAlltoall, coll.KindReduceScatterBlock:
 		b.WriteString(" per rank")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
@@ -25,8 +26,8 @@ var (
 
 	ErrRank   = errors.New("rank out of range")            // a source, destination or root that the communicator does not have
 	ErrTag    = errors.New("tag out of range")             // not in [0, MaxTag], nor AnyTag where that is allowed
-	ErrCount  = errors.New("counts disagree")              // lengths, counts or displacements that do not fit each other, or a message of no whole number of elements
-	ErrType   = errors.New("type cannot be sent")          // an element type that holds pointers, or a value that cannot be encoded
+	ErrCount  = elem.ErrCount                              // lengths, counts or displacements that do not fit each other, or a message of no whole number of elements
+	ErrType   = elem.ErrType                               // an element type that holds pointers, or a value that cannot be encoded
 	ErrOp     = errors.New("operation cannot be applied")  // a nil operation, one that the element type lacks, or one that panicked
 	ErrBuffer = errors.New("buffers overlap")              // send and receive slices that share memory without being the very same slice
 	ErrInUse  = errors.New("buffer is in use")             // a buffer that changed while a send used it, or that two operations use; the text names the lines of the calls. Only with the tunable check (WEFT_CHECK=1)

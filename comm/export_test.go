@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"os"
 	"reflect"
 	"runtime"
@@ -21,7 +22,7 @@ func OpenWindow[T any](c *Comm, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.openWindow(typeHash[T](), n, sizeOf[T]())
+	_, err = l.openWindow(typeHash[T](), n, elem.SizeOf[T]())
 	return err
 }
 
@@ -152,8 +153,8 @@ func ReadQuestion(b []byte) (again []byte, calls []string, ok bool) {
 func Question() []byte {
 	var s state
 	for i, k := range []signedCall{
-		{what: coll.KindAllreduce, count: 80, elem: 8, typ: typeSig(reflect.TypeFor[float64]()), opID: 1},
-		{what: coll.KindBcast, root: 3, count: 12, elem: 1, typ: rawSig},
+		{what: coll.KindAllreduce, count: 80, elem: 8, typ: elem.Signature(reflect.TypeFor[float64]()), opID: 1},
+		{what: coll.KindBcast, root: 3, count: 12, elem: 1, typ: elem.RawSig},
 		{what: kindDup},
 	} {
 		s.called.put(recordOf(uint32(i+1), k.fingerprint(), &k))

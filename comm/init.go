@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"os"
 	"runtime"
 	"slices"
@@ -165,7 +166,7 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
-		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: typeName,
+		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: elem.SigName,
 		Launcher: news,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync/atomic"
 
@@ -312,7 +313,7 @@ func (l *link) Scratch(n int) []byte {
 	}
 	b := l.scratch[l.used]
 	if len(b) < n {
-		b = alignedBytes(n)
+		b = elem.AlignedBytes(n)
 		l.scratch[l.used] = b
 	}
 	l.used++

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/coll"
@@ -104,7 +105,7 @@ func OpByName[T Number](name string) (OpFor[T], error) {
 			continue
 		}
 		op := Op[T]{name: opNames[kind], kind: kind, commutes: true}
-		if _, ok := kernel.For(kind, infoOf[T]().elem); !ok {
+		if _, ok := kernel.For(kind, elem.Of[T]().Kernel); !ok {
 			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %T", ErrOp, op.name, *new(T))}
 		}
 		return func() Op[T] { return op }, nil
@@ -129,7 +130,7 @@ func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 		return func() Op[T] { return Op[T]{} }
 	}
 	combine := func(inout, in []byte) {
-		shield(func() { f(elemsView[T](inout), elemsView[T](in)) })
+		shield(func() { f(elem.Slice[T](inout), elem.Slice[T](in)) })
 	}
 	op := Op[T]{name: "OpFunc", combine: combine, commutes: commutes}
 	return func() Op[T] { return op }
@@ -150,16 +151,16 @@ func operation[T any](op OpFor[T]) (coll.Op, int, error) {
 	if op == nil {
 		return coll.Op{}, 0, fmt.Errorf("%w: it is nil", ErrOp)
 	}
-	o, info := op(), infoOf[T]()
+	o, info := op(), elem.Of[T]()
 	if o.combine != nil {
 		// Nothing is ever combined where elements have no size.
-		return coll.Op{Size: max(info.size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
+		return coll.Op{Size: max(info.Size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
 	}
 	if o.name == "" {
 		return coll.Op{}, 0, fmt.Errorf("%w: it is zero, or its function is nil", ErrOp)
 	}
-	k, ok := kernel.For(o.kind, info.elem)
-	if !ok || k.Size != info.size { // not to be had with the constraints of this file
+	k, ok := kernel.For(o.kind, info.Kernel)
+	if !ok || k.Size != info.Size { // not to be had with the constraints of this file
 		return coll.Op{}, 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
 	}
 	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil

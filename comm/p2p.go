@@ -3,6 +3,7 @@ package comm
 import (
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 
 	"github.com/weft-hpc/weft/internal/engine"
 )
@@ -91,7 +92,7 @@ func Recv[T any](c *Comm, buf []T, source, tag int) (Status, error) {
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
 	}
-	return c.recv(b, sig, sizeOf[T](), source, tag)
+	return c.recv(b, sig, elem.SizeOf[T](), source, tag)
 }
 
 // Sendrecv sends send to dest and receives recv from source at the same time, so that
@@ -115,10 +116,10 @@ func Sendrecv[S, R any](c *Comm, send []S, dest, sendtag int, recv []R, source, 
 	if err != nil {
 		return Status{}, c.fail("Sendrecv", source, recvtag, err)
 	}
-	if overlap(sb, rb) {
+	if elem.Overlap(sb, rb) {
 		return Status{}, c.fail("Sendrecv", dest, sendtag, ErrBuffer)
 	}
-	return c.sendrecv(opSendrecv, sb, ssig, dest, sendtag, rb, rsig, sizeOf[R](), source, recvtag)
+	return c.sendrecv(opSendrecv, sb, ssig, dest, sendtag, rb, rsig, elem.SizeOf[R](), source, recvtag)
 }
 
 // SendrecvReplace sends buf to dest and then receives into it from source
@@ -130,7 +131,7 @@ func SendrecvReplace[T any](c *Comm, buf []T, dest, sendtag, source, recvtag int
 		return Status{}, c.fail("SendrecvReplace", dest, sendtag, err)
 	}
 	own := append([]byte(nil), b...)
-	return c.sendrecv(opSendrecvReplace, own, sig, dest, sendtag, b, sig, sizeOf[T](), source, recvtag)
+	return c.sendrecv(opSendrecvReplace, own, sig, dest, sendtag, b, sig, elem.SizeOf[T](), source, recvtag)
 }
 
 // checkSend checks what every send is given.
@@ -210,7 +211,7 @@ func (c *Comm) recv(b []byte, sig uint16, size, source, tag int) (Status, error)
 func status(est engine.Status, size int, err error) (Status, error) {
 	st := found(est)
 	var cerr error
-	if st.Count, cerr = elems(est.Bytes, size); err == nil {
+	if st.Count, cerr = elem.Count(est.Bytes, size); err == nil {
 		err = cerr
 	}
 	return st, err

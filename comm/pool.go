@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 	"sync"
 )
@@ -86,7 +87,7 @@ func (l *link) adopt() (*arena, error) {
 	s := l.s
 	pool := &s.job.arenas
 	a := pool.take(s.group.ranks, 0)
-	all := elemsView[mark](l.Scratch(l.Size() * sizeOf[mark]()))
+	all := elem.Slice[mark](l.Scratch(l.Size() * elem.SizeOf[mark]()))
 	same, err := l.compare(a, all)
 	id := all[0].id
 	if err != nil || same {
@@ -117,7 +118,7 @@ func (l *link) compare(a *arena, all []mark) (same bool, err error) {
 	if a != nil {
 		own[0] = mark{a.id, a.host.Mark()}
 	}
-	err = l.tellAll(bytesView(own), bytesView(all))
+	err = l.tellAll(elem.Bytes(own), elem.Bytes(all))
 	return !slices.ContainsFunc(all, func(m mark) bool { return m != all[0] }), err
 }
 

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -138,7 +139,7 @@ func Mrecv[T any](m *Message, buf []T) (Status, error) {
 		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
 	est, err := m.m.Irecv(b, sig).Finish(m.c.ctx)
-	st, err := status(est, sizeOf[T](), p.ended(m.c.s, err))
+	st, err := status(est, elem.SizeOf[T](), p.ended(m.c.s, err))
 	if err != nil {
 		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
@@ -165,7 +166,7 @@ func Imrecv[T any](m *Message, buf []T) Request {
 	}
 	r := m.m.Irecv(b, sig)
 	p.received(r)
-	return m.c.using(p, r).begun(r, opImrecv, m.st.Source, m.st.Tag, sizeOf[T]())
+	return m.c.using(p, r).begun(r, opImrecv, m.st.Source, m.st.Tag, elem.SizeOf[T]())
 }
 
 // RecvAlloc receives a message of any length into a slice of its own, which is
@@ -180,14 +181,14 @@ func RecvAlloc[T any](c *Comm, source, tag int) ([]T, Status, error) {
 // recvGrown is RecvAlloc for the call op. It receives into buf if buf's capacity is large
 // enough.
 func recvGrown[T any](c *Comm, op string, source, tag int, buf []T) ([]T, Status, error) {
-	if err := infoOf[T]().err; err != nil {
+	if err := elem.Of[T]().Err; err != nil {
 		return nil, Status{}, c.fail(op, source, tag, err)
 	}
 	m, err := c.mprobe(op, source, tag)
 	if err != nil || m.null {
 		return nil, m.st, err
 	}
-	n, err := elems(m.st.Bytes, sizeOf[T]())
+	n, err := elem.Count(m.st.Bytes, elem.SizeOf[T]())
 	if err == nil && m.st.Bytes > memory() {
 		err = fmt.Errorf("%w: a message of %d bytes, more than this host has memory", ErrCount, m.st.Bytes)
 	}

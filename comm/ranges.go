@@ -1,6 +1,10 @@
 package comm
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
 
 // ranges is a set of ranges of memory, which may overlap: a treap by start. add, remove and
 // find take logarithmic time.
@@ -23,7 +27,7 @@ func (t *ranges) add(b []byte, owner *pending) *memRange {
 	if len(b) == 0 {
 		return nil
 	}
-	from, to := bounds(b)
+	from, to := elem.Bounds(b)
 	t.seq++
 	r := &memRange{from: from, to: to, owner: owner, seq: t.seq, priority: rand.Uint64()}
 	t.root = t.root.insert(r)
@@ -42,7 +46,7 @@ func (t *ranges) find(b []byte) *memRange {
 	if len(b) == 0 {
 		return nil
 	}
-	from, to := bounds(b)
+	from, to := elem.Bounds(b)
 	for n := t.root; n != nil; {
 		switch {
 		case n.from < to && from < n.to:

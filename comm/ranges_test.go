@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/elem"
 	"math/rand/v2"
 	"testing"
 
@@ -19,14 +20,14 @@ func TestRanges(t *testing.T) {
 		b := memory[at:][:random.IntN(min(size-at, 1+random.IntN(30)))]
 		overlaps := func() (some bool) {
 			for _, other := range held {
-				some = some || overlap(b, other)
+				some = some || elem.Overlap(b, other)
 			}
 			return some
 		}
 		found := set.find(b)
 		require.Equal(t, overlaps(), found != nil)
 		if found != nil {
-			require.True(t, overlap(b, held[found]))
+			require.True(t, elem.Overlap(b, held[found]))
 		}
 		if random.IntN(3) == 0 {
 			for r := range held {

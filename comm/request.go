@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/engine"
@@ -166,7 +167,7 @@ func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
 	}
 	r := s.p2p.Irecv(b, engine.Env{Peer: source, Tag: tag, Sig: sig})
 	p.received(r)
-	return c.using(p, r).begun(r, opIrecv, source, tag, sizeOf[T]())
+	return c.using(p, r).begun(r, opIrecv, source, tag, elem.SizeOf[T]())
 }
 
 func (c *Comm) isend(op callName, b []byte, sig uint16, dest, tag int, mode engine.Mode) Request {

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/elem"
 	"math/bits"
 	"sync"
 )
@@ -29,7 +30,7 @@ func takeLarge(n int) *[]byte {
 	if b, ok := largeScratch[class].Get().(*[]byte); ok {
 		return b
 	}
-	b := alignedBytes(size)
+	b := elem.AlignedBytes(size)
 	return &b
 }
 

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"hash/fnv"
 	"slices"
 
@@ -86,10 +87,10 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 // gatherCards gives every rank's card to all; they are scratch memory.
 func (l *link) gatherCards(sign coll.Kind, own card) ([]card, error) {
 	own.id = l.s.job.newID()
-	all := elemsView[card](l.Scratch(l.Size() * sizeOf[card]()))
+	all := elem.Slice[card](l.Scratch(l.Size() * elem.SizeOf[card]()))
 	all[l.Rank()] = own
 	l.what = coll.KindAllgather
-	l.send, l.recv = bytesView(all[l.Rank():l.Rank()+1]), bytesView(all)
+	l.send, l.recv = elem.Bytes(all[l.Rank():l.Rank()+1]), elem.Bytes(all)
 	l.sign(sign, 0, 0)
 	return all, l.perform()
 }
@@ -207,7 +208,7 @@ func (l *link) spread(buf []byte, places []int, self int) error {
 // hash identifies a group, for finding out that ranks gave different ones.
 func (g Group) hash() int64 {
 	h := fnv.New64a()
-	_, _ = h.Write(bytesView(g.ranks)) // never fails
+	_, _ = h.Write(elem.Bytes(g.ranks)) // never fails
 	return int64(h.Sum64())
 }
 

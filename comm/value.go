@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/elem"
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/engine"
@@ -25,7 +26,7 @@ func SendValue(c *Comm, v any, dest, tag int) error {
 	if err != nil {
 		return c.fail("SendValue", dest, tag, err)
 	}
-	if err := c.send(opSend, b, rawSig, dest, tag, engine.Standard); err != nil {
+	if err := c.send(opSend, b, elem.RawSig, dest, tag, engine.Standard); err != nil {
 		return renamed(err, "SendValue") // a transfer may still read b
 	}
 	keepValueBuffer(buf, b)

@@ -3,6 +3,7 @@ package comm
 import (
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"hash/fnv"
 	"reflect"
 	"sync"
@@ -107,7 +108,7 @@ func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 // write to memory of Alloc for a while after Free.
 func WinOf[T any](c *Comm, buf []T) (*Win[T], error) {
 	return makeWin(c, "WinOf", func() (winMemory[T], error) {
-		return winMemory[T]{n: len(buf), elems: buf}, infoOf[T]().err
+		return winMemory[T]{n: len(buf), elems: buf}, elem.Of[T]().Err
 	})
 }
 
@@ -127,18 +128,18 @@ func makeWin[T any](c *Comm, name string, memory func() (winMemory[T], error)) (
 	if err != nil {
 		return nil, l.end(err)
 	}
-	x, err := l.openWindow(typeHash[T](), m.n, sizeOf[T]())
+	x, err := l.openWindow(typeHash[T](), m.n, elem.SizeOf[T]())
 	if err != nil {
 		return nil, err
 	}
-	err = x.connect(name, bytesView(m.elems), m.alloc, infoOf[T]())
+	err = x.connect(name, elem.Bytes(m.elems), m.alloc, elem.Of[T]())
 	x.c.s.standAlone()
 	if err != nil {
 		_ = x.close() // err says more
 		return nil, err
 	}
 	if m.alloc > 0 {
-		m.elems = elemsView[T](x.win.Local())
+		m.elems = elem.Slice[T](x.win.Local())
 	}
 	return &Win[T]{x: x, local: m.elems}, nil
 }
@@ -146,7 +147,7 @@ func makeWin[T any](c *Comm, name string, memory func() (winMemory[T], error)) (
 // typeHash identifies an element type among the ranks.
 func typeHash[T any]() int64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %d", reflect.TypeFor[T](), sizeOf[T]()) // never fails
+	_, _ = fmt.Fprintf(h, "%s %d", reflect.TypeFor[T](), elem.SizeOf[T]()) // never fails
 	return int64(h.Sum64())
 }
 
@@ -184,17 +185,17 @@ func (l *link) openWindow(hash int64, n, size int) (*window, error) {
 
 // connect makes or registers the memory and tells all ranks how to reach it.
 // When it returns the window may be used; an error on one rank is one on all.
-func (x *window) connect(name string, local []byte, alloc int, info *typeInfo) error {
+func (x *window) connect(name string, local []byte, alloc int, info *elem.Type) error {
 	l, err := x.c.begin(name)
 	if err != nil {
 		return err
 	}
 	cfg := rma.Config{
-		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.align, Combine: info.accumulator,
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.Align, Combine: func(op rma.Op) func(inout, in []byte) { return accumulator(info, op) },
 		Remains: &x.c.s.job.remains,
 	}
-	cfg.Datatype, cfg.HasType = info.datatype()
-	x.comparable = info.comparable()
+	cfg.Datatype, cfg.HasType = datatype(info)
+	x.comparable = comparableBytes(info)
 	var own rma.Part
 	if x.win, own, err = rma.New(cfg); err != nil {
 		return l.end(err)

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 
 	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/rma"
@@ -33,12 +34,12 @@ var accOps = [...]rma.Op{
 
 // accumulator is the kernel of an operation of windows over the type; nil:
 // there is none.
-func (t *typeInfo) accumulator(op rma.Op) func(inout, in []byte) {
+func accumulator(t *elem.Type, op rma.Op) func(inout, in []byte) {
 	for kind, o := range accOps {
 		if o != op {
 			continue
 		}
-		if k, ok := kernel.For(kernel.Op(kind), t.elem); ok && k.Size == t.size {
+		if k, ok := kernel.For(kernel.Op(kind), t.Kernel); ok && k.Size == t.Size {
 			return k.Combine
 		}
 	}
@@ -55,26 +56,26 @@ var datatypes = map[kernel.Type]transport.Datatype{
 }
 
 // datatype is what fabrics call the type, if they know it.
-func (t *typeInfo) datatype() (transport.Datatype, bool) {
-	e := t.elem
+func datatype(t *elem.Type) (transport.Datatype, bool) {
+	e := t.Kernel
 	switch {
-	case e == kernel.Int && t.size == 8:
+	case e == kernel.Int && t.Size == 8:
 		e = kernel.Int64
 	case e == kernel.Int:
 		e = kernel.Int32
-	case (e == kernel.Uint || e == kernel.Uintptr) && t.size == 8:
+	case (e == kernel.Uint || e == kernel.Uintptr) && t.Size == 8:
 		e = kernel.Uint64
 	case e == kernel.Uint || e == kernel.Uintptr:
 		e = kernel.Uint32
 	}
 	d, ok := datatypes[e]
-	return d, ok && d.Size() == t.size // else it is a Loc
+	return d, ok && d.Size() == t.Size // else it is a Loc
 }
 
-// comparable says whether elements are equal where their bytes are, and only
+// comparableBytes reports whether elements are equal where their bytes are, and only
 // there: integers and bools.
-func (t *typeInfo) comparable() bool {
-	d, ok := t.datatype()
+func comparableBytes(t *elem.Type) bool {
+	d, ok := datatype(t)
 	return ok && d < transport.Float32
 }
 
@@ -105,7 +106,7 @@ func accumulate[T any](op OpFor[T]) (rma.Op, error) {
 	if op == nil {
 		return 0, fmt.Errorf("%w: it is nil", ErrOp)
 	}
-	o, info := op(), infoOf[T]()
+	o, info := op(), elem.Of[T]()
 	switch {
 	case o.combine != nil:
 		return 0, fmt.Errorf("%w: one of OpFunc would have to run at the target", ErrOp)
@@ -116,7 +117,7 @@ func accumulate[T any](op OpFor[T]) (rma.Op, error) {
 	case o.kind == opNoOp:
 		return rma.NoOp, nil
 	}
-	if k, ok := kernel.For(o.kind, info.elem); !ok || k.Size != info.size {
+	if k, ok := kernel.For(o.kind, info.Kernel); !ok || k.Size != info.Size {
 		return 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
 	}
 	return accOps[o.kind], nil
@@ -144,7 +145,7 @@ func (w *Win[T]) Accumulate(buf []T, target, disp int, op OpFor[T]) error {
 		err = operr
 	}
 	if err == nil && target != ProcNull {
-		err = x.win.Accumulate(x.c.ctx, target, at, bytesView(buf), o)
+		err = x.win.Accumulate(x.c.ctx, target, at, elem.Bytes(buf), o)
 	}
 	if err != nil {
 		return w.fail("Accumulate", target, err)
@@ -166,7 +167,7 @@ func (w *Win[T]) RAccumulate(buf []T, target, disp int, op OpFor[T]) Request {
 	if target == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r, err := x.win.RAccumulate(x.c.ctx, target, at, bytesView(buf), o)
+	r, err := x.win.RAccumulate(x.c.ctx, target, at, elem.Bytes(buf), o)
 	return x.request(opRAccumulate, target, r, err)
 }
 
@@ -181,7 +182,7 @@ func (w *Win[T]) RAccumulate(buf []T, target, disp int, op OpFor[T]) Request {
 func (w *Win[T]) GetAccumulate(buf, result []T, target, disp int, op OpFor[T]) error {
 	x, at, o, err := w.reachFetch(buf, result, target, disp, op)
 	if err == nil && target != ProcNull {
-		err = x.win.GetAccumulate(x.c.ctx, target, at, bytesView(buf), bytesView(result), o)
+		err = x.win.GetAccumulate(x.c.ctx, target, at, elem.Bytes(buf), elem.Bytes(result), o)
 	}
 	if err != nil {
 		return w.fail("GetAccumulate", target, err)
@@ -203,7 +204,7 @@ func (w *Win[T]) fetch(name callName, buf, result []T, target, disp int, op OpFo
 	if target == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r, err := x.win.RGetAccumulate(x.c.ctx, target, at, bytesView(buf), bytesView(result), o)
+	r, err := x.win.RGetAccumulate(x.c.ctx, target, at, elem.Bytes(buf), elem.Bytes(result), o)
 	return x.request(name, target, r, err)
 }
 
@@ -218,7 +219,7 @@ func (w *Win[T]) reachFetch(buf, result []T, target, disp int, op OpFor[T]) (*wi
 	case o == rma.NoOp && buf == nil:
 	case len(buf) != len(result):
 		err = fmt.Errorf("%w: buf has %d elements, result %d", ErrCount, len(buf), len(result))
-	case overlap(bytesView(buf), bytesView(result)):
+	case elem.Overlap(elem.Bytes(buf), elem.Bytes(result)):
 		err = ErrBuffer
 	}
 	return x, at, o, err
@@ -233,8 +234,8 @@ func (w *Win[T]) reachFetch(buf, result []T, target, disp int, op OpFor[T]) (*wi
 func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
 	if x, at, err := w.reach(1, target, disp); err == nil && x.win.Words() {
 		if o, ok := builtIn(op); ok {
-			if old, ok := x.win.FetchWord(target, at, o, wordOf(value)); ok {
-				return ofWord[T](old), nil
+			if old, ok := x.win.FetchWord(target, at, o, elem.Word(value)); ok {
+				return elem.FromWord[T](old), nil
 			}
 		}
 	}
@@ -244,7 +245,7 @@ func (w *Win[T]) FetchOp(value T, target, disp int, op OpFor[T]) (T, error) {
 	}
 	z := w.cell()
 	z.value, z.result = value, zero
-	r := w.fetch(opFetchOp, one(&z.value), one(&z.result), target, disp, op)
+	r := w.fetch(opFetchOp, elem.One(&z.value), elem.One(&z.result), target, disp, op)
 	return w.await(r, z)
 }
 
@@ -255,7 +256,7 @@ func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Reque
 	if value == nil || result == nil {
 		return w.refused("RFetchOp", target, errNilPointer)
 	}
-	return w.fetch(opRFetchOp, one(value), one(result), target, disp, op)
+	return w.fetch(opRFetchOp, elem.One(value), elem.One(result), target, disp, op)
 }
 
 // CompareSwap stores value in element disp of rank target's part if that equals
@@ -267,8 +268,8 @@ func (w *Win[T]) RFetchOp(value, result *T, target, disp int, op OpFor[T]) Reque
 // Hot path: no allocation in steady state.
 func (w *Win[T]) CompareSwap(compare, value T, target, disp int) (T, error) {
 	if x, at, err := w.reach(1, target, disp); err == nil && x.win.Words() && x.comparable {
-		if old, ok := x.win.SwapWord(target, at, wordOf(compare), wordOf(value)); ok {
-			return ofWord[T](old), nil
+		if old, ok := x.win.SwapWord(target, at, elem.Word(compare), elem.Word(value)); ok {
+			return elem.FromWord[T](old), nil
 		}
 	}
 	var zero T
@@ -308,7 +309,7 @@ func (w *Win[T]) swap(name callName, z *cell[T], result *T, target, disp int) Re
 	if target == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r, err := x.win.RCompareSwap(x.c.ctx, target, at, bytesView(one(&z.value)), bytesView(one(&z.compare)), bytesView(one(result)))
+	r, err := x.win.RCompareSwap(x.c.ctx, target, at, elem.Bytes(elem.One(&z.value)), elem.Bytes(elem.One(&z.compare)), elem.Bytes(elem.One(result)))
 	return x.request(name, target, r, err)
 }
 

@@ -1,5 +1,7 @@
 package comm
 
+import "github.com/weft-hpc/weft/internal/elem"
+
 // Put writes len(buf) elements into rank target's part of the window, from its
 // element disp on (MPI_Put, MPI 4.1 §12.3.1). It does not wait for them to be
 // there: buf belongs to the window, and must not be written to, until FlushLocal
@@ -21,7 +23,7 @@ package comm
 func (w *Win[T]) Put(buf []T, target, disp int) error {
 	x, at, err := w.reach(len(buf), target, disp)
 	if err == nil && target != ProcNull {
-		err = x.win.Put(x.c.ctx, target, at, bytesView(buf))
+		err = x.win.Put(x.c.ctx, target, at, elem.Bytes(buf))
 	}
 	if err != nil {
 		return w.fail("Put", target, err)
@@ -40,7 +42,7 @@ func (w *Win[T]) RPut(buf []T, target, disp int) Request {
 	if target == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r, err := x.win.Rput(x.c.ctx, target, at, bytesView(buf))
+	r, err := x.win.Rput(x.c.ctx, target, at, elem.Bytes(buf))
 	return x.request(opRPut, target, r, err)
 }
 
@@ -54,7 +56,7 @@ func (w *Win[T]) RPut(buf []T, target, disp int) Request {
 func (w *Win[T]) Get(buf []T, target, disp int) error {
 	x, at, err := w.reach(len(buf), target, disp)
 	if err == nil && target != ProcNull {
-		err = x.win.Get(x.c.ctx, target, at, bytesView(buf))
+		err = x.win.Get(x.c.ctx, target, at, elem.Bytes(buf))
 	}
 	if err != nil {
 		return w.fail("Get", target, err)
@@ -72,6 +74,6 @@ func (w *Win[T]) RGet(buf []T, target, disp int) Request {
 	if target == ProcNull {
 		return Request{c: hasLeft}
 	}
-	r, err := x.win.Rget(x.c.ctx, target, at, bytesView(buf))
+	r, err := x.win.Rget(x.c.ctx, target, at, elem.Bytes(buf))
 	return x.request(opRGet, target, r, err)
 }

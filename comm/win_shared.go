@@ -1,5 +1,7 @@
 package comm
 
+import "github.com/weft-hpc/weft/internal/elem"
+
 // Shared is a rank's part of the window as memory, where the rank shares memory
 // with this one and the part is of NewWin or of Alloc; ok is false where it does
 // not, and the slice nil (MPI_Win_shared_query, MPI 4.1 §12.2.3). This rank's own
@@ -43,5 +45,5 @@ func (w *Win[T]) Shared(rank int) (part []T, ok bool) {
 	if x.size == 0 {
 		return make([]T, x.lens[rank]), true
 	}
-	return elemsView[T](mem), true
+	return elem.Slice[T](mem), true
 }

@@ -1,4 +1,4 @@
-package comm
+package elem
 
 import (
 	"hash/fnv"
@@ -29,7 +29,7 @@ const (
 var classNames = [...]string{classBool: "bool", classInt: "int", classUint: "uint", classFloat: "float", classComplex: "complex"}
 
 const (
-	rawSig    = 0
+	RawSig    = 0
 	byteSig   = classUint << 3
 	layoutSig = 1 << 15
 )
@@ -52,8 +52,8 @@ func basicSig(t reflect.Type) uint16 {
 	return uint16(class<<3 | bits.Len(uint(t.Size())) - 1)
 }
 
-// typeSig returns the sig of a type without pointers.
-func typeSig(t reflect.Type) uint16 {
+// Signature returns the sig of a type without pointers.
+func Signature(t reflect.Type) uint16 {
 	for t.Kind() == reflect.Array && t.Len() > 0 { // an array has the sig of its elements
 		t = t.Elem()
 	}
@@ -61,10 +61,10 @@ func typeSig(t reflect.Type) uint16 {
 	l.add(t, 0)
 	switch {
 	case len(l) == 0:
-		return rawSig
+		return RawSig
 	case len(l) == 1 && l[0].at == 0 && l[0].end == t.Size():
 		if l[0].sig == byteSig {
-			return rawSig
+			return RawSig
 		}
 		return l[0].sig
 	}
@@ -135,11 +135,11 @@ func (l *layout) add(t reflect.Type, at uintptr) {
 // maxRuns bounds the number of runs that add collects for an array of structs.
 const maxRuns = 1 << 12
 
-// typeName returns the name that errors use for the types of a sig.
-func typeName(sig uint16) string {
+// SigName returns the name that errors use for the types of a sig.
+func SigName(sig uint16) string {
 	class := int(sig >> 3)
 	switch {
-	case sig == rawSig:
+	case sig == RawSig:
 		return "bytes"
 	case sig >= layoutSig || class >= len(classNames):
 		return "a struct of another layout"
