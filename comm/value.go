@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/value"
 )
 
 // SendValue sends any Go value that encoding/gob can encode, and blocks as
@@ -22,7 +23,7 @@ func SendValue(c *Comm, v any, dest, tag int) error {
 		return c.fail("SendValue", dest, tag, err)
 	}
 	buf := valueBuffers.Get().(*[]byte)
-	b, err := appendValue(*buf, v)
+	b, err := value.Append(*buf, v)
 	if err != nil {
 		return c.fail("SendValue", dest, tag, err)
 	}
@@ -46,7 +47,7 @@ func RecvValue(c *Comm, v any, source, tag int) (Status, error) {
 		return st, err // after an error, a transfer may still write to b
 	}
 	st.Count = 0
-	err = decodeValue(b, v)
+	err = value.Decode(b, v)
 	keepValueBuffer(buf, b)
 	if err != nil {
 		return st, c.fail("RecvValue", st.Source, st.Tag, err)
@@ -55,13 +56,13 @@ func RecvValue(c *Comm, v any, source, tag int) (Status, error) {
 	return st, nil
 }
 
-// valueBuffers holds empty slices for messages of up to codecKept bytes.
+// valueBuffers holds empty slices for messages of up to value.Kept bytes.
 var valueBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // keepValueBuffer puts buf, which came from valueBuffers, back with the memory of b. It drops
-// both if b is larger than codecKept.
+// both if b is larger than value.Kept.
 func keepValueBuffer(buf *[]byte, b []byte) {
-	if cap(b) <= codecKept {
+	if cap(b) <= value.Kept {
 		*buf = b[:0]
 		valueBuffers.Put(buf)
 	}

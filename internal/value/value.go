@@ -1,4 +1,5 @@
-package comm
+// Package value encodes Go values as messages, with encoding/gob.
+package value
 
 import (
 	"bytes"
@@ -7,6 +8,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"sync"
 )
@@ -33,9 +35,9 @@ const (
 )
 
 const (
-	// codecKept is the size of the largest value whose encoder and decoder are kept: they
-	// keep buffers of that size.
-	codecKept = 64 << 10
+	// Kept is the size of the largest message whose encoder and decoder are kept, because
+	// they keep buffers of that size.
+	Kept = 64 << 10
 	// decodersKept bounds the number of decoders, which otherwise depends on what peers send.
 	decodersKept = 256
 )
@@ -60,25 +62,26 @@ func encoderOf(t reflect.Type) *valueEncoder {
 	return e.(*valueEncoder)
 }
 
-// appendValue appends the message that holds v to b.
-func appendValue(b []byte, v any) (_ []byte, err error) {
+// Append appends the message that holds v to b. If gob cannot encode v, it returns
+// elem.ErrType.
+func Append(b []byte, v any) (_ []byte, err error) {
 	defer func() { // gob panics for a nil pointer
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: encode %T: %v", ErrType, v, p)
+			err = fmt.Errorf("%w: encode %T: %v", elem.ErrType, v, p)
 		}
 	}()
 	if v != nil {
 		if e := encoderOf(reflect.TypeOf(v)); !e.stream && e.mu.TryLock() { // do not wait: another goroutine may encode a long value
 			defer e.mu.Unlock()
 			if b, err = e.encode(b, v); err != nil {
-				return nil, fmt.Errorf("%w: encode %T: %w", ErrType, v, err)
+				return nil, fmt.Errorf("%w: encode %T: %w", elem.ErrType, v, err)
 			}
 			return b, nil
 		}
 	}
 	buf := bytes.NewBuffer(append(b, magicStream...))
 	if err := gob.NewEncoder(buf).Encode(v); err != nil {
-		return nil, fmt.Errorf("%w: encode %T: %w", ErrType, v, err)
+		return nil, fmt.Errorf("%w: encode %T: %w", elem.ErrType, v, err)
 	}
 	return buf.Bytes(), nil
 }
@@ -101,7 +104,7 @@ func (e *valueEncoder) encode(b []byte, v any) ([]byte, error) {
 		value = value[n:]
 	}
 	b = append(append(b, e.head...), value...)
-	if len(b) > codecKept {
+	if len(b) > Kept {
 		e.out = bytes.Buffer{}
 	} else {
 		e.enc = enc
@@ -178,24 +181,26 @@ func decoderAfter(definitions []byte) *valueDecoder {
 	return d
 }
 
-func decodeValue(b []byte, v any) (err error) {
+// Decode decodes a message of Append into what v points to. b may hold any bytes. If b is not
+// such a message, or does not fit v, Decode returns elem.ErrType.
+func Decode(b []byte, v any) (err error) {
 	defer func() { // gob panics for some values of v; a peer may send anything
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %v", ErrType, v, p)
+			err = fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %v", elem.ErrType, v, p)
 		}
 	}()
 	if v == nil {
-		return fmt.Errorf("%w: the argument to receive into is nil: pass a pointer to the type that was sent", ErrType)
+		return fmt.Errorf("%w: the argument to receive into is nil: pass a pointer to the type that was sent", elem.ErrType)
 	}
 	if len(b) >= magicSize && string(b[:magicSize]) == magicStream {
 		err = gob.NewDecoder(bytes.NewReader(b[magicSize:])).Decode(v)
 	} else if len(b) >= valueHead && string(b[:magicSize]) == magicValue {
 		err = decodeAfter(b[valueHead:], binary.LittleEndian.Uint32(b[magicSize:]), v)
 	} else {
-		return fmt.Errorf("%w: the message was not sent by SendValue", ErrType)
+		return fmt.Errorf("%w: the message was not sent by SendValue", elem.ErrType)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %w", ErrType, v, err)
+		return fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %w", elem.ErrType, v, err)
 	}
 	return nil
 }
@@ -205,7 +210,7 @@ func decodeAfter(stream []byte, n uint32, v any) error {
 	if uint64(n) > uint64(len(stream)) || !isValue(stream[n:]) {
 		return errors.New("malformed message")
 	}
-	if len(stream) <= codecKept {
+	if len(stream) <= Kept {
 		if d := decoderAfter(stream[:n]); d.mu.TryLock() {
 			defer d.mu.Unlock()
 			return d.decode(stream, stream[n:], v)

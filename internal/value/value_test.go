@@ -1,10 +1,11 @@
-package comm
+package value
 
 import (
 	"bytes"
 	"encoding/binary"
 	"encoding/gob"
 	"fmt"
+	"github.com/weft-hpc/weft/internal/elem"
 	"reflect"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func values() []any {
 		tree{Name: "a", Children: []*tree{{Name: "b"}}, Index: map[string][]float64{"x": {1}}},
 		&tree{Name: "pointer"}, tree{}, wrapped{3}, wrapped{"three"}, struct{ Deep [][]wrapped }{[][]wrapped{{{1}}}},
 		time.Unix(5, 6).UTC(), struct{ At []time.Time }{[]time.Time{time.Unix(1, 2).UTC()}},
-		tree{Name: strings.Repeat("long ", codecKept)},
+		tree{Name: strings.Repeat("long ", Kept)},
 	}
 }
 
@@ -41,7 +42,7 @@ func decodeLike(b []byte, v any) (any, error) {
 		t = t.Elem()
 	}
 	got := reflect.New(t)
-	err := decodeValue(b, got.Interface())
+	err := Decode(b, got.Interface())
 	if reflect.TypeOf(v).Kind() == reflect.Pointer {
 		return got.Interface(), err
 	}
@@ -55,7 +56,7 @@ func TestValuesAgainstGob(t *testing.T) {
 	var sent [][]byte
 	for range 3 {
 		for _, v := range values() {
-			b, err := appendValue(nil, v)
+			b, err := Append(nil, v)
 			require.NoError(t, err)
 			sent = append(sent, b)
 		}
@@ -69,14 +70,14 @@ func TestValuesAgainstGob(t *testing.T) {
 		}
 		valueDecoders.after = nil
 	}
-	b, err := appendValue(nil, tree{Name: "x"})
+	b, err := Append(nil, tree{Name: "x"})
 	require.NoError(t, err)
 	var o older
-	require.NoError(t, decodeValue(b, &o), "a type with fewer fields")
+	require.NoError(t, Decode(b, &o), "a type with fewer fields")
 	require.Equal(t, "x", o.Name)
 	var n int
-	require.ErrorIs(t, decodeValue(b, &n), ErrType)
-	require.NoError(t, decodeValue(b, &o), "after an error")
+	require.ErrorIs(t, Decode(b, &n), elem.ErrType)
+	require.NoError(t, Decode(b, &o), "after an error")
 }
 
 // TestEncoderAfterAnError: what cannot be encoded does not spoil later values of the type.
@@ -84,14 +85,14 @@ func TestEncoderAfterAnError(t *testing.T) {
 	type pair struct{ A, B *int }
 	one := 1
 	for range 3 {
-		_, err := appendValue(nil, []*int{&one, nil})
-		require.ErrorIs(t, err, ErrType)
-		b, err := appendValue(nil, []*int{&one})
+		_, err := Append(nil, []*int{&one, nil})
+		require.ErrorIs(t, err, elem.ErrType)
+		b, err := Append(nil, []*int{&one})
 		require.NoError(t, err)
 		got, err := decodeLike(b, []*int{})
 		require.NoError(t, err)
 		require.Equal(t, []*int{&one}, got)
-		b, err = appendValue(nil, pair{A: &one})
+		b, err = Append(nil, pair{A: &one})
 		require.NoError(t, err)
 		got, err = decodeLike(b, pair{})
 		require.NoError(t, err)
@@ -106,7 +107,7 @@ func TestValuesInManyGoroutines(t *testing.T) {
 		g.Go(func() error {
 			for range 200 {
 				for _, v := range values()[:12] {
-					b, err := appendValue(nil, v)
+					b, err := Append(nil, v)
 					if err != nil {
 						return err
 					}
@@ -127,13 +128,13 @@ func TestValuesInManyGoroutines(t *testing.T) {
 
 // TestDecodersAreBounded: peers cannot make a rank keep ever more of them.
 func TestDecodersAreBounded(t *testing.T) {
-	b, err := appendValue(nil, 3)
+	b, err := Append(nil, 3)
 	require.NoError(t, err)
 	for i := range 3 * decodersKept {
 		var stream [8]byte
 		binary.LittleEndian.PutUint64(stream[:], uint64(i))
 		m := append(binary.LittleEndian.AppendUint32([]byte(magicValue), 8), stream[:]...)
-		_ = decodeValue(append(m, b[valueHead:]...), new(int))
+		_ = Decode(append(m, b[valueHead:]...), new(int))
 		require.LessOrEqual(t, len(valueDecoders.after), decodersKept)
 	}
 }
@@ -142,7 +143,7 @@ func TestDecodersAreBounded(t *testing.T) {
 func FuzzDecodeValue(f *testing.F) {
 	gob.Register(wrapped{})
 	for _, v := range values()[:16] {
-		b, err := appendValue(nil, v)
+		b, err := Append(nil, v)
 		require.NoError(f, err)
 		f.Add(b)
 		f.Add(append(bytes.Clone(b), b[magicSize:]...))
@@ -150,7 +151,7 @@ func FuzzDecodeValue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, v := range values()[:16] {
 			_, _ = decodeLike(b, v)
-			good, err := appendValue(nil, v)
+			good, err := Append(nil, v)
 			require.NoError(t, err)
 			got, err := decodeLike(good, v)
 			require.NoError(t, err)
