@@ -1,12 +1,9 @@
 package comm
 
 import (
-	"fmt"
 	"github.com/weft-hpc/weft/internal/elem"
-	"strings"
-
-	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/kernel"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
 // Integer is any integer type.
@@ -31,12 +28,7 @@ type Logical interface{ Integer | ~bool }
 // What a collective makes of built-in operations depends, to the bit, neither
 // on the processor nor on which of two operands is the left: integers wrap
 // around, and a NaN that comes out is always the same quiet one.
-type Op[T any] struct {
-	name     string
-	kind     kernel.Op
-	combine  func(inout, in []byte) // of the program; nil: built in
-	commutes bool
-}
+type Op[T any] struct{ op mpi.Op }
 
 // OpFor makes an operation over T. Reductions take one, so that a call such as
 //
@@ -46,34 +38,34 @@ type Op[T any] struct {
 type OpFor[T any] = func() Op[T]
 
 // Sum adds (MPI_SUM).
-func Sum[T Number]() Op[T] { return Op[T]{name: "Sum", kind: kernel.Sum, commutes: true} }
+func Sum[T Number]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Sum)} }
 
 // Prod multiplies (MPI_PROD).
-func Prod[T Number]() Op[T] { return Op[T]{name: "Prod", kind: kernel.Prod, commutes: true} }
+func Prod[T Number]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Prod)} }
 
 // Min is the smaller, and NaN where either is (MPI_MIN).
-func Min[T Real]() Op[T] { return Op[T]{name: "Min", kind: kernel.Min, commutes: true} }
+func Min[T Real]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Min)} }
 
 // Max is the larger, and NaN where either is (MPI_MAX).
-func Max[T Real]() Op[T] { return Op[T]{name: "Max", kind: kernel.Max, commutes: true} }
+func Max[T Real]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Max)} }
 
 // Band is the bitwise and (MPI_BAND).
-func Band[T Integer]() Op[T] { return Op[T]{name: "Band", kind: kernel.Band, commutes: true} }
+func Band[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Band)} }
 
 // Bor is the bitwise or (MPI_BOR).
-func Bor[T Integer]() Op[T] { return Op[T]{name: "Bor", kind: kernel.Bor, commutes: true} }
+func Bor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bor)} }
 
 // Bxor is the bitwise exclusive or (MPI_BXOR).
-func Bxor[T Integer]() Op[T] { return Op[T]{name: "Bxor", kind: kernel.Bxor, commutes: true} }
+func Bxor[T Integer]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Bxor)} }
 
 // Land is the logical and: true or 1 (MPI_LAND).
-func Land[T Logical]() Op[T] { return Op[T]{name: "Land", kind: kernel.Land, commutes: true} }
+func Land[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Land)} }
 
 // Lor is the logical or: true or 1 (MPI_LOR).
-func Lor[T Logical]() Op[T] { return Op[T]{name: "Lor", kind: kernel.Lor, commutes: true} }
+func Lor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lor)} }
 
 // Lxor is the logical exclusive or: true or 1 (MPI_LXOR).
-func Lxor[T Logical]() Op[T] { return Op[T]{name: "Lxor", kind: kernel.Lxor, commutes: true} }
+func Lxor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lxor)} }
 
 // Loc is a value and where it was found, for MinLoc and MaxLoc (MPI 4.1
 // §6.9.4).
@@ -84,15 +76,11 @@ type Loc[T Real] struct {
 
 // MinLoc is the smaller value with its index; of equal values the one with the
 // smaller index (MPI_MINLOC). Its elements are Loc[T].
-func MinLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MinLoc", kind: kernel.MinLoc, commutes: true}
-}
+func MinLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MinLoc)} }
 
 // MaxLoc is the larger value with its index; of equal values the one with the
 // smaller index (MPI_MAXLOC). Its elements are Loc[T].
-func MaxLoc[T Real]() Op[Loc[T]] {
-	return Op[Loc[T]]{name: "MaxLoc", kind: kernel.MaxLoc, commutes: true}
-}
+func MaxLoc[T Real]() Op[Loc[T]] { return Op[Loc[T]]{mpi.BuiltIn(kernel.MaxLoc)} }
 
 // OpByName returns the built-in operation with a name that is known at run time: Sum,
 // Prod, Min, Max, Band, Bor, Bxor, Land, Lor or Lxor, in any case of letters. If no
@@ -100,18 +88,11 @@ func MaxLoc[T Real]() Op[Loc[T]] {
 // numbers support only Sum and Prod; floating-point numbers support no bitwise and no
 // logical operations.
 func OpByName[T Number](name string) (OpFor[T], error) {
-	for kind := kernel.Sum; kind <= kernel.Lxor; kind++ {
-		if !strings.EqualFold(name, opNames[kind]) {
-			continue
-		}
-		op := Op[T]{name: opNames[kind], kind: kind, commutes: true}
-		if _, ok := kernel.For(kind, elem.Of[T]().Kernel); !ok {
-			return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: %s over %T", ErrOp, op.name, *new(T))}
-		}
-		return func() Op[T] { return op }, nil
+	op, err := mpi.OpByName(elem.Of[T](), name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, &Error{Op: "OpByName", Peer: noRank, Tag: noRank,
-		Err: fmt.Errorf("%w: %q is none of %s", ErrOp, name, strings.Join(opNames[:kernel.Lxor+1], ", "))}
+	return func() Op[T] { return Op[T]{op} }, nil
 }
 
 // OpFunc returns an operation that calls f (MPI_Op_create): inout[i] = in[i] ∘ inout[i]
@@ -129,39 +110,24 @@ func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	if f == nil {
 		return func() Op[T] { return Op[T]{} }
 	}
-	combine := func(inout, in []byte) {
-		shield(func() { f(elem.Slice[T](inout), elem.Slice[T](in)) })
-	}
-	op := Op[T]{name: "OpFunc", combine: combine, commutes: commutes}
+	op := Op[T]{mpi.UserOp(commutes, func(inout, in []byte) {
+		mpi.Shield(func() { f(elem.Slice[T](inout), elem.Slice[T](in)) })
+	})}
 	return func() Op[T] { return op }
 }
 
-// opNames holds the names of the built-in operations, by kernel.Op.
-var opNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
+// Replace takes the origin's element; for Accumulate, GetAccumulate and FetchOp
+// only (MPI_REPLACE, MPI 4.1 §12.3.4).
+func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }
 
-// opOfProgram is the number that stands for any operation made by OpFunc;
-// those that are built in are counted from 1.
-const opOfProgram = 255
+// NoOp leaves the element as it is; for GetAccumulate and FetchOp, which then
+// read atomically (MPI_NO_OP, MPI 4.1 §12.3.4).
+func NoOp[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpNoOp)} }
 
-// operation turns op into what the algorithms use, and a number that ranks can
-// compare it by.
-//
-// Hot path: no allocation.
-func operation[T any](op OpFor[T]) (coll.Op, int, error) {
+// opOf returns the operation of op; the zero Op if op is nil.
+func opOf[T any](op OpFor[T]) mpi.Op {
 	if op == nil {
-		return coll.Op{}, 0, fmt.Errorf("%w: it is nil", ErrOp)
+		return mpi.Op{}
 	}
-	o, info := op(), elem.Of[T]()
-	if o.combine != nil {
-		// Nothing is ever combined where elements have no size.
-		return coll.Op{Size: max(info.Size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
-	}
-	if o.name == "" {
-		return coll.Op{}, 0, fmt.Errorf("%w: it is zero, or its function is nil", ErrOp)
-	}
-	k, ok := kernel.For(o.kind, info.Kernel)
-	if !ok || k.Size != info.Size { // not to be had with the constraints of this file
-		return coll.Op{}, 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
-	}
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil
+	return op().op
 }

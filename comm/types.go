@@ -1,6 +1,9 @@
 package comm
 
-import "github.com/weft-hpc/weft/internal/elem"
+import (
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi"
+)
 
 // Constants that stand for a rank, a tag or a colour.
 const (
@@ -25,29 +28,8 @@ type Status struct {
 	Cancelled bool
 }
 
-// view returns buf as bytes and the type signature of T, or an error if T cannot be sent.
-//
-// Hot path: no allocation once a type was seen.
-func view[T any](buf []T) (b []byte, sig uint16, err error) {
-	info := elem.Of[T]()
-	if info.Err != nil {
-		return nil, 0, info.Err
-	}
-	return elem.Bytes(buf), info.Sig, nil
-}
-
 // CountOf returns the number of elements of type T in the message that st describes
 // (MPI_Get_count). It returns 0 for types of size 0. If the message is not a whole number
 // of elements, CountOf returns [ErrCount]. If T cannot be received, it returns [ErrType].
 // CountOf is local.
-func CountOf[T any](st Status) (int, error) {
-	info := elem.Of[T]()
-	n, err := 0, info.Err
-	if err == nil {
-		n, err = elem.Count(st.Bytes, info.Size)
-	}
-	if err != nil {
-		return n, &Error{Op: "CountOf", Peer: st.Source, Tag: st.Tag, Err: err}
-	}
-	return n, nil
-}
+func CountOf[T any](st Status) (int, error) { return mpi.CountOf(elem.Of[T](), mpi.Status(st)) }

@@ -1,17 +1,8 @@
 package comm
 
 import (
-	"errors"
-	"fmt"
 	"github.com/weft-hpc/weft/internal/elem"
-	"hash/fnv"
-	"reflect"
-	"sync"
-	"sync/atomic"
-
-	"github.com/weft-hpc/weft/internal/coll"
-	"github.com/weft-hpc/weft/internal/engine"
-	"github.com/weft-hpc/weft/internal/rma"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
 // Win is a window: memory of every rank of a communicator that all of them read
@@ -48,25 +39,15 @@ import (
 // revokes the window, not the communicator that it was made of. A nil window
 // and one that was freed give ErrWin.
 type Win[T any] struct {
-	x     *window
+	x     *mpi.Win
 	local []T
-
-	cellMu sync.Mutex
-	cells  []*cell[T] // guarded by cellMu; not in use
 }
 
-// window is what does not depend on the element type.
-type window struct {
-	win  *rma.Window
-	c    *Comm // the window's own
-	of   *Comm // what it was made of
-	size int   // bytes of an element
-	lens []int // elements, by rank
-
-	comparable bool // CompareSwap is defined for the elements
-
-	freed atomic.Bool
-	pscw  exposure
+func (w *Win[T]) in() *mpi.Win {
+	if w == nil {
+		return nil
+	}
+	return w.x
 }
 
 // NewWin makes a window in which this rank has n elements, zeroed
@@ -89,14 +70,17 @@ type window struct {
 // ErrMismatch on all ranks where their types differ, and then c goes on; as all
 // collectives (see Barrier).
 func NewWin[T any](c *Comm, n int) (*Win[T], error) {
-	return makeWin(c, "NewWin", func() (winMemory[T], error) {
-		bytes, err := memoryFor[T](n)
-		m := winMemory[T]{n: n, alloc: bytes}
-		if err == nil && bytes == 0 {
-			m.elems = make([]T, n)
-		}
-		return m, err
-	})
+	x, err := c.in().NewWin(elem.Of[T](), n)
+	if err != nil {
+		return nil, err
+	}
+	local := make([]T, 0)
+	if elem.SizeOf[T]() == 0 || n == 0 {
+		local = make([]T, n)
+	} else {
+		local = elem.Slice[T](x.Local())
+	}
+	return &Win[T]{x, local}, nil
 }
 
 // WinOf is NewWin of memory that is there: this rank's part is buf, which the
@@ -107,140 +91,11 @@ func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 // Where a window is revoked or has lost a rank, one that has not heard of it may
 // write to memory of Alloc for a while after Free.
 func WinOf[T any](c *Comm, buf []T) (*Win[T], error) {
-	return makeWin(c, "WinOf", func() (winMemory[T], error) {
-		return winMemory[T]{n: len(buf), elems: buf}, elem.Of[T]().Err
-	})
-}
-
-// winMemory is what this rank's part of a window is made of.
-type winMemory[T any] struct {
-	n     int
-	elems []T
-	alloc int // bytes to be allocated in place of elems
-}
-
-func makeWin[T any](c *Comm, name string, memory func() (winMemory[T], error)) (*Win[T], error) {
-	l, err := c.begin(name)
+	x, err := c.in().WinOf(elem.View(buf))
 	if err != nil {
 		return nil, err
 	}
-	m, err := memory()
-	if err != nil {
-		return nil, l.end(err)
-	}
-	x, err := l.openWindow(typeHash[T](), m.n, elem.SizeOf[T]())
-	if err != nil {
-		return nil, err
-	}
-	err = x.connect(name, elem.Bytes(m.elems), m.alloc, elem.Of[T]())
-	x.c.s.standAlone()
-	if err != nil {
-		_ = x.close() // err says more
-		return nil, err
-	}
-	if m.alloc > 0 {
-		m.elems = elem.Slice[T](x.win.Local())
-	}
-	return &Win[T]{x: x, local: m.elems}, nil
-}
-
-// typeHash identifies an element type among the ranks.
-func typeHash[T any]() int64 {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %d", reflect.TypeFor[T](), elem.SizeOf[T]()) // never fails
-	return int64(h.Sum64())
-}
-
-// openWindow has the ranks agree on a window and gives it a message space. It
-// ends l.
-func (l *link) openWindow(hash int64, n, size int) (*window, error) {
-	s, c := l.s, l.c
-	cards, err := l.gatherCards(kindWin, card{color: hash, key: int64(n)})
-	if err != nil {
-		return nil, l.end(err)
-	}
-	x := &window{of: c, size: size, lens: make([]int, len(cards))}
-	var differs error // on all ranks, if on one: there is nobody to be told
-	for r := range cards {
-		if cards[r].color != hash && differs == nil {
-			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
-		}
-		x.lens[r] = int(cards[r].key)
-	}
-	name, id := l.name, cards[0].id
-	if err := l.end(nil); err != nil || differs != nil {
-		if err == nil {
-			err = c.fail(name, noRank, noRank, differs)
-		}
-		return nil, err
-	}
-	own := s.job.newState(id, s.group, s.rank)
-	own.window.Store(true)
-	own.p2p.HideLeftovers()
-	own.coll.HideLeftovers()
-	own.endWith(s)
-	x.c = &Comm{s: own, ctx: c.ctx}
-	return x, nil
-}
-
-// connect makes or registers the memory and tells all ranks how to reach it.
-// When it returns the window may be used; an error on one rank is one on all.
-func (x *window) connect(name string, local []byte, alloc int, info *elem.Type) error {
-	l, err := x.c.begin(name)
-	if err != nil {
-		return err
-	}
-	cfg := rma.Config{
-		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.Align, Combine: func(op rma.Op) func(inout, in []byte) { return accumulator(info, op) },
-		Remains: &x.c.s.job.remains,
-	}
-	cfg.Datatype, cfg.HasType = datatype(info)
-	x.comparable = comparableBytes(info)
-	var own rma.Part
-	if x.win, own, err = rma.New(cfg); err != nil {
-		return l.end(err)
-	}
-	all := l.Scratch(l.Size() * rma.PartSize)
-	at := func(r int) []byte { return all[r*rma.PartSize:][:rma.PartSize] }
-	own.Encode(at(l.Rank()))
-	l.what, l.send, l.recv = coll.KindAllgather, at(l.Rank()), all
-	l.sign(kindWinParts, 0, 0)
-	if err := l.perform(); err != nil {
-		return l.end(err)
-	}
-	parts := make([]rma.Part, l.Size())
-	for r := range parts {
-		if err := parts[r].Decode(at(r)); err != nil {
-			return l.end(err)
-		}
-	}
-	reach, err := x.win.Connect(parts)
-	if err != nil {
-		return l.end(err)
-	}
-	if err := l.end(nil); err != nil {
-		return err
-	}
-	return x.settle(name, reach)
-}
-
-// settle has the ranks agree on how they reach each other.
-func (x *window) settle(name string, own rma.Reach) error {
-	l, err := x.c.begin(name)
-	if err != nil {
-		return err
-	}
-	all := l.Scratch(l.Size())
-	all[l.Rank()] = byte(own)
-	l.what, l.send, l.recv = coll.KindAllgather, all[l.Rank():l.Rank()+1], all
-	l.sign(kindWinReady, 0, 0)
-	if err := l.perform(); err != nil {
-		return l.end(err)
-	}
-	for _, reach := range all {
-		own &= rma.Reach(reach)
-	}
-	return l.end(x.win.Settle(own))
+	return &Win[T]{x, buf}, nil
 }
 
 // Local is this rank's part; nil for a nil window. It is local.
@@ -253,21 +108,11 @@ func (w *Win[T]) Local() []T {
 
 // Len is how many elements a rank's part has; 0 for a rank that the window does
 // not have. It is local.
-func (w *Win[T]) Len(rank int) int {
-	if w == nil || w.x == nil || uint(rank) >= uint(len(w.x.lens)) {
-		return 0
-	}
-	return w.x.lens[rank]
-}
+func (w *Win[T]) Len(rank int) int { return w.in().Len(rank) }
 
 // Comm is the communicator that the window was made of; nil for a nil window.
 // It is local.
-func (w *Win[T]) Comm() *Comm {
-	if w == nil || w.x == nil {
-		return nil
-	}
-	return w.x.of
-}
+func (w *Win[T]) Comm() *Comm { return (*Comm)(w.in().Comm()) }
 
 // Free gives the window up (MPI_Win_free, MPI 4.1 §12.2.5). It is collective
 // and blocks until all operations of every rank are complete and all have
@@ -278,118 +123,51 @@ func (w *Win[T]) Comm() *Comm {
 // Errors: ErrRMASync where this rank has an epoch other than Fence's open: the
 // window is revoked, so that nobody waits for its locks, and given up; as all
 // collectives (see Barrier). A second Free is ErrWin.
-func (w *Win[T]) Free() error {
-	x, err := w.live()
-	if err != nil {
-		return w.fail("Free", noRank, err)
-	}
-	return x.free()
-}
-
-func (x *window) free() error {
-	var err error
-	if x.c.s.coll.Err() == nil {
-		if err = x.together("Free", kindWinFree, true); errors.Is(err, ErrRevoked) {
-			err = nil
-		}
-	}
-	if !x.freed.CompareAndSwap(false, true) {
-		return x.c.fail("Free", noRank, noRank, errFreed)
-	}
-	if cerr := x.close(); err == nil {
-		err = x.c.fail("Free", noRank, noRank, cerr)
-	}
-	return err
-}
-
-// close ends this rank's part in the window.
-func (x *window) close() error {
-	var err error
-	if x.win != nil {
-		err = x.win.Close()
-	}
-	s := x.c.s
-	s.closed.Store(true)
-	s.job.watch.remove(s)
-	s.p2p.Close()
-	s.coll.Close()
-	return err
-}
+func (w *Win[T]) Free() error { return w.in().Free() }
 
 // Revoke ends the window on all its ranks: every call on it that is under way
 // and every later one, here and elsewhere, fails with ErrRevoked. Only Free may
 // still be called. It is local and does not block (ULFM, MPIX_Win_revoke).
-func (w *Win[T]) Revoke() error {
-	x, err := w.live()
-	if err != nil {
-		return w.fail("Revoke", noRank, err)
-	}
-	x.c.s.revoke(x.c.s.calledRevoke())
-	return nil
-}
+func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 
-var errFreed = fmt.Errorf("%w: it was freed", ErrWin)
-
-// live returns the window if it can be used.
-func (w *Win[T]) live() (*window, error) {
-	switch {
-	case w == nil || w.x == nil:
-		return nil, fmt.Errorf("%w: it is nil", ErrWin)
-	case w.x.freed.Load():
-		return nil, errFreed
-	case w.x.c.s.job.closed.Load():
-		return nil, w.x.c.whyClosed()
-	}
-	return w.x, nil
-}
-
-// reach checks where an operation of n elements goes, and returns the byte of
-// the target's part at which it begins.
+// Shared is a rank's part of the window as memory, where the rank shares memory
+// with this one and the part is of NewWin or of Alloc; ok is false where it does
+// not, and the slice nil (MPI_Win_shared_query, MPI 4.1 §12.2.3). This rank's own
+// part it has always. It is local, and needs no epoch.
 //
-// Hot path: no allocation.
-func (w *Win[T]) reach(n, target, disp int) (*window, int, error) {
-	x, err := w.live()
-	if err != nil {
-		return nil, 0, err
+//	w, _ := comm.NewWin[float64](c, n)     // as MPI_Win_allocate_shared
+//	left, ok := w.Shared(c.Rank() - 1)     // loads and stores from here on
+//
+// Each part begins at a page of its own; unlike MPI's they do not follow each
+// other in memory. The slice is valid until Free. A store through it beyond the
+// part's end is Go's panic, as with any slice.
+//
+// Loads and stores are the program's, and so is their order. As between the
+// goroutines of one process, a store of one rank and a load or store of another
+// to the same element are a data race unless something is between them:
+//
+//   - a Fence, a Barrier or a message that the one has sent after its stores and
+//     the other has received before its loads;
+//   - Unlock after the stores, and Lock of the same part before the loads, one of
+//     them exclusive;
+//   - functions of sync/atomic on an element of 4 or 8 bytes, by which both look
+//     at it and which order what is around them. FetchOp, CompareSwap and
+//     Accumulate of such elements do, too, and so do Put and Get of a single one.
+//
+// Flush is not needed for them, but Put, Get and Accumulate of others are in
+// place as their Flush says. Who waits for an element to change calls Sync
+// between two looks at it, or the rank makes no progress, and does not learn of
+// failures.
+func (w *Win[T]) Shared(rank int) (part []T, ok bool) {
+	if w.in().Own(rank) {
+		return w.local, true
 	}
-	switch {
-	case target == ProcNull:
-		return x, 0, nil
-	case uint(target) >= uint(len(x.lens)):
-		return nil, 0, fmt.Errorf("%w: the window has %d", ErrRank, len(x.lens))
-	case disp < 0:
-		return nil, 0, fmt.Errorf("%w: %d is negative", ErrDisp, disp)
-	case disp > x.lens[target] || n > x.lens[target]-disp:
-		return nil, 0, fmt.Errorf("%w: %d elements from %d on, and it has %d", ErrRMARange, n, disp, x.lens[target])
+	mem, ok := w.in().Shared(rank)
+	if !ok {
+		return nil, false
 	}
-	return x, disp * x.size, nil
-}
-
-// fail wraps err for a call on w; nil stays nil.
-func (w *Win[T]) fail(op string, target int, err error) error {
-	return w.comm().fail(op, target, noRank, err)
-}
-
-// refused returns a request whose call failed at once.
-func (w *Win[T]) refused(op string, target int, err error) Request {
-	return w.comm().refused(op, target, noRank, err)
-}
-
-// comm returns the window's own communicator; nil: there is none.
-func (w *Win[T]) comm() *Comm {
-	if w == nil || w.x == nil {
-		return nil
+	if elem.SizeOf[T]() == 0 {
+		return make([]T, w.Len(rank)), true
 	}
-	return w.x.c
-}
-
-// request is what the forms with R return.
-func (x *window) request(op callName, target int, r engine.Request, err error) Request {
-	if err != nil {
-		return x.c.refused(op.String(), target, noRank, err)
-	}
-	if r == (engine.Request{}) {
-		return Request{c: hasLeft}
-	}
-	return x.c.begun(r, op, target, noRank, 0)
+	return elem.Slice[T](mem), true
 }

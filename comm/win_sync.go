@@ -1,9 +1,7 @@
 package comm
 
 import (
-	"fmt"
-
-	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
 // LockKind says with whom a lock is shared.
@@ -24,35 +22,7 @@ const (
 //
 // Errors: ErrRMASync within another epoch; what has failed since the last Fence;
 // as all collectives (see Barrier). Any error revokes the window.
-func (w *Win[T]) Fence() error {
-	x, err := w.live()
-	if err != nil {
-		return w.fail("Fence", noRank, err)
-	}
-	return x.together("Fence", kindFence, false)
-}
-
-// together closes this rank's fence epoch and waits for all ranks to do so.
-func (x *window) together(name string, sign coll.Kind, last bool) error {
-	l, err := barrier(x.c, name, sign)
-	if err != nil {
-		return err
-	}
-	if x.pscw.open() {
-		return l.end(fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync))
-	}
-	if err := x.win.Fence(l.ctx, last); err != nil {
-		return l.end(err)
-	}
-	if last {
-		x.win.Leave()
-	}
-	err = l.run()
-	if err == nil && last {
-		x.c.s.giveBack()
-	}
-	return err
-}
+func (w *Win[T]) Fence() error { return w.in().Fence() }
 
 // Lock opens an epoch with one target: it blocks until this rank has the lock of
 // the target's part, which is given in the order in which ranks ask (MPI_Win_lock,
@@ -66,14 +36,7 @@ func (x *window) together(name string, sign coll.Kind, last bool) error {
 // LockAll's or Start's epoch is open; ErrWin, ErrProcFailed, ErrRevoked,
 // ErrClosed, the context's, and then the lock is not held.
 func (w *Win[T]) Lock(target int, kind LockKind) error {
-	x, err := w.peer(target)
-	if err == nil && kind != LockShared && kind != LockExclusive {
-		err = fmt.Errorf("%w: %d", ErrLockType, kind)
-	}
-	if err == nil && target != ProcNull {
-		err = x.win.Lock(x.c.ctx, target, kind == LockExclusive)
-	}
-	return w.fail("Lock", target, err)
+	return w.in().Lock(target, mpi.LockKind(kind))
 }
 
 // Unlock closes the epoch of Lock: it blocks until all operations with the
@@ -81,28 +44,18 @@ func (w *Win[T]) Lock(target int, kind LockKind) error {
 // Errors: ErrRMASync where the target is not locked; what has failed since Lock,
 // and then the lock is given back all the same; where a context ends, the epoch
 // is still open.
-func (w *Win[T]) Unlock(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.Unlock(x.c.ctx, target)
-	}
-	return w.fail("Unlock", target, err)
-}
+func (w *Win[T]) Unlock(target int) error { return w.in().Unlock(target) }
 
 // LockAll opens an epoch with all targets, with a shared lock of each
 // (MPI_Win_lock_all, MPI 4.1 §12.5.3). It is not collective: each rank calls it
 // or not. It does not block; the first operation with a target waits for its
 // lock. Programs that keep to atomic operations call it once, and UnlockAll at
 // their end. Errors: those of Lock.
-func (w *Win[T]) LockAll() error {
-	return w.all("LockAll", func(x *window) error { return x.win.LockAll(x.c.ctx) })
-}
+func (w *Win[T]) LockAll() error { return w.in().LockAll() }
 
 // UnlockAll closes the epoch of LockAll, as Unlock does with one target
 // (MPI_Win_unlock_all).
-func (w *Win[T]) UnlockAll() error {
-	return w.all("UnlockAll", func(x *window) error { return x.win.UnlockAll(x.c.ctx) })
-}
+func (w *Win[T]) UnlockAll() error { return w.in().UnlockAll() }
 
 // Flush blocks until all operations of this rank with the target are complete,
 // there and here (MPI_Win_flush, MPI 4.1 §12.5.4). The epoch stays open. Errors:
@@ -110,16 +63,7 @@ func (w *Win[T]) UnlockAll() error {
 // ErrProcFailed, ErrRevoked, ErrClosed, the context's.
 //
 // Hot path: no allocation.
-func (w *Win[T]) Flush(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.Flush(x.c.ctx, target)
-	}
-	if err != nil {
-		return w.fail("Flush", target, err)
-	}
-	return nil
-}
+func (w *Win[T]) Flush(target int) error { return w.in().Flush(target) }
 
 // FlushLocal blocks until the buffers of all operations of this rank with the
 // target are the caller's again: those of Get and GetAccumulate have the
@@ -127,42 +71,48 @@ func (w *Win[T]) Flush(target int) error {
 // of Flush.
 //
 // Hot path: no allocation.
-func (w *Win[T]) FlushLocal(target int) error {
-	x, err := w.peer(target)
-	if err == nil && target != ProcNull {
-		err = x.win.FlushLocal(x.c.ctx, target)
-	}
-	return w.fail("FlushLocal", target, err)
-}
+func (w *Win[T]) FlushLocal(target int) error { return w.in().FlushLocal(target) }
 
 // FlushAll is Flush of all targets (MPI_Win_flush_all).
-func (w *Win[T]) FlushAll() error {
-	return w.all("FlushAll", func(x *window) error { return x.win.FlushAll(x.c.ctx) })
-}
+func (w *Win[T]) FlushAll() error { return w.in().FlushAll() }
 
 // FlushLocalAll is FlushLocal of all targets (MPI_Win_flush_local_all).
-func (w *Win[T]) FlushLocalAll() error {
-	return w.all("FlushLocalAll", func(x *window) error { return x.win.FlushLocalAll(x.c.ctx) })
-}
+func (w *Win[T]) FlushLocalAll() error { return w.in().FlushLocalAll() }
 
 // Sync orders this rank's reads and writes of Local with what others do to it,
 // and moves messages on once: for programs that wait for an element to change
 // (MPI_Win_sync). Errors: ErrWin, ErrRevoked, ErrClosed.
-func (w *Win[T]) Sync() error {
-	return w.all("Sync", func(x *window) error { return x.win.Sync() })
-}
+func (w *Win[T]) Sync() error { return w.in().Sync() }
 
-// peer checks a call that is about a target.
-func (w *Win[T]) peer(target int) (*window, error) {
-	x, _, err := w.reach(0, target, 0)
-	return x, err
-}
+// Post opens this rank's part to some ranks, which begin with Start
+// (MPI_Win_post, MPI 4.1 §12.5.2). What this rank has written there before, they
+// see. It does not block; Wait must follow. origins has no rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync where Wait has not followed the last Post;
+// ErrWin, ErrProcFailed, ErrRevoked, ErrClosed.
+func (w *Win[T]) Post(origins []int) error { return w.in().Post(origins) }
 
-// all does a call that is about all targets, or none.
-func (w *Win[T]) all(op string, f func(x *window) error) error {
-	x, err := w.live()
-	if err == nil {
-		err = f(x)
-	}
-	return w.fail(op, noRank, err)
-}
+// Start opens an epoch with the targets, which have called Post for this rank,
+// or will: it blocks until they have (MPI_Win_start, MPI 4.1 §12.5.2). targets
+// has no rank twice.
+//
+// Errors: ErrRank, ErrArg; ErrRMASync where another epoch is open; ErrWin,
+// ErrProcFailed, ErrRevoked, ErrClosed, the context's. An error that comes after
+// it has begun to wait revokes the window.
+func (w *Win[T]) Start(targets []int) error { return w.in().Start(targets) }
+
+// Complete closes the epoch of Start: it blocks until all operations are
+// complete, at their targets and here (MPI_Win_complete, MPI 4.1 §12.5.2).
+// Errors: ErrRMASync without Start; what has failed since, and then the epoch is
+// closed all the same; where a context ends, it is still open.
+func (w *Win[T]) Complete() error { return w.in().Complete() }
+
+// Wait closes the epoch of Post: it blocks until every origin has called
+// Complete, and what they have put is in place (MPI_Win_wait, MPI 4.1 §12.5.2).
+// Errors: ErrRMASync without Post; ErrWin, ErrProcFailed, ErrRevoked, ErrClosed,
+// the context's, and then it may be called again.
+func (w *Win[T]) Wait() error { return w.in().Wait() }
+
+// Test is Wait that does not block; it says whether the epoch is closed
+// (MPI_Win_test).
+func (w *Win[T]) Test() (bool, error) { return w.in().Test() }

@@ -79,3 +79,27 @@ func FromWord[T any](bits uint64) (v T) {
 	}
 	return v
 }
+
+// Buffer is memory that holds elements of one type: MPI's address, count and datatype.
+type Buffer struct {
+	data  *byte
+	Count int // elements
+	Type  *Type
+}
+
+// View returns the buffer of the elements of s.
+func View[T any](s []T) Buffer {
+	return Buffer{(*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s), Of[T]()}
+}
+
+// Raw returns the buffer of the bytes of b, which match elements of any type.
+func Raw(b []byte) Buffer { return View(b) }
+
+// At returns the buffer of n elements of type t that lie in b.
+func At(b []byte, n int, t *Type) Buffer { return Buffer{unsafe.SliceData(b), n, t} }
+
+// IsNil reports whether the buffer is that of a nil slice.
+func (b Buffer) IsNil() bool { return b.data == nil }
+
+// Bytes returns the memory of the buffer. Elements that hold pointers have none.
+func (b Buffer) Bytes() []byte { return unsafe.Slice(b.data, b.Count*b.Type.Size) }

@@ -20,6 +20,7 @@ var (
 
 // Type describes an element type.
 type Type struct {
+	Go     reflect.Type
 	Size   int // bytes
 	Align  int
 	Sig    uint16      // see Signature
@@ -44,7 +45,7 @@ var (
 // describe returns the description of T, which holds no pointers.
 func describe[T any](k kernel.Type) *Type {
 	t := reflect.TypeFor[T]()
-	return &Type{Kernel: k, Size: int(t.Size()), Align: t.Align(), Sig: Signature(t)}
+	return &Type{Go: t, Kernel: k, Size: int(t.Size()), Align: t.Align(), Sig: Signature(t)}
 }
 
 // kernels holds the types that built-in operations know.
@@ -87,7 +88,7 @@ func Of[T any]() *Type {
 
 // learn makes the description of t and stores it.
 func learn(t reflect.Type) *Type {
-	info := &Type{Size: int(t.Size()), Align: t.Align(), Kernel: -1}
+	info := &Type{Go: t, Size: int(t.Size()), Align: t.Align(), Kernel: -1}
 	kind := t.Kind()
 	if at, what := findPointer(t, t.String()); what != "" && at == t.String() {
 		info.Err = fmt.Errorf("%w: %s holds pointers", ErrType, t)
