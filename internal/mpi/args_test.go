@@ -30,7 +30,7 @@ func TestWrongArguments(t *testing.T) {
 		"send negative tag":    {func(c *comm.Comm) error { return comm.Send(c, one, 0, -1) }, comm.ErrTag, ""},
 		"send large tag":       {func(c *comm.Comm) error { return comm.Send(c, one, 0, comm.MaxTag+1) }, comm.ErrTag, "2147483647"},
 		"send null, bad tag":   {func(c *comm.Comm) error { return comm.Send(c, one, comm.ProcNull, -5) }, comm.ErrTag, ""},
-		"send pointers":        {func(c *comm.Comm) error { return comm.Send(c, []pointed{{}}, 0, 0) }, comm.ErrType, "comm_test.pointed.B is a slice"},
+		"send pointers":        {func(c *comm.Comm) error { return comm.Send(c, []pointed{{}}, 0, 0) }, comm.ErrType, "mpi_test.pointed.B is a slice"},
 		"send strings":         {func(c *comm.Comm) error { return comm.Ssend(c, []string{""}, 0, 0) }, comm.ErrType, "Ssend"},
 		"bsend":                {func(c *comm.Comm) error { return comm.Bsend(c, one, 7, 0) }, comm.ErrRank, "Bsend"},
 		"rsend":                {func(c *comm.Comm) error { return comm.Rsend(c, one, 7, 0) }, comm.ErrRank, "Rsend"},

@@ -146,7 +146,7 @@ func (j *job) inspect(all []goroutine, eng engine.Snapshot) *wire.RankState {
 		g := &all[i]
 		name, where := g.call()
 		w := g.waitOf(eng.Waits)
-		if name != "" && where == "" { // a nonblocking collective runs on weft's own goroutine
+		if where == "" { // a nonblocking collective runs on weft's own goroutine
 			name = g.collective()
 			if s.Busy = s.Busy || name != "" && w == nil; w == nil || w.Context&1 == 0 {
 				name = ""

@@ -329,7 +329,7 @@ func TestGoroutinesOfWeft(t *testing.T) {
 		"of the program":             {[]string{"time.Sleep", "main.work"}, true, false},
 		"of the transport":           {[]string{"internal/poll.(*FD).Read", weft + "transport/tcp.(*conn).read", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, false, true},
 		"of the program, in a group": {[]string{"time.Sleep", "main.work", "golang.org/x/sync/errgroup.(*Group).Go.func1"}, true, false},
-		"an operation":               {[]string{"time.Sleep", "main.add", weft + "internal/coll.Reduce", weft + "comm.(*link).run"}, true, false},
+		"an operation":               {[]string{"time.Sleep", "main.add", weft + "internal/coll.Reduce", weft + "internal/mpi.(*link).run"}, true, false},
 		"of the standard library":    {[]string{"internal/poll.(*FD).Read", "net/http.(*conn).serve"}, false, false},
 		"for signals":                {[]string{"os/signal.signal_recv", "os/signal.loop"}, false, true},
 	} {
@@ -347,7 +347,7 @@ func TestGoroutinesOfWeft(t *testing.T) {
 func TestInspectComputing(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		s := compute(mpi.Inspect((*mpi.Comm)(c)))
-		if !s.Busy || !strings.HasPrefix(s.At, "comm_test.compute at inspect_test.go:") {
+		if !s.Busy || !strings.HasPrefix(s.At, "mpi_test.compute at inspect_test.go:") {
 			return fmt.Errorf("it says %+v", s)
 		}
 		return nil
