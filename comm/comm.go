@@ -6,113 +6,114 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Comm is a communicator: a group of processes that includes the caller, and a message
-// space of its own (MPI 4.1 §7). Any number of goroutines may run its methods, and
-// functions that take it, at the same time, except collectives. The collectives of one
-// communicator must start in the same order on all its ranks. If a goroutine starts a
-// collective while another goroutine is in a blocking collective of the same
-// communicator, it gets [ErrConcurrent]. Goroutines that use collectives at the same time
-// need a communicator each; see [Comm.Dup].
+// Comm is a communicator: a group of processes that includes the caller, and a message space of
+// its own (MPI 4.1 §7). Messages and collectives of two communicators never mix.
 //
-// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize
-// return [ErrClosed].
+// Any number of goroutines may use one communicator at the same time, except for collectives.
+// All ranks must start the collectives of a communicator in the same order. If a goroutine starts
+// a collective while another goroutine is in a blocking collective of the same communicator, the
+// call returns [ErrConcurrent]. Goroutines that use collectives at the same time need a
+// communicator each; see [Comm.Dup].
+//
+// Calls on a nil *Comm, on a freed communicator, and on any communicator after Finalize return
+// [ErrClosed].
 type Comm mpi.Comm
 
 func (c *Comm) in() *mpi.Comm { return (*mpi.Comm)(c) }
 
-// Rank is the calling process's rank, from 0 to Size()-1; Undefined for a nil
-// communicator (MPI_Comm_rank). It is local.
+// Rank returns the rank of the calling process, from 0 to Size()-1 (MPI_Comm_rank). For a nil
+// communicator it returns Undefined. Rank is local.
 func (c *Comm) Rank() int { return c.in().Rank() }
 
-// Size is the number of ranks; 0 for a nil communicator (MPI_Comm_size). It is
+// Size returns the number of ranks (MPI_Comm_size). For a nil communicator it returns 0. Size is
 // local.
 func (c *Comm) Size() int { return c.in().Size() }
 
-// Group is the communicator's group (MPI_Comm_group); empty for a nil
-// communicator. It is local.
+// Group returns the communicator's group (MPI_Comm_group). For a nil communicator the group is
+// empty. Group is local.
 func (c *Comm) Group() Group { return Group(c.in().Group()) }
 
-// Transport is the name of the transport that leads to a rank, as transport.use
-// knows it, such as "tcp"; "self" for the caller's own rank, whose messages take
-// none. It is empty for a rank that c does not have. It is local.
+// Transport returns the name of the transport that carries messages to a rank, such as "tcp": one
+// of the names in the tunable transport.use. For the caller's own rank it returns "self". For a
+// rank that c does not have, it returns "". Transport is local.
 func (c *Comm) Transport(rank int) string { return c.in().Transport(rank) }
 
-// Context is the context whose end ends the blocking calls on c: what Init or
-// WithContext was given.
+// Context returns the context of c, which Init or WithContext got. If it ends, blocking calls on c
+// return its error.
 func (c *Comm) Context() context.Context { return c.in().Context() }
 
-// WithContext returns a shallow copy of c. If ctx ends, blocking calls on the copy return
-// ctx's error. Otherwise the two are the same communicator: they share messages,
+// WithContext returns a copy of c with another context. If ctx ends, blocking calls on the copy
+// return ctx's error. In all else the copy is the same communicator as c: both share messages,
 // collectives and Free.
 //
-// If ctx ends a receive, no message is lost: a later receive gets it. If a transfer has
-// begun and goes on, the error holds an [Unfinished], and the transfer uses the buffer
-// until [Unfinished.Wait] returns. If ctx ends a collective, the other ranks cannot
-// complete it, and the communicator is revoked; transfers that have begun may use the
-// collective's buffers until they complete.
+// If ctx ends a receive, no message is lost: a later receive gets it. If ctx ends a call while a
+// transfer is in progress, the error holds an [Unfinished], and the transfer uses the buffer until
+// [Unfinished.Wait] returns. If ctx ends a collective, the other ranks cannot complete it, so the
+// communicator is revoked. Transfers of that collective that are in progress may use its buffers
+// until they complete.
 func (c *Comm) WithContext(ctx context.Context) *Comm { return (*Comm)(c.in().WithContext(ctx)) }
 
-// Dup makes a communicator of the same processes with a message space of its
-// own, and the context of c (MPI_Comm_dup). It is collective over c and
-// blocks. Libraries dup the communicator that they are handed, so that their
-// messages cannot meet the program's. Errors: as all collectives.
+// Dup makes a communicator with the processes and the context of c, and a message space of its
+// own (MPI_Comm_dup). A library calls Dup on the communicator that a program gives it, so that its
+// messages never match the program's. Dup is collective over c and blocks. Errors: as for all
+// collectives, see [Barrier].
 func (c *Comm) Dup() (*Comm, error) {
 	n, err := c.in().Dup()
 	return (*Comm)(n), err
 }
 
-// Free gives the communicator up (MPI_Comm_free). It is collective over c and
-// blocks until every rank has called it, so that no message is left behind;
-// calls on c that are under way must have ended. A communicator that was
-// revoked, or that has lost a process, is given up at once. The world is given
-// up by Finalize: Free of it is ErrArg. A second Free is ErrClosed. ErrMismatch
-// tells that ranks called different collectives, and no call had noticed.
+// Free frees the communicator (MPI_Comm_free). It is collective over c and blocks until all ranks
+// have called it. No other call on c may be in progress. If the communicator was revoked, or one
+// of its processes has failed, Free does not wait for the other ranks.
+//
+// Errors: ErrArg for the world, which Finalize frees; ErrClosed if Free was called before;
+// ErrMismatch if ranks have called different collectives and no earlier call has detected it.
 func (c *Comm) Free() error { return c.in().Free() }
 
-// Revoke ends the communicator on all its ranks: every call on it that is
-// under way and every later one, here and elsewhere, fails with ErrRevoked.
-// Only Free may still be called. It is local, does not block, and may be
-// called by any number of ranks (ULFM, MPIX_Comm_revoke).
+// Revoke ends the communicator on all its ranks (ULFM, MPIX_Comm_revoke). Calls that are in
+// progress and later calls fail with ErrRevoked, on this rank and on the others. Only Free, Agree
+// and Shrink remain possible. Revoke is local and does not block. Any number of ranks may call it.
 //
-// A collective that fails revokes its communicator by itself, with the cause.
+// If a collective fails, it revokes its communicator with the cause.
 func (c *Comm) Revoke() error { return c.in().Revoke() }
 
-// Split makes communicators of the ranks of c that give the same colour, in
-// the order of key, and of c's ranks where keys are equal (MPI_Comm_split).
-// The colour is not negative, or Undefined for no new communicator: then both
-// results are nil. It is collective over c and blocks. The new communicator
-// has the context of c. Errors: ErrArg for another negative colour; as all
-// collectives.
+// Split makes a communicator for each colour, of the ranks that pass that colour (MPI_Comm_split).
+// The new ranks are in the order of key; ranks with the same key keep their order in c. color is
+// not negative, or it is Undefined: then the rank is in no new communicator, and both results are
+// nil. The new communicator has the context of c. Split is collective over c and blocks.
+//
+// Errors: ErrArg for any other negative colour; as for all collectives, see [Barrier].
 func (c *Comm) Split(color, key int) (*Comm, error) {
 	n, err := c.in().Split(color, key)
 	return (*Comm)(n), err
 }
 
-// SplitNode makes communicators of the ranks that share memory: those of one
-// host, ordered as by Split (MPI_Comm_split_type with
-// MPI_COMM_TYPE_SHARED). It is collective over c and blocks.
+// SplitNode makes a communicator for each host, of the ranks on that host (MPI_Comm_split_type
+// with MPI_COMM_TYPE_SHARED). The order of the ranks is that of [Comm.Split]. SplitNode is
+// collective over c and blocks.
 func (c *Comm) SplitNode(key int) (*Comm, error) {
 	n, err := c.in().SplitNode(key)
 	return (*Comm)(n), err
 }
 
-// Create makes a communicator of the processes of g (MPI_Comm_create). It is
-// collective over c and blocks: all ranks of c call it, those of a group with
-// the same group, the others with any group that they are not in, such as the
-// zero Group; they get nil, nil. Errors: ErrGroup where g has a process that c
-// has not, or its members gave different groups; as all collectives.
+// Create makes a communicator of the processes of g (MPI_Comm_create). It is collective over c and
+// blocks: all ranks of c call it. The ranks in g pass the same group. Every other rank passes any
+// group that does not contain it, for example the zero Group, and gets nil, nil.
+//
+// Errors: ErrGroup if g has a process that c does not have, or if the ranks in g passed different
+// groups; as for all collectives, see [Barrier].
 func (c *Comm) Create(g Group) (*Comm, error) {
 	n, err := c.in().Create(mpi.Group(g))
 	return (*Comm)(n), err
 }
 
-// CreateGroup makes a communicator of the processes of g; only they call it,
-// all with the same group and tag (MPI_Comm_create_group). It blocks. Calls
-// that run at once must have different tags or no process in common; the tags
-// are not those of messages. Errors: ErrGroup where the caller is not in g, g
-// has a process that c has not, or the members gave different groups; ErrTag;
-// ErrProcFailed, ErrRevoked, ErrClosed, the context's. They revoke c, except
-// for wrong arguments.
+// CreateGroup makes a communicator of the processes of g (MPI_Comm_create_group). Only these
+// processes call it, all with the same group and tag. It blocks. If two calls with a common process
+// run at the same time, their tags must differ. These tags are independent of the tags of messages.
+//
+// Errors: ErrGroup if the caller is not in g, if g has a process that c does not have, or if the
+// members passed different groups; ErrTag; ErrProcFailed, ErrRevoked, ErrClosed, or the context's
+// error. An error revokes c, unless an argument was wrong.
 func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	n, err := c.in().CreateGroup(mpi.Group(g), tag)
 	return (*Comm)(n), err

@@ -6,14 +6,13 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Init starts weft in this process and returns the world: the communicator of
-// all processes of the job (MPI_Init, MPI_COMM_WORLD). It blocks until every
-// process has called it, or ctx ends. A process that was started by no
-// launcher is a world of one, and opens no socket. ctx becomes the context of
-// the world, and of what is made from it: when it ends, blocking calls do.
+// Init starts weft in this process and returns the world, the communicator of all processes of the job
+// (MPI_Init, MPI_COMM_WORLD). It blocks until every process has called it, or until ctx ends. ctx
+// becomes the context of the world and of communicators made from it. If no launcher has started the
+// process, the world has one rank, and Init opens no socket.
 //
-// A process calls Init once (ErrInit); a world of one may Init again after
-// Finalize. Most programs call Main instead.
+// A process calls Init once; a second call returns ErrInit. A world of one rank may call Init again
+// after Finalize. Most programs call [Main] instead.
 func Init(ctx context.Context) (*Comm, error) {
 	c, err := mpi.Init(ctx, mpi.Setup{})
 	return (*Comm)(c), err
@@ -59,12 +58,12 @@ func Init(ctx context.Context) (*Comm, error) {
 // Finalize must not run at the same time as other calls.
 func (c *Comm) Finalize() error { return c.in().Finalize() }
 
-// Abort ends the whole job at once, with an exit code of 1 to 255 (others are
-// taken as 1), and does not return (MPI_Abort). It runs no deferred calls. A
-// nil communicator ends this process.
+// Abort ends the whole job at once with an exit code from 1 to 255, and does not return (MPI_Abort). It
+// replaces any other code by 1. Deferred calls do not run. For a nil communicator, Abort ends this
+// process only.
 func (c *Comm) Abort(code int) { c.in().Abort(code) }
 
-// Main is a whole program: it inits, calls run with the world, and finalizes.
+// Main runs a whole program: it calls Init, then run with the world, and then Finalize.
 //
 //	func main() {
 //		comm.Main(func(c *comm.Comm) error {
@@ -73,11 +72,10 @@ func (c *Comm) Abort(code int) { c.in().Abort(code) }
 //		})
 //	}
 //
-// If run returns an error or panics, Main writes the error, or the panic with its stack,
-// to stderr with the process's rank, and aborts the whole job with exit code 1, or 2 for
-// a panic. Main does the same if run has started a request that failed, and has not
-// waited for it; see [Comm.Finalize]. Under gorun, Main does not write an ErrProcFailed or
-// ErrRevoked: gorun writes the failure that was first. Main returns only if run and
-// Finalize succeed. run may call Finalize itself. A panic in another goroutine ends the
-// process as in any Go program, and the launcher ends the job.
+// If run returns an error or panics, Main writes the error, or the panic with its stack, to stderr with
+// the process's rank, and aborts the whole job with exit code 1, or 2 for a panic. Main does the same if
+// run has started a request that failed and has not waited for it; see [Comm.Finalize]. Under gorun, Main
+// does not write an ErrProcFailed or ErrRevoked, because gorun writes the first failure of the job. Main
+// returns only if run and Finalize succeed. run may call Finalize itself. If another goroutine panics, the
+// process ends as any Go program does, and the launcher ends the job.
 func Main(run func(c *Comm) error) { mpi.Main(func(c *mpi.Comm) error { return run((*Comm)(c)) }) }

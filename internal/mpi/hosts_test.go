@@ -196,7 +196,7 @@ func TestHostRefusesSharedMemory(t *testing.T) {
 	self, err := filepath.Abs(os.Args[0])
 	require.NoError(t, err)
 	refuse := filepath.Join(t.TempDir(), "refuse")
-	out, err := exec.Command("go", "build", "-o", refuse, "../internal/testbed/refuse").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", refuse, "../testbed/refuse").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	wraps := map[string][]string{
 		"memory files": {refuse},
