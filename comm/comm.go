@@ -48,7 +48,7 @@ func (c *Comm) Context() context.Context { return c.in().Context() }
 //
 // If ctx ends a receive, no message is lost: a later receive gets it. If ctx ends a call while a
 // transfer is in progress, the error holds an [Unfinished], and the transfer uses the buffer until
-// [Unfinished.Wait] returns. If ctx ends a collective, the other ranks cannot complete it, so the
+// Wait of the [Unfinished] returns. If ctx ends a collective, the other ranks cannot complete it, so the
 // communicator is revoked. Transfers of that collective that are in progress may use its buffers
 // until they complete.
 func (c *Comm) WithContext(ctx context.Context) *Comm { return (*Comm)(c.in().WithContext(ctx)) }

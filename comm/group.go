@@ -4,13 +4,12 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Group is an ordered set of processes: the rank of each is its place in the
-// order. Groups are values and never change; the zero Group is empty
-// (MPI_GROUP_EMPTY). All calls are local, do not block and may run at once
-// (MPI 4.1 §7.3).
+// Group is an ordered set of processes (MPI_Group, MPI 4.1 §7.3). The rank of a process in a group is its
+// position. Groups are values and never change. The zero Group is empty (MPI_GROUP_EMPTY). All methods are
+// local, do not block, and may run at the same time.
 type Group mpi.Group
 
-// Comparison is how two groups relate.
+// Comparison is the result of [Group.Compare].
 type Comparison int
 
 // The results of a comparison.
@@ -20,64 +19,63 @@ const (
 	Unequal                   // other processes (MPI_UNEQUAL)
 )
 
-// Size is the number of processes (MPI_Group_size).
+// Size returns the number of processes (MPI_Group_size).
 func (g Group) Size() int { return mpi.Group(g).Size() }
 
-// Rank is the calling process's rank in the group; Undefined if it is not in
-// it (MPI_Group_rank).
+// Rank returns the rank of the calling process in the group (MPI_Group_rank). If the process is not in the
+// group, Rank returns Undefined.
 func (g Group) Rank() int { return mpi.Group(g).Rank() }
 
-// Union is all of g in its order, then what only h has in h's order
-// (MPI_Group_union).
+// Union returns the processes of g, followed by those that only h has, in h's order (MPI_Group_union).
 func (g Group) Union(h Group) Group { return Group(mpi.Group(g).Union(mpi.Group(h))) }
 
-// Intersection is what both have, in g's order (MPI_Group_intersection).
+// Intersection returns the processes that both groups have, in g's order (MPI_Group_intersection).
 func (g Group) Intersection(h Group) Group { return Group(mpi.Group(g).Intersection(mpi.Group(h))) }
 
-// Difference is what g has and h has not, in g's order (MPI_Group_difference).
+// Difference returns the processes of g that h does not have, in g's order (MPI_Group_difference).
 func (g Group) Difference(h Group) Group { return Group(mpi.Group(g).Difference(mpi.Group(h))) }
 
-// Incl is the group of the given ranks of g, in the order given
-// (MPI_Group_incl). A rank out of range or named twice is ErrRank.
+// Incl returns the group of the given ranks of g, in the given order (MPI_Group_incl). If a rank is out of
+// range or is given twice, it returns ErrRank.
 func (g Group) Incl(ranks ...int) (Group, error) {
 	h, err := mpi.Group(g).Incl(ranks...)
 	return Group(h), err
 }
 
-// Excl is g without the given ranks, in g's order (MPI_Group_excl). A rank out
-// of range or named twice is ErrRank.
+// Excl returns g without the given ranks, in g's order (MPI_Group_excl). If a rank is out of range or is
+// given twice, it returns ErrRank.
 func (g Group) Excl(ranks ...int) (Group, error) {
 	h, err := mpi.Group(g).Excl(ranks...)
 	return Group(h), err
 }
 
-// RangeIncl is Incl of the ranks that the ranges name (MPI_Group_range_incl).
-// A stride of 0 is ErrArg.
+// RangeIncl is [Group.Incl] of all ranks in the ranges (MPI_Group_range_incl). If a stride is 0, it returns
+// ErrArg.
 func (g Group) RangeIncl(ranges ...Range) (Group, error) {
 	h, err := mpi.Group(g).RangeIncl(cast[mpi.Range](ranges)...)
 	return Group(h), err
 }
 
-// RangeExcl is Excl of the ranks that the ranges name (MPI_Group_range_excl).
-// A stride of 0 is ErrArg.
+// RangeExcl is [Group.Excl] of all ranks in the ranges (MPI_Group_range_excl). If a stride is 0, it returns
+// ErrArg.
 func (g Group) RangeExcl(ranges ...Range) (Group, error) {
 	h, err := mpi.Group(g).RangeExcl(cast[mpi.Range](ranges)...)
 	return Group(h), err
 }
 
-// Translate returns for each of the given ranks of g the same process's rank
-// in h: Undefined where h has it not, ProcNull for ProcNull
-// (MPI_Group_translate_ranks). A rank out of range is ErrRank.
+// Translate returns, for each of the given ranks of g, the rank of the same process in h
+// (MPI_Group_translate_ranks). If h does not have the process, the result is Undefined. For ProcNull, the
+// result is ProcNull. If a rank is out of range, Translate returns ErrRank.
 func (g Group) Translate(ranks []int, h Group) ([]int, error) {
 	return mpi.Group(g).Translate(ranks, mpi.Group(h))
 }
 
-// Compare says how g and h relate (MPI_Group_compare).
+// Compare compares the processes of g and h (MPI_Group_compare).
 func (g Group) Compare(h Group) Comparison { return Comparison(mpi.Group(g).Compare(mpi.Group(h))) }
 
-// String names the comparison.
+// String returns "ident", "similar" or "unequal".
 func (k Comparison) String() string { return mpi.Comparison(k).String() }
 
-// Range names the ranks First, First+Stride, … up to Last, which may be left
-// out by the stride. A negative stride counts down; a stride of 0 is an error.
+// Range is the ranks First, First+Stride, First+2·Stride and so on, up to and including Last. If the stride
+// is negative, the ranks go down to Last. A stride of 0 is an error.
 type Range struct{ First, Last, Stride int }

@@ -13,7 +13,7 @@ import (
 // Errors: ErrRank, ErrTag, ErrType, ErrProcFailed, ErrFinalized, ErrRevoked, ErrClosed, or the
 // context's error. If the context ends before the transfer has begun, the message is withdrawn.
 // Otherwise the error holds an [Unfinished], the message may still be received, and the program
-// must not write to buf until [Unfinished.Wait] returns.
+// must not write to buf until Wait of the [Unfinished] returns.
 //
 // Send does not allocate.
 func Send[T any](c *Comm, buf []T, dest, tag int) error {
@@ -54,7 +54,7 @@ func Bsend[T any](c *Comm, buf []T, dest, tag int) error {
 //
 // If the context ends first, the receive is withdrawn. A message that it has already matched can be
 // received again, before later messages. If the error holds an [Unfinished], the transport may write
-// to buf until [Unfinished.Wait] returns, and a later receive of that message waits until then.
+// to buf until Wait of the [Unfinished] returns, and a later receive of that message waits until then.
 //
 // Recv does not allocate.
 func Recv[T any](c *Comm, buf []T, source, tag int) (Status, error) {

@@ -5,112 +5,103 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Request names an operation under way: a send, a receive or a collective
-// (MPI 4.1 §3.7). It is a value; copies are the same request. A copy of one
-// that has been waited for is harmless and answers that it is complete, as the
-// zero Request does. If the arguments of the call that started it were wrong, Wait or Test
-// returns the error.
+// Request is an operation in progress: a send, a receive, a collective or a one-sided operation (MPI 4.1
+// §3.7). Request is a value, and copies are the same request. A copy of a request that has been waited for
+// counts as complete, and so does the zero Request. If the call that started the operation had wrong
+// arguments, Wait or Test returns the error.
 //
-// The buffers of the operation belong to it until Wait or Test has said that
-// it is complete. The program must wait for every request, or test it until it is
-// complete. [Comm.Finalize] reports the requests for which the program did not do so and
-// that failed or did not complete.
+// The buffers of the operation belong to it until Wait or Test reports that it is complete. The program must
+// wait for every request, or test it until it is complete. [Comm.Finalize] reports requests that failed or
+// did not complete, if the program has not done so.
 type Request mpi.Request
 
-// Completion is one request's end, as WaitSome and TestSome tell it.
+// Completion is the outcome of one request in [WaitSome] and [TestSome].
 type Completion struct {
 	Index  int // in the slice of requests
 	Status Status
 	Err    error
 }
 
-// Isend is Send that returns at once; buf belongs to the request until it is
-// complete, and must not be written to (MPI_Isend, MPI 4.1 §3.7).
+// Isend is [Send], except that it does not block (MPI_Isend, MPI 4.1 §3.7). buf belongs to the request until
+// the request is complete, and the program must not write to buf until then.
 //
-// Hot path: no allocation.
+// Isend does not allocate.
 func Isend[T any](c *Comm, buf []T, dest, tag int) Request {
 	return Request(c.in().Isend(elem.View(buf), dest, tag))
 }
 
-// Issend is Isend that is complete only when the receive has been matched
+// Issend is [Isend], except that the request is complete only when a receive has matched the message
 // (MPI_Issend, MPI 4.1 §3.7).
 func Issend[T any](c *Comm, buf []T, dest, tag int) Request {
 	return Request(c.in().Issend(elem.View(buf), dest, tag))
 }
 
-// Irecv is Recv that returns at once; buf belongs to the request until it is
-// complete. Receives match in the order in which they were started
-// (MPI_Irecv, MPI 4.1 §3.7).
+// Irecv is [Recv], except that it does not block (MPI_Irecv, MPI 4.1 §3.7). buf belongs to the request until
+// the request is complete. Receives match messages in the order in which they were started.
 //
-// Hot path: no allocation.
+// Irecv does not allocate.
 func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
 	return Request(c.in().Irecv(elem.View(buf), source, tag))
 }
 
-// Wait blocks until the operation is complete (MPI_Wait). The status is a
-// receive's; that of sends and collectives says nothing. Errors: those of the
-// blocking call of the same kind. Where the communicator's context ends first
-// its error is returned: the operation goes on, it keeps its buffers, and Wait
-// may be called again.
+// Wait blocks until the operation is complete (MPI_Wait). The Status is meaningful only for a receive.
+// Errors: those of the blocking call. If the communicator's context ends first, Wait returns its error; the
+// operation continues and keeps its buffers, and Wait may be called again.
 //
-// Hot path: no allocation.
+// Wait does not allocate.
 func (r Request) Wait() (Status, error) {
 	st, err := mpi.Request(r).Wait()
 	return Status(st), err
 }
 
-// Test says whether the operation is complete, without blocking (MPI_Test). If
-// it is, the request is done with, as after Wait.
+// Test reports whether the operation is complete, without blocking (MPI_Test). If it is, the request counts
+// as waited for, as after Wait.
 func (r Request) Test() (Status, bool, error) {
 	st, ok, err := mpi.Request(r).Test()
 	return Status(st), ok, err
 }
 
-// Cancel withdraws a receive that has matched no message yet: Wait, which must
-// still be called, then reports Status.Cancelled. A receive that has matched,
-// a send and a collective go on as if it had not been called (MPI_Cancel). It
-// is local and does not block.
+// Cancel withdraws a receive that has not matched a message yet (MPI_Cancel). The program must still call
+// Wait, whose Status then has Cancelled. A receive that has matched, a send and a collective continue as if
+// Cancel had not been called. Cancel is local and does not block.
 func (r Request) Cancel() error { return mpi.Request(r).Cancel() }
 
-// WaitAll blocks until all requests are complete, also where some fail, and
-// makes them zero (MPI_Waitall). It returns the error of the first that
-// failed, in the order of rs. Where a context ends first, the requests that
-// are not complete stay as they are, and WaitAll may be called again.
+// WaitAll blocks until all requests are complete, even if some fail, and sets them to zero (MPI_Waitall). It
+// returns the error of the first request in rs that failed. If a context ends first, the requests that are
+// not complete stay as they are, and WaitAll may be called again.
 func WaitAll(rs []Request) error { return mpi.WaitAll(requests(rs)) }
 
-// WaitAny blocks until one of the requests is complete, makes it zero and
-// returns its index, status and error (MPI_Waitany). The index is -1 where all
-// are zero, or where a context ended first. All requests must be of one
-// process; the context is that of the first. If several are complete, those that
-// completed first are returned first. The cost of a call grows with the number
-// of requests that are complete, and only if it blocks with that of all.
+// WaitAny blocks until one of the requests is complete, sets it to zero, and returns its index, status and
+// error (MPI_Waitany). If all are zero, or a context ends first, the index is -1. All requests must belong to
+// one process; the context is that of the first. If several are complete, WaitAny returns the one that
+// completed first.
+//
+// Cost: proportional to the number of complete requests; if WaitAny blocks, to the number of all requests.
 func WaitAny(rs []Request) (int, Status, error) {
 	i, st, err := mpi.WaitAny(requests(rs))
 	return i, Status(st), err
 }
 
-// TestAny is WaitAny that does not block (MPI_Testany). It says false where
-// requests are under way and none of them is complete.
+// TestAny is [WaitAny], except that it does not block (MPI_Testany). The result is false if requests are in
+// progress and none of them is complete.
 func TestAny(rs []Request) (int, Status, bool, error) {
 	i, st, ok, err := mpi.TestAny(requests(rs))
 	return i, Status(st), ok, err
 }
 
-// TestAll says whether all requests are complete, without blocking
-// (MPI_Testall). If so it makes them zero and returns the error of the first
-// that failed; if not they all stay as they are.
+// TestAll reports whether all requests are complete, without blocking (MPI_Testall). If they are, it sets
+// them to zero and returns the error of the first that failed. Otherwise all requests stay as they are.
 func TestAll(rs []Request) (bool, error) { return mpi.TestAll(requests(rs)) }
 
-// WaitSome blocks until at least one of the requests is complete, makes all
-// that are zero, and appends what became of them to done (MPI_Waitsome). It
-// appends nothing where all were zero. The error is a context's that ended
-// first; those of the operations are in the completions.
+// WaitSome blocks until at least one of the requests is complete, sets all complete requests to zero, and
+// appends their outcomes to done (MPI_Waitsome). If all requests are zero, it appends nothing. The error is
+// that of a context that ended first; the errors of the operations are in the Completions.
 func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
 	some, err := mpi.WaitSome(requests(rs), cast[mpi.Completion](done))
 	return cast[Completion](some), err
 }
 
-// TestSome is WaitSome that does not block (MPI_Testsome).
+// TestSome is [WaitSome], except that it does not block (MPI_Testsome).
 func TestSome(rs []Request, done []Completion) []Completion {
 	return cast[Completion](mpi.TestSome(requests(rs), cast[mpi.Completion](done)))
 }

@@ -5,26 +5,29 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Constants that stand for a rank, a tag or a colour.
+// Special values of ranks, tags and colours.
 const (
-	AnySource = -1     // Recv and Probe: whoever sends (MPI_ANY_SOURCE)
-	AnyTag    = -1     // Recv and Probe: whatever tag (MPI_ANY_TAG)
-	ProcNull  = -2     // a peer that is nobody: transfers end at once and move nothing (MPI_PROC_NULL)
-	Undefined = -32766 // Split: in no new communicator; Translate: not in the group (MPI_UNDEFINED)
+	AnySource = -1     // Recv and Probe: a message from any rank (MPI_ANY_SOURCE)
+	AnyTag    = -1     // Recv and Probe: a message with any tag (MPI_ANY_TAG)
+	ProcNull  = -2     // no rank: a transfer with ProcNull completes at once and moves nothing (MPI_PROC_NULL)
+	Undefined = -32766 // Split: no new communicator; Translate: not in the group (MPI_UNDEFINED)
 
 	// MaxTag is the largest tag (MPI_TAG_UB).
 	MaxTag = 1<<31 - 1
 )
 
-// Status says what was received (MPI_Status).
+// Status describes a received or probed message (MPI_Status).
 type Status struct {
-	Source int // rank in the communicator
+	Source int // rank of the sender in the communicator
 	Tag    int
 	Bytes  int // length of the message in bytes
-	Count  int // number of elements of the receive's type; 0 for types of size 0; Undefined after a probe, which has no type: see CountOf
 
-	// Cancelled says that the receive was ended by Request.Cancel and that
-	// nothing was received (MPI_Test_cancelled).
+	// Count is the number of elements of the receive's type, and 0 for types of size 0. A probe has
+	// no type: Count is Undefined, and CountOf returns the number.
+	Count int
+
+	// Cancelled reports that the receive was withdrawn and has received nothing, for example by
+	// Request.Cancel (MPI_Test_cancelled).
 	Cancelled bool
 }
 
