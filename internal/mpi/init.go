@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/wireup"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -135,7 +135,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			asked.stop()
 		}
 	}()
-	rails, ways, err := wireUp(ctx, w, s.Providers)
+	rails, routes, err := wireup.Open(ctx, w, s.Providers)
 	if err != nil {
 		return nil, err
 	}
@@ -145,21 +145,21 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: ways.shares, outlives: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
+	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, outlives: news != nil, checks: w.Params.Bool("check"), check: newChecker(w.Params.Bool("check"))}
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
-		closeRails(rails)
+		wireup.Close(rails)
 		return nil, err
 	}
-	if ways.shares && local == w.Size {
+	if routes.SharesMemory && local == w.Size {
 		j.coll.OneHost()
 	}
 	j.eng, err = engine.New(engine.Config{
-		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: ways.route,
+		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
 		LocalRanks: local, Cores: w.Cores, Notice: noticer(w.Rank), TypeName: elem.SigName,
 		Launcher: news,
 	})
 	if err != nil {
-		closeRails(rails)
+		wireup.Close(rails)
 		return nil, err
 	}
 	news = nil
@@ -180,8 +180,8 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.startWatch(local)
 	j.asked, asked = asked, nil
 	j.asked.job.Store(j)
-	if w.Rank == 0 && verbose() {
-		sayTransports(w, rails, ways.route)
+	if w.Rank == 0 && wireup.Verbose() {
+		wireup.Report(w, rails, routes)
 	}
 	return &Comm{s: j.first, ctx: ctx}, nil
 }
@@ -193,12 +193,6 @@ func noticer(rank int) func(error) {
 	return func(err error) {
 		once.Do(func() { fmt.Fprintf(os.Stderr, "weft: rank %d: %v (told once)\n", rank, err) })
 	}
-}
-
-// verbose says whether WEFT_VERBOSE asks for a line about the transports.
-func verbose() bool {
-	v, _ := strconv.ParseBool(os.Getenv("WEFT_VERBOSE"))
-	return v
 }
 
 // Finalize is comm.Comm.Finalize.

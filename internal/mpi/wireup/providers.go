@@ -1,4 +1,4 @@
-package mpi
+package wireup
 
 import (
 	"github.com/weft-hpc/weft/transport"
@@ -7,9 +7,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// providers are the transports that a program can use, by the names that
-// transport.use knows. Which of them it uses, and in what order, is said there
-// and never here.
+// providers holds the transports that a program can use, by their names in the tunable transport.use.
+// That tunable decides which of them a job uses, and in which order.
 var providers = map[string]func() transport.Provider{
 	"shm":       func() transport.Provider { return shm.New() },
 	"tcp":       func() transport.Provider { return tcp.New() },

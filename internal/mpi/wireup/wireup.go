@@ -1,4 +1,6 @@
-package mpi
+// Package wireup connects a rank with the others: it opens the transports of the job, makes their
+// address vectors, and finds the transport that leads to each rank.
+package wireup
 
 import (
 	"context"
@@ -16,11 +18,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// wireUp opens the transports that the job is told to use, in their order, and
-// fills their address vectors: index is rank. Each rank is reached by the first
-// of them that leads there, and those after the one that completes the ranks
-// are not opened. to says which it is. A world of one needs none.
-func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, to *ways, err error) {
+// Open opens the transports of a job in the order of their preference. Index r of each address
+// vector is the address of rank r. Each rank is reached by the first transport that leads to it, so
+// Open does not open the transports after the one that reaches the last ranks. given replaces the
+// transports that the tunable transport.use names. A job of one rank needs no transport.
+func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (rails []engine.Rail, routes *Routes, err error) {
 	if w.Memory != nil {
 		defer func() {
 			_ = w.Memory.Close() // the domain has its own descriptor
@@ -28,57 +30,57 @@ func wireUp(ctx context.Context, w *bootstrap.World, given []transport.Provider)
 		}()
 	}
 	if w.Size == 1 {
-		return nil, &ways{}, nil
+		return nil, &Routes{}, nil
 	}
 	if given == nil {
 		for _, name := range w.Params.List("transport.use") {
 			p, ok := providers[name]
 			if !ok {
-				return nil, nil, fmt.Errorf("transport %q: %w: this program was built without it", name, ErrNotSupported)
+				return nil, nil, fmt.Errorf("transport %q: %w: this program was built without it", name, transport.ErrNotSupported)
 			}
 			given = append(given, p())
 		}
 	}
 	defer func() {
 		if err != nil {
-			closeRails(rails)
-			rails, to = nil, nil
+			Close(rails)
+			rails, routes = nil, nil
 		}
 	}()
-	ways := newWays(w)
-	left := *w // what of it is left for the next
+	found := newRoutes(w)
+	rest := *w // without what a transport has taken
 	for i, p := range given {
-		r, reaches, err := openRail(ctx, &left, p)
+		r, reaches, err := openRail(ctx, &rest, p)
 		if errors.Is(err, transport.ErrUnavailable) && i+1 < len(given) {
 			if err := abstain(ctx, w, p, given[i+1], err); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 			}
-			ways.shares = true // as on a rank that is alone on its host
+			found.SharesMemory = true // as on a rank that is alone on its host
 			continue
 		}
 		if err != nil {
 			return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 		}
 		rails = append(rails, r)
-		ways.shares = ways.shares || r.Domain.Attr().Caps.Has(transport.CapSharedMemory)
-		switch some := ways.take(len(rails)-1, reaches); {
-		case ways.left == 0:
-			return rails, ways, nil
-		case !some: // as shared memory where a rank is alone on its host
+		found.SharesMemory = found.SharesMemory || r.Domain.Attr().Caps.Has(transport.CapSharedMemory)
+		switch some := found.take(len(rails)-1, reaches); {
+		case found.left == 0:
+			return rails, found, nil
+		case !some: // for example shared memory, if the rank is alone on its host
 			rails = rails[:len(rails)-1]
 			if err := r.Domain.Close(); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
 			}
 		}
 	}
-	return rails, nil, ways.missing(given)
+	return rails, nil, found.missing(given)
 }
 
 // abstain takes part in the exchange of a transport that this rank cannot open, so that the
 // other ranks know that the transport does not reach this rank. cause is the error of Open.
 // next is the transport that this rank tries next.
 func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
-	if verbose() && w.Rank == slices.Index(w.Nodes, w.Nodes[w.Rank]) {
+	if Verbose() && w.Rank == slices.Index(w.Nodes, w.Nodes[w.Rank]) {
 		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
 	}
 	if w.NoMemory != "" {
@@ -95,43 +97,44 @@ func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider
 	return nil
 }
 
-// ways is which rail leads to each rank.
-type ways struct {
+// Routes says which transport leads to each rank.
+type Routes struct {
+	Rail []uint8 // by rank: the index of the transport; the caller's own rank has none
+
+	// SharesMemory reports that one of the transports is shared memory, even if this rank shares
+	// it with no other rank. All ranks open the same transports in the same order, so the value is
+	// the same on all ranks.
+	SharesMemory bool
+
 	self  int
-	route []uint8
-	found []bool // by rank: route says it
-	left  int    // ranks not found
-
-	// shares says that one of the transports is of shared memory, whether or not
-	// this rank shares it with any other. Ranks open the same, in the same order,
-	// so that they agree on it.
-	shares bool
+	found []bool // by rank: Rail is valid
+	left  int    // number of ranks without a route
 }
 
-func newWays(w *bootstrap.World) *ways {
-	v := &ways{self: w.Rank, route: make([]uint8, w.Size), found: make([]bool, w.Size), left: w.Size - 1}
-	v.found[w.Rank] = true // by no rail
-	return v
+func newRoutes(w *bootstrap.World) *Routes {
+	r := &Routes{self: w.Rank, Rail: make([]uint8, w.Size), found: make([]bool, w.Size), left: w.Size - 1}
+	r.found[w.Rank] = true // no transport leads to the rank itself
+	return r
 }
 
-// take makes a rail the way to the ranks that it reaches and none before it
-// does. It says whether the rail reaches any but this one.
-func (v *ways) take(rail int, reaches func(transport.Addr) bool) (some bool) {
+// take adds a transport: it becomes the route to each rank that it reaches and that has no route yet.
+// some reports whether the transport reaches any other rank.
+func (v *Routes) take(rail int, reaches func(transport.Addr) bool) (some bool) {
 	for rank, found := range v.found {
 		if rank == v.self || !reaches(transport.Addr(rank)) {
 			continue
 		}
 		some = true
 		if !found {
-			v.route[rank], v.found[rank] = uint8(rail), true
+			v.Rail[rank], v.found[rank] = uint8(rail), true
 			v.left--
 		}
 	}
 	return some
 }
 
-// missing names a rank that no rail reaches.
-func (v *ways) missing(tried []transport.Provider) error {
+// missing returns an error that names a rank without a route.
+func (v *Routes) missing(tried []transport.Provider) error {
 	if len(tried) == 0 {
 		return errors.New("no transport is named for a job of several ranks")
 	}
@@ -147,14 +150,15 @@ func (v *ways) missing(tried []transport.Provider) error {
 	return nil
 }
 
-func closeRails(rails []engine.Rail) {
+// Close closes transports of which no engine was made.
+func Close(rails []engine.Rail) {
 	for _, r := range rails {
-		_ = r.Domain.Close() // the error that brought us here says more
+		_ = r.Domain.Close() // the caller has an earlier error
 	}
 }
 
-// openRail opens one transport and says which ranks it reaches. The first that needs
-// the rank's port takes w.Listener away.
+// openRail opens one transport. reaches reports whether the transport leads to a rank. The first
+// transport that uses the rank's port sets w.Listener to nil.
 func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r engine.Rail, reaches func(transport.Addr) bool, err error) {
 	r.Domain, err = p.Open(config(w))
 	if err != nil {
@@ -185,7 +189,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	if err != nil {
 		return r, nil, err
 	}
-	if w.Rank == 0 && verbose() {
+	if w.Rank == 0 && Verbose() {
 		fmt.Fprintf(os.Stderr, "weft: %s: %d addresses inserted %s\n", attr.Provider, w.Size, how)
 	}
 	partial, ok := av.(transport.Reacher)
@@ -200,7 +204,7 @@ func openRail(ctx context.Context, w *bootstrap.World, p transport.Provider) (r 
 	return r, partial.Reaches, nil
 }
 
-// config is what a transport is told about this process.
+// config returns what a transport needs to know of this process.
 func config(w *bootstrap.World) transport.Config {
 	cfg := transport.Config{
 		Self: transport.Addr(w.Rank), Size: w.Size, JobID: w.JobID, Secret: w.Secret,
@@ -218,16 +222,16 @@ func config(w *bootstrap.World) transport.Config {
 	return cfg
 }
 
-// How a vector came to hold all addresses, where no launcher has laid them out.
+// Where the addresses in a vector come from, if not from the launcher.
 const (
 	exchanged = "in bulk, after an exchange"
 	there     = "by the transport itself"
 )
 
-// insertAddresses makes index r of av the address of rank r, where it is not
-// already: by arithmetic or from the list where the launcher laid the addresses
-// out and the transport listens there, else through the launcher's key-value
-// space.
+// insertAddresses makes index r of av the address of rank r, unless the transport has done so. If the
+// launcher has chosen the addresses and the transport listens there, they are computed, or taken from
+// the launcher's list. Otherwise the ranks exchange them through the launcher's key-value space. how says
+// which of these ways it was.
 func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr transport.Attr, av transport.AddressVector, ep transport.Endpoint) (how string, err error) {
 	switch {
 	case av.Len() == w.Size:
@@ -255,8 +259,8 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	return how, nil
 }
 
-// insertSymmetric inserts the ranks that follow on each other on a host in one
-// call, and checks both ends of what came of it.
+// insertSymmetric computes the addresses. One call of InsertSym inserts consecutive ranks of one host.
+// Afterwards insertSymmetric checks the first and the last address.
 func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	next := make([]int, len(w.Hosts)) // port, by host
 	var ends [2]string
@@ -293,8 +297,7 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	return nil
 }
 
-// sameAddress compares two numeric addresses, which IPv6 may write in several
-// ways.
+// sameAddress reports whether two numeric addresses are equal. An IPv6 address has several forms.
 func sameAddress(a, b string) bool {
 	x, errX := netip.ParseAddrPort(a)
 	y, errY := netip.ParseAddrPort(b)
@@ -320,7 +323,7 @@ func addressKey(transport string, rank int) string {
 	return "weft-" + transport + "-" + strconv.Itoa(rank)
 }
 
-// exchange tells this rank's address to all and learns theirs.
+// exchange publishes this rank's address and inserts those of all ranks.
 func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
 	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
 		return fmt.Errorf("publish address %q: %w", own, err)
@@ -344,8 +347,8 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 	return insertAll(av, addrs)
 }
 
-// sayTransports tells which transport leads where, and to how many ranks.
-func sayTransports(w *bootstrap.World, rails []engine.Rail, route []uint8) {
+// Report writes a line to stderr: the transports, and the number of ranks to which each leads.
+func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
 	if len(rails) == 0 {
 		fmt.Fprintln(os.Stderr, "weft: a world of one uses no transport")
 		return
@@ -355,7 +358,7 @@ func sayTransports(w *bootstrap.World, rails []engine.Rail, route []uint8) {
 		hosts = max(hosts, n+1)
 	}
 	leads := make([]int, len(rails))
-	for rank, rail := range route {
+	for rank, rail := range routes.Rail {
 		if rank != w.Rank {
 			leads[rail]++
 		}
@@ -370,4 +373,10 @@ func sayTransports(w *bootstrap.World, rails []engine.Rail, route []uint8) {
 		names[i] += " to " + strconv.Itoa(leads[i])
 	}
 	fmt.Fprintf(os.Stderr, "weft: ranks: %d, hosts: %d, started by %s, joined by %s\n", w.Size, hosts, w.Launcher, strings.Join(names, ", "))
+}
+
+// Verbose reports whether WEFT_VERBOSE asks for lines about the transports.
+func Verbose() bool {
+	v, _ := strconv.ParseBool(os.Getenv("WEFT_VERBOSE"))
+	return v
 }
