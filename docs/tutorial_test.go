@@ -94,6 +94,22 @@ func testPage(t *testing.T, page string, limit int) {
 	}
 }
 
+// TestReadme runs the program of the README in a module of its own.
+func TestReadme(t *testing.T) {
+	dir := newModule(t, "hello")
+	for _, b := range blocks(t, "../README.md") {
+		if b.language == "go" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(strings.Join(b.lines, "\n")), 0o600))
+		}
+	}
+	var want []string
+	for rank := range 4 {
+		want = append(want, fmt.Sprintf("rank %d of 4 sum 6", rank))
+	}
+	line := "gorun -np 4 ."
+	compare(t, command{where: "README.md", line: line, want: want}, execute(t, dir, line))
+}
+
 // newModule makes a module with a name in a temporary folder. The module takes weft from this checkout.
 func newModule(t *testing.T, name string) (dir string) {
 	dir = t.TempDir()
