@@ -13,6 +13,7 @@ import (
 
 var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	anchor  = regexp.MustCompile(`<a id="([^"]+)">`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	goFile  = regexp.MustCompile("`([\\w/]+\\.go)`")
 	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
@@ -28,15 +29,15 @@ func TestLinks(t *testing.T) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
-			file, anchor, _ := strings.Cut(m[1], "#")
+			file, name, _ := strings.Cut(m[1], "#")
 			target := page
 			if file != "" {
 				target = filepath.Join(filepath.Dir(page), file)
 			}
 			_, err := os.Stat(target)
 			require.NoError(t, err, "%s: %s", page, m[1])
-			if anchor != "" {
-				require.Contains(t, anchors(t, target), anchor, "%s: %s", page, m[1])
+			if name != "" {
+				require.Contains(t, anchors(t, target), name, "%s: %s", page, m[1])
 			}
 		}
 	}
@@ -60,6 +61,9 @@ func anchors(t *testing.T, page string) (names []string) {
 	for _, h := range heading.FindAllStringSubmatch(string(text), -1) {
 		name := noSlug.ReplaceAllString(strings.ToLower(h[1]), "")
 		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	for _, a := range anchor.FindAllStringSubmatch(string(text), -1) {
+		names = append(names, a[1])
 	}
 	return names
 }
