@@ -103,13 +103,13 @@ type Domain interface {
 
 // Attr is what a domain is and can (struct fi_domain_attr, fi_info).
 type Attr struct {
-	Provider  string
-	Name      string // the device, interface or file that the domain stands for
-	Threading Threading
-	Progress  Progress // of data: who moves it
-	MRMode    MRMode
-	Caps      Caps
-	Naps      bool // CompletionQueue.Wait is ended by time and Signal alone, not by what comes
+	Provider     string
+	Name         string // the device, interface or file that the domain stands for
+	Threading    Threading
+	Progress     Progress // of data: who moves it
+	MRMode       MRMode
+	Caps         Caps
+	NoWaitObject bool // CompletionQueue.Wait is ended by time and Signal alone, not by what comes
 
 	InjectSize  int // header and data up to this size are always sent at once: Send answers done
 	MaxMsgSize  int // largest header and data of a Send
