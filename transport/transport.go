@@ -24,10 +24,9 @@
 //
 // # Threads
 //
-// Unless a domain's Threading is ThreadSafe, the caller serialises all calls to
-// the domain and to everything opened from it (FI_THREAD_DOMAIN), except
-// CompletionQueue.Wait and CompletionQueue.Signal, which may run concurrently
-// with any call. Only Wait, Shutdown and Close block.
+// The caller serialises all calls to a domain and to everything opened from it
+// (FI_THREAD_DOMAIN), except CompletionQueue.Wait and CompletionQueue.Signal, which
+// may run concurrently with any call. Only Wait, Shutdown and Close block.
 //
 // # Delivery
 //
@@ -104,12 +103,11 @@ type Domain interface {
 
 // Attr describes a domain and its abilities (struct fi_domain_attr, fi_info).
 type Attr struct {
-	Provider  string
-	Name      string // the device, interface or file that the domain uses
-	Threading Threading
-	Progress  Progress // of data transfers
-	MRMode    MRMode
-	Caps      Caps
+	Provider string
+	Name     string   // the device, interface or file that the domain uses
+	Progress Progress // of data transfers
+	MRMode   MRMode
+	Caps     Caps
 	// NoWaitObject means that an event does not end CompletionQueue.Wait, only its
 	// timeout or Signal does (FI_WAIT_NONE). It returns at short intervals.
 	NoWaitObject bool
@@ -123,15 +121,6 @@ type Attr struct {
 	LatencyNs   int // α in the cost model by which the engine compares transports
 	BytesPerSec int // 1/β
 }
-
-// Threading says which calls may run at once (fi_domain(3), threading).
-type Threading int
-
-// The threading models.
-const (
-	ThreadDomain Threading = iota // the user serialises calls on the domain
-	ThreadSafe                    // any calls at once
-)
 
 // Progress says what makes data transfers advance (fi_domain(3), data_progress).
 type Progress int

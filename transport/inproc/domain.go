@@ -32,7 +32,6 @@ func (d *domain) Attr() transport.Attr {
 	a := transport.Attr{
 		Provider:    name,
 		Name:        "process",
-		Threading:   transport.ThreadDomain,
 		Progress:    transport.ProgressAuto,
 		MRMode:      o.mrMode,
 		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,

@@ -147,7 +147,6 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	d.attr = transport.Attr{
 		Provider:    name + " " + info.Fabric.ProvName,
 		Name:        info.Domain.Name,
-		Threading:   transport.ThreadDomain,
 		Progress:    progress,
 		MRMode:      mr,
 		Caps:        caps,

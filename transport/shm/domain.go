@@ -74,7 +74,6 @@ func (d *domain) Attr() transport.Attr {
 	a := transport.Attr{
 		Provider:    name,
 		Name:        "memory of this host",
-		Threading:   transport.ThreadDomain,
 		Progress:    transport.ProgressManual,
 		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
 		InjectSize:  d.maxMsg,

@@ -71,7 +71,6 @@ func (d *domain) Attr() transport.Attr {
 	return transport.Attr{
 		Provider:    name,
 		Name:        string(d.address),
-		Threading:   transport.ThreadDomain,
 		Progress:    transport.ProgressManual,
 		Caps:        d.caps(),
 		MaxMsgSize:  wire.TCPMaxMsg,
