@@ -112,7 +112,6 @@ type Attr struct {
 	// timeout or Signal does (FI_WAIT_NONE). It returns at short intervals.
 	NoWaitObject bool
 
-	InjectSize  int // header and data up to this size are always sent at once: Send answers done
 	MaxMsgSize  int // largest header and data of a Send
 	EagerLimit  int // largest data for which a Send is better than a Read by the receiver
 	MaxRMASize  int // largest Read or Write

@@ -35,7 +35,6 @@ func (d *domain) Attr() transport.Attr {
 		Progress:    transport.ProgressAuto,
 		MRMode:      o.mrMode,
 		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
-		InjectSize:  o.injectSize,
 		MaxMsgSize:  o.maxMsgSize,
 		EagerLimit:  o.eagerLimit,
 		MaxRMASize:  o.maxRMASize,

@@ -28,8 +28,9 @@ var (
 // Address is the rank's number.
 func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.box.rank)) }
 
-// Send copies the message into the receiver's queue. It is done at once up to
-// InjectSize, and by a completion above. ErrAgain says that the queue is full.
+// Send copies the message into the receiver's queue. A message up to the size that
+// WithInjectSize sets is done when Send returns; a larger one ends by a completion. If
+// the queue is full, Send returns ErrAgain.
 //
 // Hot path: no allocation, no lock held while copying, no system call unless
 // the receiver waits for its descriptor.

@@ -64,9 +64,8 @@ func WithMaxMsgSize(n int) Option {
 	}
 }
 
-// WithInjectSize sets Attr.InjectSize in bytes of header and data (default
-// MaxMsgSize): the Send of a larger message answers that it is not done, and
-// a completion follows.
+// WithInjectSize sets the largest message, in bytes of header and data, whose Send is
+// done when it returns (default MaxMsgSize). A larger message ends by a completion.
 func WithInjectSize(n int) Option { return func(o *options) { o.injectSize = n } }
 
 // WithMaxRMASize sets Attr.MaxRMASize in bytes (default 1 << 40).

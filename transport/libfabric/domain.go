@@ -150,7 +150,6 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		Progress:    progress,
 		MRMode:      mr,
 		Caps:        caps,
-		InjectSize:  min(max(copyLimit, d.inject-frameSize), frame-frameSize),
 		MaxMsgSize:  frame - frameSize,
 		EagerLimit:  frame - frameSize - transport.HeaderSize,
 		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),

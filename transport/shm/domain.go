@@ -76,7 +76,6 @@ func (d *domain) Attr() transport.Attr {
 		Name:        "memory of this host",
 		Progress:    transport.ProgressManual,
 		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
-		InjectSize:  d.maxMsg,
 		MaxMsgSize:  d.maxMsg,
 		EagerLimit:  min(d.eager, d.maxMsg-transport.HeaderSize),
 		MaxRMASize:  maxRMASize,

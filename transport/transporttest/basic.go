@@ -22,8 +22,6 @@ func testAttributes(w *world) {
 		require.GreaterOrEqual(t, a.MaxMsgSize, transport.HeaderSize)
 		require.GreaterOrEqual(t, a.EagerLimit, 0)
 		require.LessOrEqual(t, a.EagerLimit, a.MaxMsgSize-transport.HeaderSize, "a header and EagerLimit must fit a message")
-		require.GreaterOrEqual(t, a.InjectSize, 0)
-		require.LessOrEqual(t, a.InjectSize, a.MaxMsgSize)
 		require.Positive(t, a.LatencyNs)
 		require.Positive(t, a.BytesPerSec)
 		rma := a.Caps&(transport.CapRead|transport.CapWrite) != 0
