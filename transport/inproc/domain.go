@@ -38,7 +38,6 @@ func (d *domain) Attr() transport.Attr {
 		MaxMsgSize:  o.maxMsgSize,
 		EagerLimit:  o.eagerLimit,
 		MaxRMASize:  o.maxRMASize,
-		MRKeySize:   8,
 		LatencyNs:   300,
 		BytesPerSec: 10e9,
 	}

@@ -41,6 +41,7 @@ type domain struct {
 	packed    bool // messages lie one behind the other in a buffer for several
 	turns     bool // reads from a peer and writes to it take turns
 	inject    int  // largest frame that fi_inject takes
+	keySize   int  // bytes of a memory key
 	tries     int  // how often a poll looks
 	silent    int  // polls in a row that found nothing
 	writing   fi.Flags
@@ -91,6 +92,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
 		multiRecv: info.Caps&fi.CapMultiRecv != 0,
 		inject:    min(info.Tx.InjectSize, stageSize),
+		keySize:   min(max(info.Domain.MRKeySize, 1), 8),
 		tries:     4,
 		writing:   fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:     make([]peer, cfg.Size),
@@ -153,7 +155,6 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		MaxMsgSize:  frame - frameSize,
 		EagerLimit:  frame - frameSize - transport.HeaderSize,
 		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
-		MRKeySize:   min(max(info.Domain.MRKeySize, 1), 8),
 		MaxGroupID:  int(info.Domain.MaxGroupID),
 		LatencyNs:   latency,
 		BytesPerSec: rate,
@@ -250,7 +251,7 @@ func (d *domain) enable(v *addressVector) error {
 		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
 	}
 	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		key, err := d.mrs.newKey(d.keySize)
 		if err != nil {
 			return err
 		}

@@ -79,7 +79,6 @@ func (d *domain) Attr() transport.Attr {
 		MaxMsgSize:  d.maxMsg,
 		EagerLimit:  min(d.eager, d.maxMsg-transport.HeaderSize),
 		MaxRMASize:  maxRMASize,
-		MRKeySize:   8,
 		LatencyNs:   150,
 		BytesPerSec: 15e9,
 	}

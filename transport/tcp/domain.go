@@ -76,7 +76,6 @@ func (d *domain) Attr() transport.Attr {
 		MaxMsgSize:  wire.TCPMaxMsg,
 		EagerLimit:  eagerLimit,
 		MaxRMASize:  1<<63 - 1,
-		MRKeySize:   8,
 		LatencyNs:   5000,
 		BytesPerSec: 4e9,
 	}

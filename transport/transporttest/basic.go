@@ -28,8 +28,6 @@ func testAttributes(w *world) {
 		require.Equal(t, rma, r.rma != nil, "RMAEndpoint goes with CapRead, CapWrite")
 		if rma {
 			require.Positive(t, a.MaxRMASize)
-			require.Positive(t, a.MRKeySize)
-			require.LessOrEqual(t, a.MRKeySize, 8)
 		}
 		_, atomics := r.ep.(transport.AtomicEndpoint)
 		require.Equal(t, a.Caps.Has(transport.CapAtomic), atomics, "AtomicEndpoint goes with CapAtomic")
