@@ -115,7 +115,6 @@ type Attr struct {
 	MaxMsgSize  int // largest header and data of a Send
 	EagerLimit  int // largest data for which a Send is better than a Read by the receiver
 	MaxRMASize  int // largest Read or Write
-	MaxGroupID  int // group ids that the fabric itself tells apart (max_group_id); 0: none
 	LatencyNs   int // α in the cost model by which the engine compares transports
 	BytesPerSec int // 1/β
 }

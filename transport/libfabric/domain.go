@@ -155,7 +155,6 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		MaxMsgSize:  frame - frameSize,
 		EagerLimit:  frame - frameSize - transport.HeaderSize,
 		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
-		MaxGroupID:  int(info.Domain.MaxGroupID),
 		LatencyNs:   latency,
 		BytesPerSec: rate,
 	}
