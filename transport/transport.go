@@ -112,11 +112,10 @@ type Attr struct {
 	// timeout or Signal does (FI_WAIT_NONE). It returns at short intervals.
 	NoWaitObject bool
 
-	MaxMsgSize  int // largest header and data of a Send
-	EagerLimit  int // largest data for which a Send is better than a Read by the receiver
-	MaxRMASize  int // largest Read or Write
-	LatencyNs   int // α in the cost model by which the engine compares transports
-	BytesPerSec int // 1/β
+	MaxMsgSize int // largest header and data of a Send
+	EagerLimit int // largest data for which a Send is better than a Read by the receiver
+	MaxRMASize int // largest Read or Write
+	LatencyNs  int // α in the cost model by which the engine compares transports
 }
 
 // Progress says what makes data transfers advance (fi_domain(3), data_progress).

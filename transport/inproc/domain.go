@@ -30,16 +30,15 @@ func (d *domain) ended() bool { return d.box.state.Load() == stateClosed }
 func (d *domain) Attr() transport.Attr {
 	o := &d.fabric.opt
 	a := transport.Attr{
-		Provider:    name,
-		Name:        "process",
-		Progress:    transport.ProgressAuto,
-		MRMode:      o.mrMode,
-		Caps:        transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
-		MaxMsgSize:  o.maxMsgSize,
-		EagerLimit:  o.eagerLimit,
-		MaxRMASize:  o.maxRMASize,
-		LatencyNs:   300,
-		BytesPerSec: 10e9,
+		Provider:   name,
+		Name:       "process",
+		Progress:   transport.ProgressAuto,
+		MRMode:     o.mrMode,
+		Caps:       transport.CapWaitFD | transport.CapPeerDown | transport.CapSymmetric | transport.CapDisconnect,
+		MaxMsgSize: o.maxMsgSize,
+		EagerLimit: o.eagerLimit,
+		MaxRMASize: o.maxRMASize,
+		LatencyNs:  300,
 	}
 	if o.rma {
 		a.Caps |= transport.CapRead | transport.CapWrite

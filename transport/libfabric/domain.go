@@ -103,7 +103,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	default:
 	}
 	frame := eagerLimit + transport.HeaderSize + frameSize
-	latency, rate := 10_000, 2_000_000_000
+	latency := 10_000
 	switch info.EP.Protocol {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
@@ -118,7 +118,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)
-		latency, rate = 1_000, 8_000_000_000
+		latency = 1_000
 		d.tries = 16
 		if copiesAcross() {
 			d.writing = fi.FlagCompletion // it is there when the call returns
@@ -147,16 +147,15 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		progress = transport.ProgressAuto
 	}
 	d.attr = transport.Attr{
-		Provider:    name + " " + info.Fabric.ProvName,
-		Name:        info.Domain.Name,
-		Progress:    progress,
-		MRMode:      mr,
-		Caps:        caps,
-		MaxMsgSize:  frame - frameSize,
-		EagerLimit:  frame - frameSize - transport.HeaderSize,
-		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
-		LatencyNs:   latency,
-		BytesPerSec: rate,
+		Provider:   name + " " + info.Fabric.ProvName,
+		Name:       info.Domain.Name,
+		Progress:   progress,
+		MRMode:     mr,
+		Caps:       caps,
+		MaxMsgSize: frame - frameSize,
+		EagerLimit: frame - frameSize - transport.HeaderSize,
+		MaxRMASize: min(info.EP.MaxMsgSize, 1<<40),
+		LatencyNs:  latency,
 	}
 	return d
 }

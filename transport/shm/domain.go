@@ -72,15 +72,14 @@ type endpoint struct{ d *domain }
 
 func (d *domain) Attr() transport.Attr {
 	a := transport.Attr{
-		Provider:    name,
-		Name:        "memory of this host",
-		Progress:    transport.ProgressManual,
-		Caps:        rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
-		MaxMsgSize:  d.maxMsg,
-		EagerLimit:  min(d.eager, d.maxMsg-transport.HeaderSize),
-		MaxRMASize:  maxRMASize,
-		LatencyNs:   150,
-		BytesPerSec: 15e9,
+		Provider:   name,
+		Name:       "memory of this host",
+		Progress:   transport.ProgressManual,
+		Caps:       rmaCaps | heapCaps | transport.CapWaitFD | transport.CapDisconnect,
+		MaxMsgSize: d.maxMsg,
+		EagerLimit: min(d.eager, d.maxMsg-transport.HeaderSize),
+		MaxRMASize: maxRMASize,
+		LatencyNs:  150,
 	}
 	if d.deaths {
 		a.Caps |= transport.CapPeerDown

@@ -23,7 +23,6 @@ func testAttributes(w *world) {
 		require.GreaterOrEqual(t, a.EagerLimit, 0)
 		require.LessOrEqual(t, a.EagerLimit, a.MaxMsgSize-transport.HeaderSize, "a header and EagerLimit must fit a message")
 		require.Positive(t, a.LatencyNs)
-		require.Positive(t, a.BytesPerSec)
 		rma := a.Caps&(transport.CapRead|transport.CapWrite) != 0
 		require.Equal(t, rma, r.rma != nil, "RMAEndpoint goes with CapRead, CapWrite")
 		if rma {
