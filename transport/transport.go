@@ -135,7 +135,6 @@ const (
 	MRLocal     MRMode = 1 << iota // local buffers of RMA need a region too; those of messages do not
 	MRVirtAddr                     // remote addresses are the target's virtual addresses; without the bit, offsets in the region
 	MRAllocated                    // memory must be backed by pages when it is registered
-	MREndpoint                     // regions are bound to the endpoint (done by the provider)
 )
 
 // Caps is a set of abilities beyond messages (fi_getinfo(3), caps).

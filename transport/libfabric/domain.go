@@ -136,7 +136,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		mr transport.MRMode
 	}{
 		{fi.MRLocal, transport.MRLocal}, {fi.MRVirtAddr, transport.MRVirtAddr},
-		{fi.MRAllocated, transport.MRAllocated}, {fi.MREndpoint, transport.MREndpoint},
+		{fi.MRAllocated, transport.MRAllocated},
 	} {
 		if d.mrMode&m.fi != 0 {
 			mr |= m.mr
