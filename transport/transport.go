@@ -115,7 +115,7 @@ type Attr struct {
 	MaxMsgSize int // largest header and data of a Send
 	EagerLimit int // largest data for which a Send is better than a Read by the receiver
 	MaxRMASize int // largest Read or Write
-	LatencyNs  int // α in the cost model by which the engine compares transports
+	LatencyNs  int // typical latency of a small message: the engine polls slower transports less often
 }
 
 // Progress says what makes data transfers advance (fi_domain(3), data_progress).
