@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -63,8 +64,9 @@ type domain struct {
 	signaled atomic.Bool
 	down     atomic.Bool
 	noticed  [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
-	surveyed atomic.Int64            // when all peers were last looked at, in ns since epoch
-	watch    watch
+	lastScan atomic.Int64            // when all peers were last looked at, in ns since epoch
+	fdWaiter fdWaiter
+	waitMu   sync.Mutex // held during a Wait
 }
 
 // endpoint sends.
@@ -173,7 +175,7 @@ func (d *domain) tellAll() {
 // emit reports c in this Read or, without room, in a later one.
 func (d *domain) emit(c transport.Completion) {
 	if !d.done.Emit(c) {
-		d.stir()
+		d.wakeWaiter()
 	}
 }
 

@@ -184,7 +184,7 @@ func (d *domain) alert(p *peer) {
 		p.page.news.Add(newsRing)
 	}
 	if p.sleep.Load() == asleep {
-		d.wake(p)
+		d.wakePeer(p)
 	}
 }
 
@@ -196,7 +196,7 @@ func (d *domain) tell(p *peer, what uint32) {
 	}
 	p.page.news.Add(what)
 	if p.sleep.Load() == asleep {
-		d.wake(p)
+		d.wakePeer(p)
 	}
 }
 
@@ -334,7 +334,7 @@ func (d *domain) refusedBy(local int) bool {
 // end, and a Wait under way must end so that a Read reports it.
 func (d *domain) notice(p *peer) {
 	d.noticed[p.local/64].Or(1 << (p.local % 64))
-	d.stir()
+	d.wakeWaiter()
 }
 
 // hasNoticed reports whether the end of a rank has been noted. Any goroutine may call it.

@@ -44,7 +44,7 @@ func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
 		peers: make([]*peer, cfg.Size),
 		given: cfg.Memory != nil,
 	}
-	d.watch.fd = -1
+	d.fdWaiter.fd = -1
 	var err error
 	if cfg.NoMemory != "" {
 		return nil, fmt.Errorf("shm: open: %w: %s", transport.ErrUnavailable, cfg.NoMemory)

@@ -30,57 +30,57 @@ const (
 	awake  = 0
 	asleep = 1
 
-	shortestSlice = 250 * time.Millisecond
-	slicePeers    = 64 // that it is for
+	minScanInterval = 250 * time.Millisecond
+	scanPeers       = 64 // that it is for
 )
 
 // epoch is what times of the monotonic clock count from.
 var epoch = time.Now()
 
 // slice is that of the ranks that this one has met; it may be alone as yet.
-func (d *domain) slice() time.Duration {
+func (d *domain) scanInterval() time.Duration {
 	if s := d.attached.Load(); s != nil {
-		return shortestSlice * time.Duration(1+s.n/slicePeers)
+		return minScanInterval * time.Duration(1+s.n/scanPeers)
 	}
-	return shortestSlice
+	return minScanInterval
 }
 
-// wake ends a peer's sleep.
-func (d *domain) wake(p *peer) { rouse(d.seg, p.sleep) }
+// wakePeer ends a peer's sleep.
+func (d *domain) wakePeer(p *peer) { wakeRank(d.seg, p.sleep) }
 
-// rouse ends the sleep of the rank whose word it is.
-func rouse(s *segment, word *atomic.Uint32) {
+// wakeRank ends the sleep of the rank whose word it is.
+func wakeRank(s *segment, word *atomic.Uint32) {
 	if word.CompareAndSwap(asleep, awake) {
 		s.header().sleepers.Add(-1)
 		futexWake(word)
 	}
 }
 
-// bed is the word that this rank sleeps on. While it is used the segment must be
+// sleepWord returns the word that this rank sleeps on. While it is used the segment must be
 // kept alive.
-func (d *domain) bed() (*segment, *atomic.Uint32) {
+func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	if s := d.attached.Load(); s != nil {
 		return s, &s.card(s.self).sleep
 	}
 	return nil, &d.early
 }
 
-// getUp is for the rank itself what rouse is for others.
-func (d *domain) getUp() {
-	s, word := d.bed()
+// wakeSelf is for the rank itself what wakeRank is for others.
+func (d *domain) wakeSelf() {
+	s, word := d.sleepWord()
 	if s != nil {
-		rouse(s, word)
+		wakeRank(s, word)
 	} else if word.CompareAndSwap(asleep, awake) {
 		futexWake(word)
 	}
 	runtime.KeepAlive(s)
 }
 
-// stir ends a Wait of this rank, since another of its goroutines has found what
+// wakeWaiter ends a Wait of this rank, since another of its goroutines has found what
 // no peer will wake it for. While it is awake that is a load.
-func (d *domain) stir() {
-	if _, word := d.bed(); word.Load() == asleep {
-		d.getUp()
+func (d *domain) wakeWaiter() {
+	if _, word := d.sleepWord(); word.Load() == asleep {
+		d.wakeSelf()
 	}
 }
 
@@ -101,13 +101,13 @@ func (q *completionQueue) Arm() bool {
 	d.lookAtSome()
 	switch {
 	case d.signaled.Load():
-		d.getUp()
-		d.watch.ring()
+		d.wakeSelf()
+		d.fdWaiter.setReadable()
 	case d.arrived() || d.busy():
-		d.getUp()
+		d.wakeSelf()
 		return false
 	default:
-		d.watch.arm()
+		d.fdWaiter.arm()
 	}
 	return true
 }
@@ -139,23 +139,23 @@ func (d *domain) arrived() bool {
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
-	d.watch.sleeping.Lock()
-	defer d.watch.sleeping.Unlock()
+	d.waitMu.Lock()
+	defer d.waitMu.Unlock()
 	var end time.Time
 	if timeout > 0 {
 		end = time.Now().Add(timeout)
 	}
 	for !d.down.Load() && !d.signaled.Load() && timeout != 0 {
-		nap := d.slice()
+		limit := d.scanInterval()
 		if timeout > 0 {
-			nap = min(nap, time.Until(end))
+			limit = min(limit, time.Until(end))
 		}
-		if nap <= 0 || !d.nap(nap) {
+		if limit <= 0 || !d.sleepOnce(limit) {
 			break
 		}
 	}
-	d.getUp()
-	d.watch.quiet()
+	d.wakeSelf()
+	d.fdWaiter.clearReadable()
 	d.signaled.Store(false)
 	if d.down.Load() {
 		return transport.ErrClosed
@@ -163,9 +163,9 @@ func (d *domain) wait(timeout time.Duration) error {
 	return nil
 }
 
-// nap sleeps for a while, or until there may be something to read: false.
-func (d *domain) nap(t time.Duration) bool {
-	s, word := d.bed()
+// sleepOnce sleeps for a while, or until there may be something to read: false.
+func (d *domain) sleepOnce(t time.Duration) bool {
+	s, word := d.sleepWord()
 	defer runtime.KeepAlive(s)
 	if word.Load() != asleep {
 		return false
@@ -179,10 +179,10 @@ func (d *domain) nap(t time.Duration) bool {
 		return false
 	}
 	now := time.Since(epoch)
-	if now-time.Duration(d.surveyed.Load()) < d.slice() {
+	if now-time.Duration(d.lastScan.Load()) < d.scanInterval() {
 		return true // it was a short one
 	}
-	d.surveyed.Store(int64(now))
+	d.lastScan.Store(int64(now))
 	own, found := s.card(s.self), false
 	for i := range s.n {
 		if i != s.self && !d.hasNoticed(i) && s.endedOrLeft(i) {
@@ -202,8 +202,8 @@ func (q *completionQueue) Signal() { q.d.Signal() }
 // Signal is CompletionQueue's.
 func (d *domain) Signal() {
 	d.signaled.Store(true)
-	d.getUp()
-	d.watch.ring()
+	d.wakeSelf()
+	d.fdWaiter.setReadable()
 }
 
 // Asleep says whether any rank of the host may be in Wait.
@@ -227,7 +227,7 @@ func (d *domain) Notify(a transport.Addr) {
 	}
 	if i := d.localOf(a); i >= 0 {
 		if word := &s.card(i).sleep; word.Load() == asleep {
-			rouse(s, word)
+			wakeRank(s, word)
 		}
 	}
 	runtime.KeepAlive(s)
@@ -236,37 +236,35 @@ func (d *domain) Notify(a transport.Addr) {
 // endSleep ends all that sleeps, at the domain's end.
 func (d *domain) endSleep() {
 	d.down.Store(true)
-	d.getUp()
+	d.wakeSelf()
 	d.attached.Store(nil)
-	d.watch.close()
-	d.watch.sleeping.Lock()   // the Wait that was
-	d.watch.sleeping.Unlock() //nolint:staticcheck // there is nothing to do but to have waited
+	d.fdWaiter.close()
+	d.waitMu.Lock()   // the Wait that was
+	d.waitMu.Unlock() //nolint:staticcheck // there is nothing to do but to have waited
 }
 
 // FD is an eventfd that a goroutine makes readable when it is woken, as nothing
 // but a thread can sleep on a futex. It is for ranks with several transports.
 func (q *completionQueue) FD() (int, bool) {
 	d := q.d
-	return d.watch.open(d)
+	return d.fdWaiter.open(d)
 }
 
-// watch is the descriptor and its goroutine.
-type watch struct {
-	sleeping sync.Mutex // held during a Wait
-
-	mu   sync.Mutex
-	fd   int // -1: nobody has asked for it
-	set  bool
-	over bool
-	kick chan struct{} // of one: look at the bed again
-	done chan struct{}
+// fdWaiter is the descriptor and its goroutine.
+type fdWaiter struct {
+	mu     sync.Mutex
+	fd     int // -1: nobody has asked for it
+	set    bool
+	closed bool
+	kick   chan struct{} // of one: look at the sleep word again
+	done   chan struct{}
 }
 
-func (w *watch) open(d *domain) (int, bool) {
+func (w *fdWaiter) open(d *domain) (int, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.fd >= 0 || w.over {
-		return w.fd, !w.over
+	if w.fd >= 0 || w.closed {
+		return w.fd, !w.closed
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -274,7 +272,7 @@ func (w *watch) open(d *domain) (int, bool) {
 	}
 	w.fd = fd
 	if d.signaled.Load() {
-		w.ringLocked()
+		w.setReadableLocked()
 	}
 	w.kick, w.done = make(chan struct{}, 1), make(chan struct{})
 	go w.run(d, w.kick) // until close, which waits for it
@@ -282,36 +280,36 @@ func (w *watch) open(d *domain) (int, bool) {
 	return fd, true
 }
 
-func (w *watch) run(d *domain, kick <-chan struct{}) {
+func (w *fdWaiter) run(d *domain, kick <-chan struct{}) {
 	defer close(w.done)
 	for range kick {
-		for !d.down.Load() && d.nap(d.slice()) {
+		for !d.down.Load() && d.sleepOnce(d.scanInterval()) {
 		}
-		w.ring()
+		w.setReadable()
 	}
 }
 
 // arm takes the descriptor's readiness away and has the goroutine look.
-func (w *watch) arm() {
+func (w *fdWaiter) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fd < 0 {
 		return
 	}
-	w.quietLocked()
+	w.clearReadableLocked()
 	select {
 	case w.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (w *watch) ring() {
+func (w *fdWaiter) setReadable() {
 	w.mu.Lock()
-	w.ringLocked()
+	w.setReadableLocked()
 	w.mu.Unlock()
 }
 
-func (w *watch) ringLocked() {
+func (w *fdWaiter) setReadableLocked() {
 	if w.fd >= 0 && !w.set {
 		one := [8]byte{1}
 		_, err := unix.Write(w.fd, one[:])
@@ -319,13 +317,13 @@ func (w *watch) ringLocked() {
 	}
 }
 
-func (w *watch) quiet() {
+func (w *fdWaiter) clearReadable() {
 	w.mu.Lock()
-	w.quietLocked()
+	w.clearReadableLocked()
 	w.mu.Unlock()
 }
 
-func (w *watch) quietLocked() {
+func (w *fdWaiter) clearReadableLocked() {
 	if w.set {
 		var count [8]byte
 		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only we read it
@@ -333,9 +331,9 @@ func (w *watch) quietLocked() {
 	}
 }
 
-func (w *watch) close() {
+func (w *fdWaiter) close() {
 	w.mu.Lock()
-	w.over = true
+	w.closed = true
 	kick := w.kick
 	w.kick = nil
 	w.mu.Unlock()

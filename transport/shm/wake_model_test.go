@@ -24,7 +24,7 @@ const (
 	announceFlag         // its flag says so
 	lookAgain            // it looks at the word
 	waits                // futex_wait while the flag says so
-	undo                 // the word was there: what rouse does for itself
+	undo                 // the word was there: what wakeRank does for itself
 	slept
 )
 
@@ -52,7 +52,7 @@ func (m *sleepModel) step(rank int, program []int) bool {
 			return false
 		}
 	case undo:
-		m.rouse(rank)
+		m.wakeRank(rank)
 	default:
 		return false
 	}
@@ -73,7 +73,7 @@ func (m *sleepModel) stepWaker() bool {
 			return true
 		}
 	case at == 2 && m.wakes < len(m.flags):
-		m.rouse(m.wakes)
+		m.wakeRank(m.wakes)
 		if m.wakes++; m.wakes < len(m.flags) {
 			return true
 		}
@@ -84,7 +84,7 @@ func (m *sleepModel) stepWaker() bool {
 	return true
 }
 
-func (m *sleepModel) rouse(rank int) {
+func (m *sleepModel) wakeRank(rank int) {
 	if m.flags[rank] == asleep {
 		m.flags[rank] = awake
 		m.count--
