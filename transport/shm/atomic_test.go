@@ -214,7 +214,7 @@ func TestAnswersThatFindNoRoom(t *testing.T) {
 		seen[binary.NativeEndian.Uint64(o.Fetch)] = true
 	}
 	require.Len(t, seen, maxCalls)
-	require.Len(t, all[0].news, sent-1)
+	require.Len(t, all[0].received, sent-1)
 	require.False(t, all[1].progress())
 }
 

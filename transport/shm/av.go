@@ -160,7 +160,7 @@ func (v *addressVector) Reaches(a transport.Addr) bool {
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
 		return false
 	}
-	return a == d.rank || d.localOf(a) >= 0 && (d.given || d.meet(d.peer(a)) == nil)
+	return a == d.rank || d.localOf(a) >= 0 && (d.given || d.authenticate(d.peer(a)) == nil)
 }
 
 // complete joins the ranks of this host once the vector has all addresses.

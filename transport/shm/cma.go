@@ -124,7 +124,7 @@ const settleTime = 2 * time.Second
 // nothing of it touches our memory any more. What it waits for is the copy of
 // a piece, so it spins first.
 func (d *domain) settle(p *peer, quiet func() bool) {
-	if _ = d.meet(p); p.pid == 0 {
+	if _ = d.authenticate(p); p.pid == 0 {
 		return // it has not proved to be a rank
 	}
 	var dead time.Time
@@ -137,7 +137,7 @@ func (d *domain) settle(p *peer, quiet func() bool) {
 			return
 		}
 		switch {
-		case !p.ended() && !p.cut:
+		case !p.ended() && !p.disconnected:
 		case dead.IsZero():
 			dead = time.Now()
 		case time.Since(dead) > settleTime:

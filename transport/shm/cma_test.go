@@ -81,19 +81,19 @@ func (s *side) tell(words ...uint64) error {
 
 // hear waits for a word from the other rank.
 func (s *side) hear() (uint64, error) {
-	for end := time.Now().Add(patience); len(s.news) == 0; {
+	for end := time.Now().Add(patience); len(s.received) == 0; {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
-		if len(s.news) == 0 && len(s.ends) > 0 { // its last word may come with its end
+		if len(s.received) == 0 && len(s.ends) > 0 { // its last word may come with its end
 			return 0, s.ends[0].Err
 		}
 		if time.Now().After(end) {
 			return 0, errors.New("nobody says anything")
 		}
 	}
-	w := s.news[0]
-	s.news = s.news[1:]
+	w := s.received[0]
+	s.received = s.received[1:]
 	return w, nil
 }
 
@@ -332,11 +332,11 @@ func TestCloseUnderProcess(t *testing.T) {
 	if asChild(t, func(s *side, _ string) error {
 		src, dst := bytes.Repeat([]byte{0xAA}, n), make([]byte, n)
 		for key := uint64(0); ; {
-			if len(s.news) > 0 {
-				if key = s.news[len(s.news)-1]; key == 1 {
+			if len(s.received) > 0 {
+				if key = s.received[len(s.received)-1]; key == 1 {
 					return nil
 				}
-				s.news = nil
+				s.received = nil
 			}
 			// Many that are one piece, of which one is in the middle of it most of
 			// the time, and two large ones.
@@ -410,7 +410,7 @@ func TestCloseUnderProcess(t *testing.T) {
 func TestProbe(t *testing.T) {
 	all := sides(t, 2, "auto")
 	d, p := all[0], all[0].local(1)
-	require.NoError(t, d.meet(p))
+	require.NoError(t, d.authenticate(p))
 	b := &d.seg.claims(1).badge
 	require.True(t, d.probe(p))
 	addr, nonce := b.addr.Load(), b.nonce[1].Load()

@@ -18,17 +18,17 @@ import (
 // otherwise belongs to the rank's user, who serialises calls.
 type domain struct {
 	// What a poll looks at first.
-	done     local.Completions
-	active   []*peer        // those whose rings are polled
-	bit      uint64         // of this rank in its word of a card's bitmap
-	looks    uint           // rings looked at since retire was called; not counted while there is one
-	peers    []*peer        // by world rank, itself too; nil: not of this host, or not yet used, see local
-	news     *atomic.Uint32 // of the own card; nil until there is one
-	newsSeen uint32
-	turn     uint // counts Reads
-	closed   bool
-	left     bool // Shutdown or Close has begun: nothing is sent, messages are not delivered any more
-	loop     local.SelfQueue
+	done       local.Completions
+	active     []*peer        // those whose rings are polled
+	bit        uint64         // of this rank in its word of a card's bitmap
+	ringPolls  uint           // rings looked at since retire was called; not counted while there is one
+	peers      []*peer        // by world rank, itself too; nil: not of this host, or not yet used, see local
+	events     *atomic.Uint32 // of the own card; nil until there is one
+	eventsSeen uint32
+	reads      uint // counts Reads
+	closed     bool
+	left       bool // Shutdown or Close has begun: nothing is sent, messages are not delivered any more
+	loop       local.SelfQueue
 
 	transfers transfers
 	heap      heap
@@ -47,12 +47,12 @@ type domain struct {
 	deaths  bool // the kernel reports the death of processes
 	life    life
 
-	seg      *segment         // nil until the ranks of the host are known
-	self     int              // among them
-	ranks    []transport.Addr // the world ranks of the host's ranks, in order
-	locals   []*peer          // by local rank; nil: not yet used
-	listed   [bitWords]uint64 // a bit for each local rank in active
-	lookNext int
+	seg       *segment         // nil until the ranks of the host are known
+	self      int              // among them
+	ranks     []transport.Addr // the world ranks of the host's ranks, in order
+	locals    []*peer          // by local rank; nil: not yet used
+	listed    [bitWords]uint64 // a bit for each local rank in active
+	nextCheck int
 
 	cq *completionQueue
 	av *addressVector
@@ -63,7 +63,7 @@ type domain struct {
 	early    atomic.Uint32           // what is slept on before that
 	signaled atomic.Bool
 	down     atomic.Bool
-	noticed  [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
+	endKnown [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
 	lastScan atomic.Int64            // when all peers were last looked at, in ns since epoch
 	fdWaiter fdWaiter
 	waitMu   sync.Mutex // held during a Wait
@@ -144,7 +144,7 @@ func (d *domain) Close() error {
 	}
 	d.life.end()
 	if d.attached.Load() != nil {
-		d.tellAll()
+		d.signalPeers()
 	}
 	d.endSleep()
 	for _, p := range d.locals {
@@ -163,11 +163,11 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// tellAll makes all peers with a ring to or from this rank look at its state.
-func (d *domain) tellAll() {
+// signalPeers makes all peers with a ring to or from this rank look at its state.
+func (d *domain) signalPeers() {
 	for _, p := range d.locals {
 		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {
-			d.tell(p, newsState)
+			d.signalPeer(p, eventState)
 		}
 	}
 }

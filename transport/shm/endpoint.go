@@ -104,12 +104,12 @@ func (e *endpoint) sendFirst(op *transport.Op) (bool, error) {
 // noRoom looks whether there will ever be room for a peer.
 func (d *domain) noRoom(p *peer, err error) error {
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
-		if d.lookAt(p); p.err != nil {
+		if d.checkPeer(p); p.err != nil {
 			return p.err
 		}
 		return err
 	}
-	return d.endOn(p, "send", err)
+	return d.closeOnError(p, "send", err)
 }
 
 // post writes a control message of a kind from firstControl on to a peer, which
@@ -163,7 +163,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the peer that has to do its part may need this core
 	}
 	if d.seg.state(d.self).state.CompareAndSwap(cardPresent, cardLeft) {
-		d.tellAll()
+		d.signalPeers()
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	errDied    = fmt.Errorf("%w: its process ended before it called Finalize", transport.ErrPeerDown)
-	errGivenUp = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
-	errCut     = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
+	errDied         = fmt.Errorf("%w: its process ended before it called Finalize", transport.ErrPeerDown)
+	errRefused      = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
+	errDisconnected = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
 )
 
 // The ways in which a peer can break the protocol.

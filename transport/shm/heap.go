@@ -304,7 +304,7 @@ func (s *shared) Close() error {
 // a store to memory that it has mapped: of that nothing is used again.
 func (d *domain) haunted() bool {
 	for _, p := range d.locals {
-		if p != nil && p.cut && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
+		if p != nil && p.disconnected && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
 			return true
 		}
 	}

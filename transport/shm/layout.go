@@ -138,10 +138,10 @@ type card struct {
 	_     [lineSize - 4]byte
 
 	// news counts what the rank should look at beside the rings that it polls: by
-	// newsRing rings to poll, in polled, or that one has come that it waits for; by
-	// newsState ranks that have changed their state or given this one up, in told.
-	news atomic.Uint32
-	_    [lineSize - 4]byte
+	// eventRing rings to poll, in polled, or that one has come that it waits for; by
+	// eventState ranks that have changed their state or given this one up, in told.
+	events atomic.Uint32
+	_      [lineSize - 4]byte
 
 	// polled has a bit for each rank whose ring this rank polls. The sender sets its
 	// bit, this rank clears it when it takes the ring off its list:
@@ -156,11 +156,11 @@ type card struct {
 	// has returned, its bit is set, and news has been counted up since. Each side
 	// stores before it loads, and both are full barriers, so at least one of them
 	// sees what the other has stored. A sender that ends before it has set its bit
-	// leaves its message to lookAt.
+	// leaves its message to checkPeer.
 	polled  [bitWords]atomic.Uint64
 	refused [bitWords]atomic.Uint64 // a bit for each rank that has given this one up
-	awaited [bitWords]atomic.Uint64 // a bit for each rank to notify when this one has come
-	told    [bitWords]atomic.Uint64 // a bit for each rank to look at: its state has changed, or it has given this one up
+	waiters [bitWords]atomic.Uint64 // a bit for each rank to notify when this one has come
+	changed [bitWords]atomic.Uint64 // a bit for each rank to look at: its state has changed, or it has given this one up
 }
 
 var (
@@ -171,8 +171,8 @@ var (
 
 // What news counts by. Should the lower half run over, more is looked at than need be.
 const (
-	newsRing  = 1
-	newsState = 1 << 16
+	eventRing  = 1
+	eventState = 1 << 16
 )
 
 // The states of a rank; they only grow.

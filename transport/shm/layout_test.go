@@ -52,8 +52,8 @@ func TestLayout(t *testing.T) {
 func TestSizes(t *testing.T) {
 	sizes := pinned()
 	require.Equal(t, map[string]uintptr{
-		"line": 64, "line.data": 8, "card": 256 + 4*64*8, "card.sleep": 128, "card.news": 192,
-		"card.polled": 256, "card.refused": 256 + 64*8, "card.told": 256 + 3*64*8, "state": stateSize, "state.alive": 4, "header.sleepers": 64, "header": 128, "claims": 4096,
+		"line": 64, "line.data": 8, "card": 256 + 4*64*8, "card.sleep": 128, "card.events": 192,
+		"card.polled": 256, "card.refused": 256 + 64*8, "card.changed": 256 + 3*64*8, "state": stateSize, "state.alive": 4, "header.sleepers": 64, "header": 128, "claims": 4096,
 	}, sizes)
 }
 

@@ -268,13 +268,13 @@ func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*e
 // withdrawn is the reason why a key is not there any more.
 func (d *domain) withdrawn(p *peer) error {
 	if d.seg.claims(p.local).desk.closed.Load() != 0 {
-		return p.farewell()
+		return p.endReason()
 	}
 	return transport.ErrKey
 }
 
-// farewell is the reason why a peer that has ended did.
-func (p *peer) farewell() error {
+// endReason is the reason why a peer that has ended did.
+func (p *peer) endReason() error {
 	if p.state.state.Load() == cardLeft {
 		return transport.ErrPeerLeft
 	}

@@ -121,8 +121,8 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		}
 		w := &outcome{Op: transport.Op{Data: bytes.Repeat([]byte{0xAA}, n)}}
 		for {
-			if len(s.news) > 0 {
-				w.RemoteKey, s.news = s.news[len(s.news)-1], nil
+			if len(s.received) > 0 {
+				w.RemoteKey, s.received = s.received[len(s.received)-1], nil
 			}
 			if w.RemoteKey == 1 {
 				return nil

@@ -25,20 +25,20 @@ type peer struct {
 	out    outRing        // not mapped before the first message to it
 	err    error          // why nothing can be done with it any more; reported
 
-	rank    transport.Addr // in the world
-	local   int            // among the ranks of the host
-	page    *card
-	reach   reach
-	stream  *stream // transfers by messages; nil: none yet
-	calls   *calls  // atomics by messages; nil: none yet
-	state   *rankState
-	gone    *atomic.Uint32 // not 0: the launcher has seen its process end
-	card    *card          // page, once it is found authentic
-	pid     int            // its process, from then on
-	in      inRing         // not mapped before the first message from it
-	awaited bool           // it will notify this rank when it has come
-	ending  error          // it has ended for this reason; what it sent is still being read
-	cut     bool           // given up by Disconnect: it may run; waits for it are as short as for one that is ending
+	rank         transport.Addr // in the world
+	local        int            // among the ranks of the host
+	page         *card
+	reach        reach
+	stream       *stream // transfers by messages; nil: none yet
+	calls        *calls  // atomics by messages; nil: none yet
+	state        *rankState
+	exited       *atomic.Uint32 // not 0: the launcher has seen its process end
+	card         *card          // page, once it is found authentic
+	pid          int            // its process, from then on
+	in           inRing         // not mapped before the first message from it
+	isWaiter     bool           // it will notify this rank when it has come
+	ending       error          // it has ended for this reason; what it sent is still being read
+	disconnected bool           // given up by Disconnect: it may run; waits for it are as short as for one that is ending
 }
 
 // local returns the peer with a local rank. Most ranks of a host never talk to each
@@ -47,7 +47,7 @@ func (d *domain) local(i int) *peer {
 	p := d.locals[i]
 	if p == nil {
 		c := d.seg.card(i)
-		p = &peer{rank: d.ranks[i], local: i, page: c, state: d.seg.state(i), gone: d.seg.ended(i), sleep: &c.sleep, polled: &c.polled[d.self/64]}
+		p = &peer{rank: d.ranks[i], local: i, page: c, state: d.seg.state(i), exited: d.seg.ended(i), sleep: &c.sleep, polled: &c.polled[d.self/64]}
 		d.locals[i], d.peers[p.rank] = p, p
 	}
 	return p
@@ -79,7 +79,7 @@ func (d *domain) peer(a transport.Addr) *peer {
 
 // ended reports whether the peer's process has ended, perhaps before it joined, or has
 // closed its domain.
-func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.gone.Load() != 0 }
+func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.exited.Load() != 0 }
 
 // target gives the peer that an operation is for, if it is there; else ErrAbsent.
 func (d *domain) target(a transport.Addr) (*peer, error) {
@@ -93,24 +93,24 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	if p.card != nil && p.err == nil {
 		return p, nil
 	}
-	err := d.meet(p)
-	if err == transport.ErrAgain && !p.awaited { //nolint:errorlint // the very value
-		p.awaited = true
-		p.page.awaited[d.self/64].Or(1 << (d.self % 64)) // and if it has come meanwhile, before it looked there:
-		err = d.meet(p)
+	err := d.authenticate(p)
+	if err == transport.ErrAgain && !p.isWaiter { //nolint:errorlint // the very value
+		p.isWaiter = true
+		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // and if it has come meanwhile, before it looked there:
+		err = d.authenticate(p)
 	}
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
 		return nil, transport.ErrAbsent
 	}
-	return p, d.endOn(p, "connect", err)
+	return p, d.closeOnError(p, "connect", err)
 }
 
-// come shows that this rank has joined, and notifies the ranks that wait for it.
-func (d *domain) come() {
+// announce shows that this rank has joined, and notifies the ranks that wait for it.
+func (d *domain) announce() {
 	own := d.seg.card(d.self)
 	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier with -race too; see target for the other side
-	for i := range d.each(&own.awaited, false) {
-		d.tell(d.local(i), newsRing)
+	for i := range d.each(&own.waiters, false) {
+		d.signalPeer(d.local(i), eventRing)
 	}
 }
 
@@ -132,9 +132,9 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 	}
 }
 
-// meet finds out whether a peer is there and proves itself. ErrAgain: it has
+// authenticate finds out whether a peer is there and proves itself. ErrAgain: it has
 // not come yet. Any other error is a reason to give it up.
-func (d *domain) meet(p *peer) error {
+func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err
 	}
@@ -162,10 +162,10 @@ func (d *domain) connect(p *peer) error {
 	if p.out.lines != nil {
 		return p.err
 	}
-	if err := d.meet(p); err != nil {
-		return d.endOn(p, "connect", err)
+	if err := d.authenticate(p); err != nil {
+		return d.closeOnError(p, "connect", err)
 	}
-	if d.lookAt(p); p.err != nil {
+	if d.checkPeer(p); p.err != nil {
 		return p.err
 	}
 	mem, err := d.seg.mapFile(d.seg.ring(d.self, p.local), int(d.seg.ringSize()))
@@ -181,38 +181,38 @@ func (d *domain) connect(p *peer) error {
 func (d *domain) alert(p *peer) {
 	if p.polled.Load()&d.bit == 0 {
 		p.polled.Or(d.bit)
-		p.page.news.Add(newsRing)
+		p.page.events.Add(eventRing)
 	}
 	if p.sleep.Load() == asleep {
 		d.wakePeer(p)
 	}
 }
 
-// tell counts up a peer's news and wakes the peer if it sleeps. For newsState it first
+// signalPeer counts up a peer's news and wakes the peer if it sleeps. For eventState it first
 // sets this rank's bit in the peer's told.
-func (d *domain) tell(p *peer, what uint32) {
-	if what == newsState {
-		p.page.told[d.self/64].Or(d.bit)
+func (d *domain) signalPeer(p *peer, what uint32) {
+	if what == eventState {
+		p.page.changed[d.self/64].Or(d.bit)
 	}
-	p.page.news.Add(what)
+	p.page.events.Add(what)
 	if p.sleep.Load() == asleep {
 		d.wakePeer(p)
 	}
 }
 
-// endOn ends a peer for any error but ErrAgain, and gives the error to answer.
-func (d *domain) endOn(p *peer, op string, err error) error {
+// closeOnError ends a peer for any error but ErrAgain, and gives the error to answer.
+func (d *domain) closeOnError(p *peer, op string, err error) error {
 	if err == nil || err == transport.ErrAgain || p.err != nil { //nolint:errorlint // the very values
 		return err
 	}
-	d.over(p, d.peerError(op, p.rank, err))
+	d.closePeer(p, d.peerError(op, p.rank, err))
 	return p.err
 }
 
-// takeNews looks at the rings and the ranks that news may stand for.
-func (d *domain) takeNews(news uint32) {
-	states := news/newsState != d.newsSeen/newsState
-	d.newsSeen = news
+// takeEvents looks at the rings and the ranks that news may stand for.
+func (d *domain) takeEvents(events uint32) {
+	states := events/eventState != d.eventsSeen/eventState
+	d.eventsSeen = events
 	own := d.seg.card(d.self)
 	for w := range (len(d.locals) + 63) / 64 {
 		for set := own.polled[w].Load() &^ d.listed[w]; set != 0; set &= set - 1 {
@@ -224,24 +224,24 @@ func (d *domain) takeNews(news uint32) {
 	if !states {
 		return
 	}
-	for i := range d.each(&own.told, true) {
-		d.lookAt(d.local(i))
+	for i := range d.each(&own.changed, true) {
+		d.checkPeer(d.local(i))
 	}
 }
 
-// lists reports whether the ring from a peer is polled.
-func (d *domain) lists(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
+// isListed reports whether the ring from a peer is polled.
+func (d *domain) isListed(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
 
 // admit puts the ring from a peer that has sent on the list of rings to poll.
 func (d *domain) admit(p *peer) {
-	if d.lists(p) || p.err != nil || p.local == d.self {
+	if d.isListed(p) || p.err != nil || p.local == d.self {
 		return
 	}
-	if err := d.meet(p); err != nil {
+	if err := d.authenticate(p); err != nil {
 		if err == transport.ErrAgain { //nolint:errorlint // the very value
 			err = breach(errState) // it sends before it is there
 		}
-		d.over(p, d.peerError("receive", p.rank, err))
+		d.closePeer(p, d.peerError("receive", p.rank, err))
 		return
 	}
 	if p.in.lines == nil {
@@ -258,13 +258,13 @@ func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) 
 // before. One ring always stays, so a rank that talks to one other rank at a time
 // never waits for a ring to come back.
 func (d *domain) retire() {
-	d.looks = 0
+	d.ringPolls = 0
 	kept := d.active[:0]
 	for i, p := range d.active {
 		r := &p.in
 		silent := r.pos == r.mark && p.ending == nil
 		r.mark = r.pos
-		if only := len(kept) == 0 && i == len(d.active)-1; silent && !only && d.leave(p) {
+		if only := len(kept) == 0 && i == len(d.active)-1; silent && !only && d.tryUnlist(p) {
 			continue
 		}
 		kept = append(kept, p)
@@ -273,10 +273,10 @@ func (d *domain) retire() {
 	d.active = kept
 }
 
-// leave ends the polling of a silent ring unless a message comes just now: false.
+// tryUnlist ends the polling of a silent ring unless a message comes just now: false.
 // The sender learns first what room it has, since it may be short of it; card
 // states the order of the rest.
-func (d *domain) leave(p *peer) bool {
+func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
 	if r.free = r.pos; r.free != r.shown {
 		r.show()
@@ -291,8 +291,8 @@ func (d *domain) leave(p *peer) bool {
 	return true
 }
 
-// lookAt notes whether a peer has left, has died or has given this rank up.
-func (d *domain) lookAt(p *peer) {
+// checkPeer notes whether a peer has left, has died or has given this rank up.
+func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
 	}
@@ -303,25 +303,25 @@ func (d *domain) lookAt(p *peer) {
 	case state == cardLeft:
 		p.ending = transport.ErrPeerLeft
 	case state > cardLeft:
-		d.over(p, d.peerError("receive", p.rank, breach(errState)))
+		d.closePeer(p, d.peerError("receive", p.rank, breach(errState)))
 		return
 	case ended:
 		p.ending = errDied
 	case d.refusedBy(p.local):
-		d.over(p, d.peerError("receive", p.rank, errGivenUp))
+		d.closePeer(p, d.peerError("receive", p.rank, errRefused))
 		return
 	default:
 		return
 	}
-	d.notice(p)
+	d.markEnd(p)
 	// Its last message may lie in a ring that is not polled, as it may have ended
 	// before it set its bit. A ring of which nothing was ever read is the exception:
 	// without the bit no Send into it has returned.
 	if p.in.lines != nil || d.seg.card(d.self).polled[p.local/64].Load()&(1<<(p.local%64)) != 0 {
 		d.admit(p)
 	}
-	if !d.lists(p) && p.err == nil {
-		d.over(p, d.peerError("receive", p.rank, p.ending))
+	if !d.isListed(p) && p.err == nil {
+		d.closePeer(p, d.peerError("receive", p.rank, p.ending))
 	}
 }
 
@@ -330,51 +330,51 @@ func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// notice is called when a peer's end has been noted. Later Waits do not look for that
+// markEnd is called when a peer's end has been noted. Later Waits do not look for that
 // end, and a Wait under way must end so that a Read reports it.
-func (d *domain) notice(p *peer) {
-	d.noticed[p.local/64].Or(1 << (p.local % 64))
+func (d *domain) markEnd(p *peer) {
+	d.endKnown[p.local/64].Or(1 << (p.local % 64))
 	d.wakeWaiter()
 }
 
-// hasNoticed reports whether the end of a rank has been noted. Any goroutine may call it.
-func (d *domain) hasNoticed(local int) bool {
-	return d.noticed[local/64].Load()&(1<<(local%64)) != 0
+// knowsEnd reports whether the end of a rank has been noted. Any goroutine may call it.
+func (d *domain) knowsEnd(local int) bool {
+	return d.endKnown[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// lookAtSome looks whether peers have ended, at some of them each time.
-func (d *domain) lookAtSome() {
+// checkSomePeers looks whether peers have ended, at some of them each time.
+func (d *domain) checkSomePeers() {
 	for range min(len(d.locals), 64) {
-		if d.lookNext++; d.lookNext >= len(d.locals) {
-			d.lookNext = 0
+		if d.nextCheck++; d.nextCheck >= len(d.locals) {
+			d.nextCheck = 0
 		}
-		i := d.lookNext
-		if !d.hasNoticed(i) && (d.seg.endedOrLeft(i) || d.refusedBy(i)) {
-			d.lookAt(d.local(i))
+		i := d.nextCheck
+		if !d.knowsEnd(i) && (d.seg.endedOrLeft(i) || d.refusedBy(i)) {
+			d.checkPeer(d.local(i))
 		}
 	}
 }
 
-// over ends a peer for good and reports the end. It drops what the peer has sent and
+// closePeer ends a peer for good and reports the end. It drops what the peer has sent and
 // this rank has not read.
-func (d *domain) over(p *peer, err error) {
+func (d *domain) closePeer(p *peer, err error) {
 	if p.err != nil {
 		return
 	}
 	p.err = err
-	d.notice(p)
+	d.markEnd(p)
 	kind := transport.PeerDown
 	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // we set it
 		kind = transport.PeerLeft
 	}
-	if d.lists(p) {
+	if d.isListed(p) {
 		d.unlist(p)
 		i := slices.Index(d.active, p)
 		d.active = slices.Delete(d.active, i, i+1)
 	}
 	if p.ending == nil { // it may live
 		p.page.refused[d.self/64].Or(d.bit)
-		d.tell(p, newsState)
+		d.signalPeer(p, eventState)
 	}
 	d.dropTransfers(p, err)
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
@@ -390,13 +390,13 @@ func (e *endpoint) Disconnect(a transport.Addr) error {
 	if p == nil || a == d.rank {
 		return &transport.Error{Provider: name, Op: "disconnect", Peer: a, Err: transport.ErrAddress}
 	}
-	p.cut = true
-	d.over(p, d.peerError("disconnect", a, errCut))
+	p.disconnected = true
+	d.closePeer(p, d.peerError("disconnect", a, errDisconnected))
 	return nil
 }
 
 // breached gives up a peer that has done what no correct peer does; how wraps
 // ErrProtocol.
 func (d *domain) breached(p *peer, how error) {
-	d.over(p, d.peerError("receive", p.rank, fmt.Errorf("%w: %w", transport.ErrPeerDown, how)))
+	d.closePeer(p, d.peerError("receive", p.rank, fmt.Errorf("%w: %w", transport.ErrPeerDown, how)))
 }

@@ -10,14 +10,14 @@ type completionQueue struct{ d *domain }
 // What a Read takes from one ring at most, and after how many Reads some peers
 // are looked at whether they have ended.
 const (
-	ringTurn = 64
-	lookTurn = 1024
+	ringBatch  = 64
+	checkEvery = 1024
 )
 
 // After so many looks at rings, those that were silent all the while leave the
 // list: about 50 us of polling, however many there are. To come back costs a ring
 // less than 1 us, once.
-const retireLooks = 4096
+const retirePolls = 4096
 
 // Read gives messages as views of the rings that they came through. Their lines
 // are given back when the next Read comes to the ring.
@@ -36,24 +36,24 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 // progress moves everything on; busy says that transfers are under way that
 // need further calls.
 func (d *domain) progress() (busy bool) {
-	if d.turn++; d.turn%lookTurn == 0 {
-		d.lookAtSome()
+	if d.reads++; d.reads%checkEvery == 0 {
+		d.checkSomePeers()
 	}
 	if d.loop.Waiting() {
 		d.loop.Deliver(&d.done, d.rank, d.left)
 	}
-	if d.news == nil { // alone as yet
+	if d.events == nil { // alone as yet
 		return false
 	}
-	if news := d.news.Load(); news != d.newsSeen {
-		d.takeNews(news)
+	if events := d.events.Load(); events != d.eventsSeen {
+		d.takeEvents(events)
 	}
 	switch n := uint(len(d.active)); n {
 	case 0:
 	case 1:
 		d.poll(d.active[0])
 	default:
-		if d.looks += n; d.looks >= retireLooks {
+		if d.ringPolls += n; d.ringPolls >= retirePolls {
 			d.retire()
 			n = uint(len(d.active))
 		}
@@ -62,7 +62,7 @@ func (d *domain) progress() (busy bool) {
 			if uint(len(d.active)) != n {
 				break
 			}
-			d.poll(d.active[(d.turn+i)%n])
+			d.poll(d.active[(d.reads+i)%n])
 		}
 	}
 	return d.advance()
@@ -77,7 +77,7 @@ func (d *domain) poll(p *peer) {
 	if r.free-r.shown > r.part {
 		r.show()
 	}
-	for range ringTurn {
+	for range ringBatch {
 		if d.done.Full() && !d.left {
 			return
 		}
@@ -119,6 +119,6 @@ func (d *domain) silent(p *peer) {
 		}
 	}
 	if p.ending != nil {
-		d.over(p, d.peerError("receive", p.rank, p.ending))
+		d.closePeer(p, d.peerError("receive", p.rank, p.ending))
 	}
 }

@@ -308,7 +308,7 @@ func (s *scribbler) waits() {
 	case 1:
 		n.seg.header().sleepers.Store(-s.rng.Int32())
 	case 2:
-		if n.hasNoticed(next.local) {
+		if n.knowsEnd(next.local) {
 			n.Signal()
 		}
 		next.state.alive.Store(ownerDied)
@@ -335,7 +335,7 @@ func (s *scribbler) scribble() {
 		mem = n.seg.ringFrom(s.rng.IntN(3))
 		p := n.local(s.rng.IntN(3))
 		off = []int{0, lineSize + s.rng.IntN(64)*lineSize, s.rng.IntN(len(mem))}[s.rng.IntN(3)]
-		if n.lists(p) && s.rng.IntN(2) == 0 {
+		if n.isListed(p) && s.rng.IntN(2) == 0 {
 			mem = n.seg.ringFrom(p.local)
 			off = lineSize + int(p.in.pos&p.in.mask)*lineSize // the word that is read next
 		}

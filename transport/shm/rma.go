@@ -174,7 +174,7 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 	x.cut(aloneMax)
 	if x.way == viaKernel {
 		d.askHelp(x)
-		d.transfers.begun = d.turn
+		d.transfers.begun = d.reads
 	}
 	if _, over := d.move(x, copyBudget); !over {
 		t := &d.transfers
@@ -267,7 +267,7 @@ func (d *domain) toSettle(x *transfer, err error) {
 	}
 	if err := d.endClaims(x); err != nil {
 		x.err = err
-		_ = d.endOn(x.p, "copy with", err)
+		_ = d.closeOnError(x.p, "copy with", err)
 	}
 }
 
@@ -310,9 +310,9 @@ func (d *domain) unhelped(x *transfer) bool {
 	if x.err == nil {
 		x.err = breach(errClaims)
 		if x.p.ended() {
-			x.err = x.p.farewell()
+			x.err = x.p.endReason()
 		} else {
-			_ = d.endOn(x.p, "copy with", x.err)
+			_ = d.closeOnError(x.p, "copy with", x.err)
 		}
 	}
 	d.end(x, x.err)
@@ -386,7 +386,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 // the peer still there: else its number may be another process's by now.
 func (d *domain) present(x *transfer) error {
 	if x.p.ended() {
-		return x.p.farewell()
+		return x.p.endReason()
 	}
 	if x.entry.key.Load() != x.op.RemoteKey {
 		return d.withdrawn(x.p)

@@ -21,11 +21,11 @@ import (
 // side is a rank in the hands of a test of transfers.
 type side struct {
 	*domain
-	q    transport.CompletionQueue
-	e    *endpoint
-	comp []transport.Completion
-	ends []transport.Completion // PeerDown, PeerLeft
-	news []uint64               // told and not yet heard
+	q        transport.CompletionQueue
+	e        *endpoint
+	comp     []transport.Completion
+	ends     []transport.Completion // PeerDown, PeerLeft
+	received []uint64               // told and not yet heard
 }
 
 // copying gives the parameters with single copies or without.
@@ -103,7 +103,7 @@ func (s *side) poll() error {
 			s.ends = append(s.ends, *c)
 		case transport.RecvDone:
 			for m := c.Msg; len(m) >= 8; m = m[8:] {
-				s.news = append(s.news, binary.NativeEndian.Uint64(m))
+				s.received = append(s.received, binary.NativeEndian.Uint64(m))
 			}
 		case transport.PeerNotice:
 		}

@@ -179,7 +179,7 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 		s.close()
 		return fmt.Errorf("rank %d has been opened before", d.rank)
 	}
-	d.seg, d.self, d.news, d.bit = s, self, &own.news, 1<<(self%64)
+	d.seg, d.self, d.events, d.bit = s, self, &own.events, 1<<(self%64)
 	d.ranks, d.locals = locals, d.peers
 	if len(locals) < d.size {
 		d.locals = make([]*peer, len(locals))
@@ -195,8 +195,8 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	if err := d.initHeap(); err != nil {
 		return err
 	}
-	d.come()
-	if err := d.meet(d.local(self)); err != nil {
+	d.announce()
+	if err := d.authenticate(d.local(self)); err != nil {
 		return err
 	}
 	d.attached.Store(s)

@@ -20,7 +20,7 @@ import (
 // quiet reads until rings that are silent have left n's list.
 func (n *node) quiet(t testing.TB) {
 	t.Helper()
-	for range 2*retireLooks + 2 {
+	for range 2*retirePolls + 2 {
 		require.Empty(t, n.read(t))
 	}
 }
@@ -82,7 +82,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	for len(r.read(t)) > 0 {
 	}
 	in := &r.peers[1].in
-	in.shown, in.idle = in.start, -10*retireLooks // as if it had shown nothing
+	in.shown, in.idle = in.start, -10*retirePolls // as if it had shown nothing
 	in.freed.Store(0)
 	w.peers[0].out.limit = w.start + 1024
 	big := &transport.Op{Peer: 0, Data: make([]byte, w.maxMsg)}
@@ -90,7 +90,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrAgain)
 	all[2].send(t, 0, nil)
 	r.await(t, transport.RecvDone)
-	for r.lists(r.peers[1]) {
+	for r.isListed(r.peers[1]) {
 		all[2].send(t, 0, nil) // so that the other ring is the one that leaves
 		r.await(t, transport.RecvDone)
 	}
@@ -107,7 +107,7 @@ func TestSilentPeerEnds(t *testing.T) {
 	n.quiet(t)
 	var off []*node
 	for _, p := range all[1:] {
-		if !n.lists(n.peers[p.rank]) {
+		if !n.isListed(n.peers[p.rank]) {
 			off = append(off, p)
 		}
 	}
@@ -163,7 +163,7 @@ func TestSilentRingsRace(t *testing.T) {
 	retired := 0
 	for left := senders; left > 0; {
 		before := len(n.active)
-		if n.active = slices.DeleteFunc(n.active, n.leave); len(n.active) < before {
+		if n.active = slices.DeleteFunc(n.active, n.tryUnlist); len(n.active) < before {
 			retired++
 		}
 		got := n.read(t)

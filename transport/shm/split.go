@@ -189,7 +189,7 @@ func (h *help) parse(b []byte) error {
 // a stream; or an exchange, in which all have messages to fetch. For one is taken
 // that this rank has any for others, whoever they are.
 func (d *domain) engaged(t *transfer) bool {
-	streams := d.transfers.begun == d.turn && len(t.op.Data) <= streamMax
+	streams := d.transfers.begun == d.reads && len(t.op.Data) <= streamMax
 	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
 }
 
@@ -292,7 +292,7 @@ func (d *domain) awaited(x *transfer) bool {
 		return false
 	}
 	switch {
-	case !x.p.ended() && !x.p.cut:
+	case !x.p.ended() && !x.p.disconnected:
 		return true
 	case x.p.vanished():
 		return false
@@ -392,7 +392,7 @@ func (d *domain) helpCopy(h *help, off, n int) error {
 	case err != nil:
 		return err
 	case h.p.ended(): // its number may be another process's by now
-		return h.p.farewell()
+		return h.p.endReason()
 	case h.write:
 		return h.p.pull(mem, h.buffer+uint64(off))
 	default:

@@ -27,7 +27,7 @@ func begin(t testing.TB, write bool) *begun {
 	t.Helper()
 	all := sides(t, 2, "auto")
 	x := &begun{a: all[0], b: all[1]}
-	require.NoError(t, x.b.meet(x.b.local(0)))
+	require.NoError(t, x.b.authenticate(x.b.local(0)))
 	const n = 1<<20 + 333
 	var here, there func() bool
 	x.mem, there = fenced(n)
@@ -228,7 +228,7 @@ func TestNoHelpWhileLending(t *testing.T) {
 		for _, write := range []bool{false, true} {
 			all := sides(t, 2, "auto")
 			a, b := all[0], all[1]
-			require.NoError(t, b.meet(b.local(0)))
+			require.NoError(t, b.authenticate(b.local(0)))
 			theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead|transport.RemoteWrite)
 			require.NoError(t, err)
 			asks := func() bool {
@@ -260,7 +260,7 @@ func TestNoHelpWhileLending(t *testing.T) {
 func TestNoHelpInAStream(t *testing.T) {
 	all := sides(t, 2, "auto")
 	a, b := all[0], all[1]
-	require.NoError(t, b.meet(b.local(0)))
+	require.NoError(t, b.authenticate(b.local(0)))
 	theirs, err := b.RegisterMemory(noise(6, 1<<20), transport.RemoteRead)
 	require.NoError(t, err)
 	require.NoError(t, a.poll())
@@ -324,7 +324,7 @@ func TestNoHelpForTheDead(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
 		mem, dst := bytes.Clone(x.mem), bytes.Clone(x.dst)
-		x.b.takeNews(x.b.domain.news.Load()) // it reads from the ring from now on
+		x.b.takeEvents(x.b.domain.events.Load()) // it reads from the ring from now on
 		x.a.life.end()
 		require.NoError(t, x.b.poll())
 		_, front, back := turnParts(x.line().turn.Load())

@@ -98,7 +98,7 @@ func (q *completionQueue) Arm() bool {
 	} else {
 		d.early.Store(asleep)
 	}
-	d.lookAtSome()
+	d.checkSomePeers()
 	switch {
 	case d.signaled.Load():
 		d.wakeSelf()
@@ -120,7 +120,7 @@ func (d *domain) busy() bool {
 // arrived looks at all that peers write, and makes sure that they know what room
 // they have.
 func (d *domain) arrived() bool {
-	if d.news != nil && d.news.Load() != d.newsSeen {
+	if d.events != nil && d.events.Load() != d.eventsSeen {
 		return true
 	}
 	for _, p := range d.active {
@@ -185,13 +185,13 @@ func (d *domain) sleepOnce(t time.Duration) bool {
 	d.lastScan.Store(int64(now))
 	own, found := s.card(s.self), false
 	for i := range s.n {
-		if i != s.self && !d.hasNoticed(i) && s.endedOrLeft(i) {
-			own.told[i/64].Or(1 << (i % 64))
+		if i != s.self && !d.knowsEnd(i) && s.endedOrLeft(i) {
+			own.changed[i/64].Or(1 << (i % 64))
 			found = true
 		}
 	}
 	if found {
-		own.news.Add(newsState) // so that the next Read looks at them
+		own.events.Add(eventState) // so that the next Read looks at them
 	}
 	return !found
 }
