@@ -97,7 +97,7 @@ func (e *endpoint) extentOf(op *transport.Op) (int, error) {
 func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
 	if p.local != d.self {
 		// The key lies on the desk meanwhile: invariant 2 of mr.go.
-		at := &d.seg.claims(d.self).desk.key
+		at := &d.seg.claims(d.self).hazards.key
 		at.Swap(op.RemoteKey)
 		defer at.Store(0)
 	}

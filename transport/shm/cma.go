@@ -25,8 +25,8 @@ import (
 // number that is another process's in this rank's namespace is no danger
 // either. Where it fails, all goes by messages (stream.go).
 
-// badge is a rank's line that says what lies where in its memory.
-type badge struct {
+// probeLine is a rank's line that says what lies where in its memory.
+type probeLine struct {
 	addr  atomic.Uint64 // 0: it does not want to be copied from
 	nonce [2]atomic.Uint64
 	_     [lineSize - 24]byte
@@ -48,11 +48,11 @@ func (d *domain) singleCopy() bool {
 	return d.cfg.Params.Get("transport.shm.single_copy").Text != "off"
 }
 
-// wearBadge lets peers find out whether they may copy from this rank. The Yama
+// publishProbe lets peers find out whether they may copy from this rank. The Yama
 // security module, where it is in force, lets only ancestors trace a process, and one
 // process that it names, with the descendants of that. One launcher has started all
-// ranks of the host, so wearBadge names the launcher.
-func (d *domain) wearBadge() {
+// ranks of the host, so publishProbe names the launcher.
+func (d *domain) publishProbe() {
 	t := &d.transfers
 	t.nonce = make([]byte, nonceSize)
 	random(t.nonce)
@@ -60,7 +60,7 @@ func (d *domain) wearBadge() {
 	if launcher := os.Getppid(); launcher > 1 {
 		_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(launcher), 0, 0, 0) // EINVAL: there is no Yama
 	}
-	b := &d.seg.claims(d.self).badge
+	b := &d.seg.claims(d.self).probe
 	b.nonce[0].Store(binary.NativeEndian.Uint64(t.nonce))
 	b.nonce[1].Store(binary.NativeEndian.Uint64(t.nonce[8:]))
 	b.addr.Store(addressOf(t.nonce))
@@ -79,7 +79,7 @@ func (d *domain) direct(p *peer) bool {
 }
 
 func (d *domain) probe(p *peer) bool {
-	b := &d.seg.claims(p.local).badge
+	b := &d.seg.claims(p.local).probe
 	var want, got [nonceSize]byte
 	addr := b.addr.Load()
 	binary.NativeEndian.PutUint64(want[:], b.nonce[0].Load())
@@ -115,15 +115,15 @@ func (p *peer) push(src []byte, addr uint64) error {
 	return nil
 }
 
-// settleTime is how long a process whose end has been noticed may take to end
+// exitGrace is how long a process whose end has been noticed may take to end
 // with all its threads, before its number is taken for another process's; and how
 // long one that was given up may take to end a copy.
-const settleTime = 2 * time.Second
+const exitGrace = 2 * time.Second
 
-// settle waits until quiet answers true, or the peer's process has ended: then
+// awaitIdle waits until quiet answers true, or the peer's process has ended: then
 // nothing of it touches our memory any more. What it waits for is the copy of
 // a piece, so it spins first.
-func (d *domain) settle(p *peer, quiet func() bool) {
+func (d *domain) awaitIdle(p *peer, quiet func() bool) {
 	if _ = d.authenticate(p); p.pid == 0 {
 		return // it has not proved to be a rank
 	}
@@ -140,7 +140,7 @@ func (d *domain) settle(p *peer, quiet func() bool) {
 		case !p.ended() && !p.disconnected:
 		case dead.IsZero():
 			dead = time.Now()
-		case time.Since(dead) > settleTime:
+		case time.Since(dead) > exitGrace:
 			return
 		}
 		time.Sleep(50 * time.Microsecond)

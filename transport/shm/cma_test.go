@@ -411,7 +411,7 @@ func TestProbe(t *testing.T) {
 	all := sides(t, 2, "auto")
 	d, p := all[0], all[0].local(1)
 	require.NoError(t, d.authenticate(p))
-	b := &d.seg.claims(1).badge
+	b := &d.seg.claims(1).probe
 	require.True(t, d.probe(p))
 	addr, nonce := b.addr.Load(), b.nonce[1].Load()
 	for _, bad := range []uint64{0, 4096, 1<<64 - 8, addr + 4} {

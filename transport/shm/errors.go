@@ -31,6 +31,6 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 }
 
 // breach is the reason to give up a peer that did what no correct peer does.
-func breach(how error) error {
+func protocolError(how error) error {
 	return fmt.Errorf("%w: %w: %w", transport.ErrPeerDown, transport.ErrProtocol, how)
 }

@@ -43,7 +43,7 @@ import (
 //     the key gone, or Close finds the desk and waits for the piece to end.
 //  3. A desk holds one key, for a domain does one copy at a time. It needs no
 //     repair when its rank dies: once the process has ended, nothing of it
-//     writes, and Close stops waiting (settle in cma.go).
+//     writes, and Close stops waiting (awaitIdle in cma.go).
 //  4. The owner itself touches the region (helping with a copy, serving a
 //     stream) only in calls of its own domain, which its user serialises with
 //     Close, and looks it up again by its key for every piece.
@@ -66,8 +66,8 @@ type entry struct {
 	access atomic.Uint64
 }
 
-// desk is a rank's line that says what it is at.
-type desk struct {
+// hazards is a rank's line that says what it is at.
+type hazards struct {
 	key     atomic.Uint64 // of the region it is writing into; 0: none
 	helping atomic.Uint64 // helpName of the claim line it is helping with; 0: none
 	closed  atomic.Uint64 // not 0: its domain is, which is why regions are gone
@@ -88,11 +88,11 @@ type region struct {
 
 // regions is the owner's own table.
 type regions struct {
-	slots   []*region
-	free    *region // the last closed first: few pages of the table are in use
-	keys    *rand.ChaCha8
-	entries []entry // in the segment; nil while there is none
-	lent    int     // regions open that peers may read and not write: messages that they are to fetch
+	slots    []*region
+	free     *region // the last closed first: few pages of the table are in use
+	keys     *rand.ChaCha8
+	entries  []entry // in the segment; nil while there is none
+	readOnly int     // regions open that peers may read and not write: messages that they are to fetch
 }
 
 func (t *regions) init(entries []entry) {
@@ -137,7 +137,7 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	r.key = keyValid | t.keys.Uint64()>>(64-randomBits)<<(slotBits+generationBits) | r.gen<<slotBits | r.slot
 	r.buf, r.access, r.open = buf, access, true
 	if r.access == transport.RemoteRead {
-		t.lent++
+		t.readOnly++
 	}
 	t.publish(r)
 	return r, nil
@@ -177,7 +177,7 @@ func (d *domain) withdraw(r *region) {
 	r.open = false
 	t := &d.transfers.regions
 	if r.access == transport.RemoteRead {
-		t.lent--
+		t.readOnly--
 	}
 	if r.slot >= uint64(len(t.entries)) {
 		return
@@ -207,9 +207,9 @@ func (d *domain) awaitWriters(key uint64) {
 		if i == d.self {
 			continue
 		}
-		at := &d.seg.claims(i).desk.key
+		at := &d.seg.claims(i).hazards.key
 		if at.Load() == key {
-			d.settle(d.local(i), func() bool { return at.Load() != key })
+			d.awaitIdle(d.local(i), func() bool { return at.Load() != key })
 		}
 	}
 }
@@ -267,7 +267,7 @@ func (d *domain) lookup(p *peer, key, addr, n uint64, want transport.Access) (*e
 
 // withdrawn is the reason why a key is not there any more.
 func (d *domain) withdrawn(p *peer) error {
-	if d.seg.claims(p.local).desk.closed.Load() != 0 {
+	if d.seg.claims(p.local).hazards.closed.Load() != 0 {
 		return p.endReason()
 	}
 	return transport.ErrKey

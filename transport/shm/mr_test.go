@@ -93,8 +93,8 @@ func TestCloseAwaitsWriters(t *testing.T) {
 	a, b := all[0], all[1]
 	mr, err := b.RegisterMemory(make([]byte, 8), transport.RemoteWrite)
 	require.NoError(t, err)
-	desk := &a.seg.claims(0).desk.key
-	desk.Store(mr.Key())
+	hazard := &a.seg.claims(0).hazards.key
+	hazard.Store(mr.Key())
 	closed := make(chan error)
 	key := mr.Key()
 	go func() { closed <- mr.Close() }() // received from below
@@ -106,7 +106,7 @@ func TestCloseAwaitsWriters(t *testing.T) {
 		require.Fail(t, "closed while a peer writes", "%v", err)
 	default:
 	}
-	desk.Store(0)
+	hazard.Store(0)
 	require.NoError(t, <-closed)
 }
 
@@ -207,5 +207,5 @@ func TestEntriesOfABadPeer(t *testing.T) {
 		}
 	}
 	require.Empty(t, a.ends)
-	require.EqualValues(t, 0, a.seg.claims(0).desk.key.Load())
+	require.EqualValues(t, 0, a.seg.claims(0).hazards.key.Load())
 }

@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"fmt"
 	"iter"
 	"math/bits"
 	"slices"
@@ -146,12 +145,12 @@ func (d *domain) authenticate(p *peer) error {
 		return transport.ErrAgain
 	case cardPresent, cardLeft:
 	default:
-		return breach(errState)
+		return protocolError(errState)
 	}
 	var c wire.ShmCard
 	b := p.page.identity // its owner writes it no more
 	if !c.Parse(b[:wire.ShmCardSize], &d.job) || c.Rank != uint32(p.rank) || c.Size != uint32(d.size) || c.PID == 0 || c.PID > 1<<31-1 {
-		return breach(errCard)
+		return protocolError(errCard)
 	}
 	p.pid, p.card = int(c.PID), p.page
 	return nil
@@ -239,7 +238,7 @@ func (d *domain) admit(p *peer) {
 	}
 	if err := d.authenticate(p); err != nil {
 		if err == transport.ErrAgain { //nolint:errorlint // the very value
-			err = breach(errState) // it sends before it is there
+			err = protocolError(errState) // it sends before it is there
 		}
 		d.closePeer(p, d.peerError("receive", p.rank, err))
 		return
@@ -303,7 +302,7 @@ func (d *domain) checkPeer(p *peer) {
 	case state == cardLeft:
 		p.ending = transport.ErrPeerLeft
 	case state > cardLeft:
-		d.closePeer(p, d.peerError("receive", p.rank, breach(errState)))
+		d.closePeer(p, d.peerError("receive", p.rank, protocolError(errState)))
 		return
 	case ended:
 		p.ending = errDied
@@ -393,10 +392,4 @@ func (e *endpoint) Disconnect(a transport.Addr) error {
 	p.disconnected = true
 	d.closePeer(p, d.peerError("disconnect", a, errDisconnected))
 	return nil
-}
-
-// breached gives up a peer that has done what no correct peer does; how wraps
-// ErrProtocol.
-func (d *domain) breached(p *peer, how error) {
-	d.closePeer(p, d.peerError("receive", p.rank, fmt.Errorf("%w: %w", transport.ErrPeerDown, how)))
 }

@@ -89,7 +89,7 @@ func (d *domain) poll(p *peer) {
 			}
 			continue
 		case err != nil:
-			err = breach(err)
+			err = protocolError(err)
 		case kind == 0:
 			d.silent(p)
 			return
@@ -98,10 +98,10 @@ func (d *domain) poll(p *peer) {
 		case kind == kindSkip:
 			err = r.skip(b)
 		default:
-			err = breach(errWord)
+			err = protocolError(errWord)
 		}
 		if err != nil {
-			d.breached(p, err)
+			d.closePeer(p, d.peerError("receive", p.rank, err))
 			return
 		}
 		if p.err != nil {

@@ -167,7 +167,7 @@ func (r *outRing) look() error {
 	freed := r.freed.Load()
 	limit := r.start + freed + r.mask + 1
 	if freed > r.pos-r.start || limit < r.limit {
-		return breach(errProgress)
+		return protocolError(errProgress)
 	}
 	r.limit = limit
 	return nil

@@ -23,7 +23,7 @@ import (
 //
 // A transfer but viaMessages goes like this, some pieces in a call:
 //
-//	copying ── no piece left to claim ──► settling ── helper done ──► completed
+//	copying ── no piece left to claim ──► draining ── helper done ──► completed
 //	   │                                     ▲  │
 //	   └────────── refused, failed ──────────┘  └── the helper failed ──► copying the rest
 //
@@ -62,11 +62,11 @@ const aloneMax = 512 << 10
 // more of its own, and comes late.
 const streamMax = 64 << 10
 
-// way is how a transfer's bytes go.
-type way uint8
+// route is how a transfer's bytes go.
+type route uint8
 
 const (
-	viaHeap way = iota
+	viaHeap route = iota
 	viaSelf
 	viaKernel
 	viaMessages
@@ -77,8 +77,8 @@ type transfer struct {
 	op       *transport.Op
 	p        *peer
 	write    bool
-	way      way
-	settling bool
+	route    route
+	draining bool
 	entry    *entry // viaKernel
 	addr     uint64 // viaKernel: where the block is in the peer's memory
 	piece    int    // bytes
@@ -100,7 +100,7 @@ type transfers struct {
 	last       **transfer
 	free       *transfer
 	streams    streams
-	begun      uint // the domain's turn when the last began
+	lastBegun  uint // the domain's turn when the last began
 	small      [helpSize]byte
 }
 
@@ -114,7 +114,7 @@ func (d *domain) initTransfers() error {
 	t.regions.init(view[entry](d.seg.regions(d.self)))
 	t.singleCopy = d.singleCopy()
 	if t.singleCopy {
-		d.wearBadge()
+		d.publishProbe()
 	}
 	return nil
 }
@@ -123,18 +123,18 @@ func (d *domain) initTransfers() error {
 // returns no peer touches this rank's memory any more.
 func (d *domain) closeTransfers() {
 	t := &d.transfers
-	d.seg.claims(d.self).desk.closed.Store(1)
+	d.seg.claims(d.self).hazards.closed.Store(1)
 	d.withdrawAll()
 	for x := t.first; x != nil; x = x.next {
 		s := &x.split
 		if s.line == nil {
 			continue
 		}
-		if !x.settling {
+		if !x.draining {
 			_ = d.endClaims(x) // the end it is, in any case
 		}
-		at, helping := &d.seg.claims(x.p.local).desk.helping, helpName(d.self, s.slot, s.gen)
-		d.settle(x.p, func() bool { return at.Load() != helping })
+		at, helping := &d.seg.claims(x.p.local).hazards.helping, helpName(d.self, s.slot, s.gen)
+		d.awaitIdle(x.p, func() bool { return at.Load() != helping })
 	}
 	t.first, t.last = nil, &t.first
 	t.helps = helps{}
@@ -167,14 +167,14 @@ func (d *domain) begin(op *transport.Op, write bool) error {
 		d.end(x, err)
 		return nil
 	}
-	if x.way == viaMessages {
+	if x.route == viaMessages {
 		d.byMessages(x)
 		return nil
 	}
-	x.cut(aloneMax)
-	if x.way == viaKernel {
-		d.askHelp(x)
-		d.transfers.begun = d.reads
+	x.setPieces(aloneMax)
+	if x.route == viaKernel {
+		d.requestHelp(x)
+		d.transfers.lastBegun = d.reads
 	}
 	if _, over := d.move(x, copyBudget); !over {
 		t := &d.transfers
@@ -198,13 +198,13 @@ func (t *transfers) put(x *transfer) {
 	t.free = x
 }
 
-// cut sets the size of the pieces.
-func (x *transfer) cut(piece int) {
+// setPieces sets the size of the pieces.
+func (x *transfer) setPieces(piece int) {
 	x.piece, x.pieces = piece, pieceCount(len(x.op.Data), piece)
 }
 
-// want is the right that a transfer needs.
-func want(write bool) transport.Access {
+// accessFor returns the right that a transfer needs.
+func accessFor(write bool) transport.Access {
 	if write {
 		return transport.RemoteWrite
 	}
@@ -217,22 +217,22 @@ func (d *domain) plan(x *transfer) error {
 	n := len(op.Data)
 	switch {
 	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
-		x.way = viaHeap
+		x.route = viaHeap
 		_, err := d.inShared(x.p, op.RemoteKey, op.RemoteAddr, n)
 		return err
 	case x.p.local == d.self:
-		x.way = viaSelf
-		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+		x.route = viaSelf
+		_, err := d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), accessFor(x.write))
 		return err
 	}
 	var err error
-	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), want(x.write))
+	x.entry, x.addr, err = d.lookup(x.p, op.RemoteKey, op.RemoteAddr, uint64(n), accessFor(x.write))
 	if err != nil {
 		return err
 	}
-	x.way = viaMessages
+	x.route = viaMessages
 	if x.entry != nil && d.direct(x.p) {
-		x.way = viaKernel
+		x.route = viaKernel
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (d *domain) plan(x *transfer) error {
 // move copies pieces of a transfer, of about budget bytes, and ends it if that
 // is possible. It answers how much it copied, and whether the transfer is over.
 func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
-	for !x.settling {
+	for !x.draining {
 		if copied >= budget && x.front < x.pieces {
 			return copied, false
 		}
@@ -253,15 +253,15 @@ func (d *domain) move(x *transfer, budget int) (copied int, over bool) {
 			err = d.copyPiece(x, off, n)
 		}
 		if err != nil || claimed == 0 {
-			d.toSettle(x, err)
+			d.drain(x, err)
 		}
 	}
-	return copied, d.settled(x)
+	return copied, d.finish(x)
 }
 
-// toSettle is called when no more pieces are copied here.
-func (d *domain) toSettle(x *transfer, err error) {
-	x.settling, x.err = true, err
+// drain is called when no more pieces are copied here.
+func (d *domain) drain(x *transfer, err error) {
+	x.draining, x.err = true, err
 	if x.split.line == nil {
 		return
 	}
@@ -271,25 +271,25 @@ func (d *domain) toSettle(x *transfer, err error) {
 	}
 }
 
-// settled ends a transfer unless its helper is still at work.
-func (d *domain) settled(x *transfer) bool {
+// finish ends a transfer unless its helper is still at work.
+func (d *domain) finish(x *transfer) bool {
 	if s := &x.split; s.line != nil {
-		done, ok := s.helped()
+		done, ok := s.helperDone()
 		switch {
 		case done:
 			d.freeLine(s)
 			if x.err == nil && !ok {
-				x.settling = false // the pieces from front on, without help
+				x.draining = false // the pieces from front on, without help
 				return false
 			}
-		case d.awaited(x):
+		case d.helperActive(x):
 			return false
 		default:
-			return d.unhelped(x)
+			return d.endWithoutHelper(x)
 		}
 	}
 	if x.err == nil && !x.write {
-		x.err = d.stillThere(x)
+		x.err = d.validate(x)
 	}
 	if errors.Is(x.err, syscall.EPERM) && x.p.err == nil {
 		x.p.reach = reachRefused
@@ -300,15 +300,15 @@ func (d *domain) settled(x *transfer) bool {
 	return true
 }
 
-// unhelped ends a transfer whose helper has stopped before it did all pieces that count
+// endWithoutHelper ends a transfer whose helper has stopped before it did all pieces that count
 // as its own: it died, or raised the count without a claim.
-func (d *domain) unhelped(x *transfer) bool {
-	if done, _ := x.split.helped(); done {
+func (d *domain) endWithoutHelper(x *transfer) bool {
+	if done, _ := x.split.helperDone(); done {
 		return false // it was just about to
 	}
 	x.split.line = nil // never again
 	if x.err == nil {
-		x.err = breach(errClaims)
+		x.err = protocolError(errClaims)
 		if x.p.ended() {
 			x.err = x.p.endReason()
 		} else {
@@ -319,15 +319,15 @@ func (d *domain) unhelped(x *transfer) bool {
 	return true
 }
 
-// stillThere looks at the end of a read whether what was copied was the region
+// validate looks at the end of a read whether what was copied was the region
 // all the time.
-func (d *domain) stillThere(x *transfer) error {
-	switch x.way {
+func (d *domain) validate(x *transfer) error {
+	switch x.route {
 	case viaHeap:
 		_, err := d.inShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
 		return err
 	case viaKernel:
-		return d.present(x)
+		return d.checkRegion(x)
 	case viaSelf, viaMessages:
 	}
 	return nil
@@ -340,8 +340,8 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 	local := x.op.Data[off : off+n]
 	key, addr := x.op.RemoteKey, x.op.RemoteAddr+uint64(off)
 	switch {
-	case x.way == viaSelf:
-		mem, err := d.transfers.regions.find(key, addr, uint64(n), want(x.write))
+	case x.route == viaSelf:
+		mem, err := d.transfers.regions.find(key, addr, uint64(n), accessFor(x.write))
 		if err != nil {
 			return err
 		}
@@ -351,7 +351,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 			bytecopy.Keep(local, mem)
 		}
 		return nil
-	case !x.write && x.way == viaHeap:
+	case !x.write && x.route == viaHeap:
 		mem, err := d.inShared(x.p, key, addr, n)
 		if err != nil {
 			return err
@@ -359,16 +359,16 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		bytecopy.Keep(local, mem)
 		return nil
 	case !x.write:
-		if err := d.present(x); err != nil {
+		if err := d.checkRegion(x); err != nil {
 			return err
 		}
-		return d.failed(x, x.p.pull(local, x.addr+uint64(off)))
+		return d.copyError(x, x.p.pull(local, x.addr+uint64(off)))
 	}
 	// The key lies on the desk while we write: invariant 2 of mr.go.
-	at := &d.seg.claims(d.self).desk.key
+	at := &d.seg.claims(d.self).hazards.key
 	at.Swap(key)
 	defer at.Store(0)
-	if x.way == viaHeap {
+	if x.route == viaHeap {
 		mem, err := d.inShared(x.p, key, addr, n)
 		if err != nil {
 			return err
@@ -376,15 +376,15 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		bytecopy.Share(mem, local)
 		return nil
 	}
-	if err := d.present(x); err != nil {
+	if err := d.checkRegion(x); err != nil {
 		return err
 	}
-	return d.failed(x, x.p.push(local, x.addr+uint64(off)))
+	return d.copyError(x, x.p.push(local, x.addr+uint64(off)))
 }
 
-// present says whether a transfer's region is still in the peer's table, and
+// checkRegion returns whether a transfer's region is still in the peer's table, and
 // the peer still there: else its number may be another process's by now.
-func (d *domain) present(x *transfer) error {
+func (d *domain) checkRegion(x *transfer) error {
 	if x.p.ended() {
 		return x.p.endReason()
 	}
@@ -394,13 +394,13 @@ func (d *domain) present(x *transfer) error {
 	return nil
 }
 
-// failed says what a copy by the kernel failed for. The memory of a region that
+// copyError says what a copy by the kernel failed for. The memory of a region that
 // has been closed may be no memory any more.
-func (d *domain) failed(x *transfer, err error) error {
+func (d *domain) copyError(x *transfer, err error) error {
 	if err == nil {
 		return nil
 	}
-	if why := d.present(x); why != nil {
+	if why := d.checkRegion(x); why != nil {
 		return why
 	}
 	if errors.Is(err, syscall.ESRCH) {
@@ -478,7 +478,7 @@ func (d *domain) control(p *peer, kind uint8, b []byte) error {
 	case kindAtomic, kindAtomicDone:
 		return d.controlAtomic(p, kind, b)
 	}
-	return breach(errKind)
+	return protocolError(errKind)
 }
 
 // dropTransfers ends all transfers with a peer that is down. A transfer that the peer
@@ -486,8 +486,8 @@ func (d *domain) control(p *peer, kind uint8, b []byte) error {
 func (d *domain) dropTransfers(p *peer, err error) {
 	t := &d.transfers
 	for x := t.first; x != nil; x = x.next {
-		if x.p == p && !x.settling {
-			d.toSettle(x, err)
+		if x.p == p && !x.draining {
+			d.drain(x, err)
 		}
 	}
 	for i := range t.helps.list {

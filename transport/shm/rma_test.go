@@ -231,7 +231,7 @@ func TestRefusalIsNoEnd(t *testing.T) {
 		require.NoError(t, a.post(o, write))
 		require.NoError(t, b.poll()) // helps
 		require.NotNil(t, a.transfers.first)
-		a.toSettle(a.transfers.first, syscall.EPERM) // as copyPiece has it
+		a.drain(a.transfers.first, syscall.EPERM) // as copyPiece has it
 		turns(t, o, a, b)
 		require.NoError(t, o.err)
 		require.True(t, bytes.Equal(want, mem) && bytes.Equal(want, mine))

@@ -5,7 +5,6 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -50,9 +49,6 @@ var (
 	errAtomicDone = errors.New("an answer to no atomic, or one that does not fit it")
 	errCalls      = errors.New("more atomics at once than there may be")
 )
-
-// errAnswered wraps what is no correct peer's doing.
-func errAnswered(how error) error { return fmt.Errorf("%w: %w", transport.ErrProtocol, how) }
 
 // calls are this rank's atomics under way with one peer, and its answers to
 // that peer which have found no room.
@@ -120,7 +116,7 @@ func (d *domain) controlAtomic(p *peer, kind uint8, b []byte) error {
 	case kindAtomicDone:
 		return d.onAtomicDone(p, b)
 	}
-	return errAnswered(errKind)
+	return protocolError(errKind)
 }
 
 // onAtomic applies a peer's atomic to this rank's memory and answers.
@@ -128,7 +124,7 @@ func (d *domain) controlAtomic(p *peer, kind uint8, b []byte) error {
 // Hot path: no allocation, no lock, no system call unless the peer sleeps.
 func (d *domain) onAtomic(p *peer, b []byte) error {
 	if len(b) < atomicHeader {
-		return errAnswered(errAtomic)
+		return protocolError(errAtomic)
 	}
 	x := &d.heap.served // of which nothing stays
 	flags, n := b[30], int(binary.LittleEndian.Uint32(b[24:]))
@@ -140,7 +136,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 	copy(answer, b[:8])
 	b = b[atomicHeader:]
 	if n > atomicMax || flags > flagsAll {
-		return errAnswered(errAtomic)
+		return protocolError(errAtomic)
 	}
 	for _, o := range [...]struct {
 		flag byte
@@ -150,7 +146,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 			continue
 		}
 		if len(b) < n {
-			return errAnswered(errAtomic)
+			return protocolError(errAtomic)
 		}
 		*o.to, b = b[:n:n], b[n:]
 	}
@@ -159,7 +155,7 @@ func (d *domain) onAtomic(p *peer, b []byte) error {
 		x.Fetch = answer[atomicDoneLen:]
 	}
 	if _, err := d.ep.extentOf(x); err != nil || len(b) > 0 || x.RemoteKey&heapKey == heapKey {
-		return errAnswered(errAtomic) // it asks nobody for what it cannot do, or can do itself
+		return protocolError(errAtomic) // it asks nobody for what it cannot do, or can do itself
 	}
 	clear(answer[8:])
 	err := d.changeHere(d.local(d.self), x, n)
@@ -187,7 +183,7 @@ func (d *domain) reply(p *peer, answer []byte) error {
 		return nil
 	}
 	if len(c.answers) == maxCalls {
-		return errAnswered(errCalls)
+		return protocolError(errCalls)
 	}
 	c.answers = append(c.answers, append([]byte(nil), answer...))
 	d.heap.unanswered++
@@ -219,7 +215,7 @@ func (d *domain) advanceAtomics() (busy bool) {
 func (d *domain) onAtomicDone(p *peer, b []byte) error {
 	c := d.callsWith(p)
 	if len(b) < atomicDoneLen {
-		return errAnswered(errAtomicDone)
+		return protocolError(errAtomicDone)
 	}
 	id, status, fetched := binary.LittleEndian.Uint64(b), b[8], b[atomicDoneLen:]
 	slot := id % maxCalls
@@ -227,7 +223,7 @@ func (d *domain) onAtomicDone(p *peer, b []byte) error {
 	switch {
 	case op == nil, c.gens[slot] != id/maxCalls, int(status) >= len(refusals),
 		status == 0 && len(fetched) != len(op.Fetch), status != 0 && len(fetched) != 0:
-		return errAnswered(errAtomicDone)
+		return protocolError(errAtomicDone)
 	}
 	copy(op.Fetch, fetched)
 	c.ops[slot] = nil

@@ -38,7 +38,7 @@ import (
 //
 // Pieces are claimed by a compare-and-swap that raises front or back, at first by
 // several, to be copied at once, and towards the end by one, so that both sides
-// end together (share). Nobody does so once front + back is the number of pieces.
+// end together (claimSize). Nobody does so once front + back is the number of pieces.
 // Hence:
 //
 //   - the first front pieces and the last back ones have no piece in common,
@@ -62,16 +62,16 @@ import (
 
 // claim is the line of one transfer.
 type claim struct {
-	turn atomic.Uint64
-	done atomic.Uint64
-	_    [lineSize - 16]byte
+	claimed atomic.Uint64
+	done    atomic.Uint64
+	_       [lineSize - 16]byte
 }
 
 // claims is a rank's page of lines for copies.
 type claims struct {
-	desk  desk
-	badge badge
-	lines [claimLines]claim
+	hazards hazards
+	probe   probeLine
+	lines   [claimLines]claim
 }
 
 const (
@@ -81,8 +81,8 @@ const (
 	pieceMin  = 32 << 10
 	pieceMax  = 64 << 10 // so that both sides end together
 	splitInto = 16       // pieces, where their size permits
-	shareOf   = 3        // a claim takes one of so many parts of what is left,
-	shareMost = 8        // but no more pieces than this
+	claimPart = 3        // a claim takes one of so many parts of what is left,
+	claimMost = 8        // but no more pieces than this
 
 	// A block up to halfMax is cut in two, of which the one that the helper takes
 	// is shorter by about what it copies in the time that asking it takes.
@@ -106,12 +106,12 @@ func pieceCount(n, piece int) int { return (n + piece - 1) / piece }
 
 var errClaims = errors.New("a line of claims that does not fit its transfer")
 
-// turnWord and turnParts make and take apart a claim line's turn.
-func turnWord(gen uint32, front, back int) uint64 {
+// claimWord and claimParts make and take apart a claim line's turn.
+func claimWord(gen uint32, front, back int) uint64 {
 	return uint64(gen)<<32 | uint64(front)<<16 | uint64(back)
 }
 
-func turnParts(w uint64) (gen uint32, front, back int) {
+func claimParts(w uint64) (gen uint32, front, back int) {
 	return uint32(w >> 32), int(w >> 16 & maxPieces), int(w & maxPieces)
 }
 
@@ -122,7 +122,7 @@ type split struct {
 	gen  uint32
 	back int // pieces that the helper had claimed when no more could be, or unknown
 
-	looks uint      // polls that found the helper at work since
+	polls uint      // polls that found the helper at work since
 	dead  time.Time // when its end, or that it was given up, was noticed; zero: neither
 }
 
@@ -169,7 +169,7 @@ func (h *help) put(b *[helpSize]byte) {
 
 func (h *help) parse(b []byte) error {
 	if len(b) != helpSize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	h.slot, h.write = b[0], b[1] == 1
 	h.gen = binary.LittleEndian.Uint32(b[4:])
@@ -178,27 +178,27 @@ func (h *help) parse(b []byte) error {
 	h.addr = binary.LittleEndian.Uint64(b[24:])
 	h.buffer = binary.LittleEndian.Uint64(b[32:])
 	if int(h.slot) >= claimLines || b[1] > 1 || b[2]|b[3] != 0 || h.gen%2 == 0 || n < splitMin || n > maxRMASize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	h.n = int(n)
 	return nil
 }
 
-// engaged says whether the other side of a transfer is likely to have no time for
+// peerBusy says whether the other side of a transfer is likely to have no time for
 // it: it sleeps, and to wake it takes longer than it would be of use; or this is
 // a stream; or an exchange, in which all have messages to fetch. For one is taken
 // that this rank has any for others, whoever they are.
-func (d *domain) engaged(t *transfer) bool {
-	streams := d.transfers.begun == d.reads && len(t.op.Data) <= streamMax
-	return streams || d.transfers.regions.lent > 0 || t.p.sleep.Load() == asleep
+func (d *domain) peerBusy(t *transfer) bool {
+	streams := d.transfers.lastBegun == d.reads && len(t.op.Data) <= streamMax
+	return streams || d.transfers.regions.readOnly > 0 || t.p.sleep.Load() == asleep
 }
 
-// askHelp opens a claim line for a transfer and tells the other side. Where it
+// requestHelp opens a claim line for a transfer and tells the other side. Where it
 // cannot, or that side is busy, nobody helps.
-func (d *domain) askHelp(t *transfer) {
+func (d *domain) requestHelp(t *transfer) {
 	l := &d.transfers.lines
 	n := len(t.op.Data)
-	if d.engaged(t) || n < splitMin || l.n == 0 {
+	if d.peerBusy(t) || n < splitMin || l.n == 0 {
 		return
 	}
 	slot := l.free[l.n-1]
@@ -208,13 +208,13 @@ func (d *domain) askHelp(t *transfer) {
 	}
 	line := &d.seg.claims(d.self).lines[slot]
 	line.done.Store(uint64(h.gen) << 32)
-	line.turn.Store(turnWord(h.gen, 0, 0))
+	line.claimed.Store(claimWord(h.gen, 0, 0))
 	l.gens[slot] = h.gen
 	l.n--
 	t.split = split{line: line, slot: slot, gen: h.gen}
 	h.put(&d.transfers.small)
 	if d.post(t.p, kindHelp, d.transfers.small[:]) {
-		t.cut(pieceSize(n))
+		t.setPieces(pieceSize(n))
 	} else if d.endClaims(t) == nil {
 		d.freeLine(&t.split)
 	}
@@ -229,8 +229,8 @@ func (d *domain) freeLine(s *split) {
 	s.line = nil
 }
 
-// share is how many pieces to claim of those that are left.
-func share(left int) int { return min((left+shareOf-1)/shareOf, shareMost) }
+// claimSize is how many pieces to claim of those that are left.
+func claimSize(left int) int { return min((left+claimPart-1)/claimPart, claimMost) }
 
 // claimFront claims the transfer's next pieces and says how many; none: the helper
 // has the rest.
@@ -240,13 +240,13 @@ func (t *transfer) claimFront() (n int, err error) {
 		return min(1, t.pieces-t.front), nil
 	}
 	for last := 0; ; {
-		w := s.line.turn.Load()
-		gen, front, back := turnParts(w)
+		w := s.line.claimed.Load()
+		gen, front, back := claimParts(w)
 		if gen != s.gen || front != t.front || back < last || front+back > t.pieces {
-			return 0, breach(errClaims)
+			return 0, protocolError(errClaims)
 		}
-		n = share(t.pieces - front - back)
-		if n == 0 || s.line.turn.CompareAndSwap(w, turnWord(gen, front+n, back)) {
+		n = claimSize(t.pieces - front - back)
+		if n == 0 || s.line.claimed.CompareAndSwap(w, claimWord(gen, front+n, back)) {
 			return n, nil
 		}
 		last = back + 1 // it changed, so it has grown
@@ -260,10 +260,10 @@ func (d *domain) endClaims(t *transfer) error {
 	s := &t.split
 	rest := s.gen + 1
 	d.transfers.lines.gens[s.slot] = rest
-	gen, front, back := turnParts(s.line.turn.Swap(turnWord(rest, 0, 0)))
+	gen, front, back := claimParts(s.line.claimed.Swap(claimWord(rest, 0, 0)))
 	if gen != s.gen || front != t.front || front+back > t.pieces {
 		s.back = unknown
-		return breach(errClaims)
+		return protocolError(errClaims)
 	}
 	s.back = back
 	return nil
@@ -274,21 +274,21 @@ func helpName(rank int, slot uint8, gen uint32) uint64 {
 	return uint64(gen)<<32 | uint64(rank)<<8 | uint64(slot)
 }
 
-// helped says whether the helper has done with all that it claimed, and
+// helperDone says whether the helper has done with all that it claimed, and
 // whether it could copy it.
-func (s *split) helped() (done, ok bool) {
+func (s *split) helperDone() (done, ok bool) {
 	w := s.line.done.Load()
 	return uint32(w>>32) == s.gen && int(w&maxPieces) == s.back, w&failedBit == 0
 }
 
-// awaited says whether the helper of a transfer may still be at it. It is not
+// helperActive says whether the helper of a transfer may still be at it. It is not
 // asked at each poll, so as not to take the helper's line away from it.
-func (d *domain) awaited(x *transfer) bool {
+func (d *domain) helperActive(x *transfer) bool {
 	s := &x.split
-	if s.looks++; s.looks%256 != 0 {
+	if s.polls++; s.polls%256 != 0 {
 		return true
 	}
-	if d.seg.claims(x.p.local).desk.helping.Load() != helpName(d.self, s.slot, s.gen) {
+	if d.seg.claims(x.p.local).hazards.helping.Load() != helpName(d.self, s.slot, s.gen) {
 		return false
 	}
 	switch {
@@ -299,7 +299,7 @@ func (d *domain) awaited(x *transfer) bool {
 	case s.dead.IsZero():
 		s.dead = time.Now()
 	}
-	return time.Since(s.dead) < settleTime
+	return time.Since(s.dead) < exitGrace
 }
 
 // onHelp takes a peer's request. Help is a favour: where too many ask, some get
@@ -354,16 +354,16 @@ func (d *domain) helpWith(h *help) (n int, more bool) {
 	line := &d.seg.claims(h.p.local).lines[h.slot]
 	piece := pieceSize(h.n)
 	pieces := pieceCount(h.n, piece)
-	at := &d.seg.claims(d.self).desk.helping
+	at := &d.seg.claims(d.self).hazards.helping
 	at.Swap(helpName(h.p.local, h.slot, h.gen)) // a full barrier
 	defer at.Store(0)
-	w := line.turn.Load()
-	gen, front, back := turnParts(w)
+	w := line.claimed.Load()
+	gen, front, back := claimParts(w)
 	if gen != h.gen || front+back >= pieces {
 		return 0, false
 	}
-	k := share(pieces - front - back)
-	if !line.turn.CompareAndSwap(w, turnWord(gen, front, back+k)) {
+	k := claimSize(pieces - front - back)
+	if !line.claimed.CompareAndSwap(w, claimWord(gen, front, back+k)) {
 		return 0, true
 	}
 	off := (pieces - back - k) * piece

@@ -74,13 +74,13 @@ func TestBothSidesCopy(t *testing.T) {
 // What is claimed gets ever less, and everything is claimed in the end.
 func TestShare(t *testing.T) {
 	for pieces := 1; pieces < 1000; pieces++ {
-		last := shareMost
+		last := claimMost
 		for left := pieces; left > 0; {
-			n := share(left)
+			n := claimSize(left)
 			require.True(t, n > 0 && n <= left && n <= last, "%d of %d", n, left)
 			left, last = left-n, n
 		}
-		require.Zero(t, share(0))
+		require.Zero(t, claimSize(0))
 	}
 }
 
@@ -93,7 +93,7 @@ func TestHelpersAlone(t *testing.T) {
 			require.NoError(t, x.b.poll())
 		}
 		require.Zero(t, x.b.transfers.helps.n)
-		_, front, back := turnParts(x.line().turn.Load())
+		_, front, back := claimParts(x.line().claimed.Load())
 		require.Equal(t, pieceCount(len(x.dst), pieceSize(len(x.dst))), front+back)
 		turns(t, x.o, x.a)
 		x.check(t)
@@ -111,12 +111,12 @@ func TestHelpComesLate(t *testing.T) {
 		copy(x.dst, noise(4, len(x.dst)))
 		x.want = bytes.Clone(x.mem)
 		require.NoError(t, x.a.post(x.o, false))
-		_, front, _ := turnParts(x.line().turn.Load())
+		_, front, _ := claimParts(x.line().claimed.Load())
 		require.NoError(t, x.b.poll())
-		_, _, back := turnParts(x.line().turn.Load())
+		_, _, back := claimParts(x.line().claimed.Load())
 		pieces := pieceCount(len(x.dst), pieceSize(len(x.dst)))
-		first := share(pieces)
-		require.Equal(t, []int{first, share(pieces - first)}, []int{front, back}, "only the second request has been followed")
+		first := claimSize(pieces)
+		require.Equal(t, []int{first, claimSize(pieces - first)}, []int{front, back}, "only the second request has been followed")
 		turns(t, x.o, x.b, x.a)
 		x.check(t)
 	}
@@ -291,10 +291,10 @@ func TestHelperDies(t *testing.T) {
 	for _, cleared := range []bool{true, false} { // what it has on its desk, or never
 		x := begin(t, false)
 		line, s := x.line(), &x.a.transfers.first.split
-		gen, front, back := turnParts(line.turn.Load())
-		desk := &x.b.seg.claims(1).desk.helping
-		desk.Store(helpName(0, s.slot, s.gen))
-		line.turn.Store(turnWord(gen, front, back+1))
+		gen, front, back := claimParts(line.claimed.Load())
+		hazard := &x.b.seg.claims(1).hazards.helping
+		hazard.Store(helpName(0, s.slot, s.gen))
+		line.claimed.Store(claimWord(gen, front, back+1))
 		for range 10_000 {
 			require.NoError(t, x.a.poll())
 		}
@@ -307,14 +307,14 @@ func TestHelperDies(t *testing.T) {
 		require.Len(t, x.a.ends, 1)
 		require.False(t, x.o.over, "its process lives, so a thread of it may still be copying")
 		if cleared {
-			desk.Store(0)
+			hazard.Store(0)
 		} else {
-			s.dead = s.dead.Add(-settleTime)
+			s.dead = s.dead.Add(-exitGrace)
 		}
 		turns(t, x.o, x.a)
 		require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
 		require.EqualValues(t, claimLines-1, x.a.transfers.lines.n, "the line is not used again")
-		desk.Store(0)
+		hazard.Store(0)
 	}
 }
 
@@ -327,8 +327,8 @@ func TestNoHelpForTheDead(t *testing.T) {
 		x.b.takeEvents(x.b.domain.events.Load()) // it reads from the ring from now on
 		x.a.life.end()
 		require.NoError(t, x.b.poll())
-		_, front, back := turnParts(x.line().turn.Load())
-		require.Equal(t, share(pieceCount(len(dst), pieceSize(len(dst)))-front), back, "the request has been found")
+		_, front, back := claimParts(x.line().claimed.Load())
+		require.Equal(t, claimSize(pieceCount(len(dst), pieceSize(len(dst)))-front), back, "the request has been found")
 		require.True(t, bytes.Equal(mem, x.mem) && bytes.Equal(dst, x.dst), "touched after the end")
 	}
 }
@@ -348,14 +348,14 @@ func TestCorruptClaims(t *testing.T) {
 			}
 			line := x.line()
 			if rnd.IntN(4) == 0 {
-				gen, front, back := turnParts(line.turn.Load())
+				gen, front, back := claimParts(line.claimed.Load())
 				words := []uint64{
-					rnd.Uint64(), 0, 1<<64 - 1, turnWord(gen, front, back+rnd.IntN(20)), turnWord(gen+1, front, back),
-					turnWord(gen, front+1, back), turnWord(gen, front, 0), turnWord(gen, 0xFFFF, 0xFFFF),
+					rnd.Uint64(), 0, 1<<64 - 1, claimWord(gen, front, back+rnd.IntN(20)), claimWord(gen+1, front, back),
+					claimWord(gen, front+1, back), claimWord(gen, front, 0), claimWord(gen, 0xFFFF, 0xFFFF),
 					uint64(gen)<<32 | rnd.Uint64N(1<<17), uint64(gen)<<32 | failedBit,
 				}
 				if w := words[rnd.IntN(len(words))]; rnd.IntN(2) == 0 {
-					line.turn.Store(w)
+					line.claimed.Store(w)
 				} else {
 					line.done.Store(w)
 				}

@@ -32,7 +32,7 @@ import (
 // the last chunk too, as it does not come back.
 
 const (
-	window = 32
+	streamWindow = 32
 
 	dataHeader  = 8
 	readSize    = 24
@@ -97,8 +97,8 @@ type ack struct {
 // stream is what there is between this rank and one peer.
 type stream struct {
 	p       *peer
-	calls   [window]call
-	free    [window]uint8
+	calls   [streamWindow]call
+	free    [streamWindow]uint8
 	nfree   int
 	waiting opQueue     // for a free slot
 	asking  fifo[uint8] // slots of calls with something to send
@@ -107,18 +107,18 @@ type stream struct {
 	listed  bool        // among streams.active
 }
 
-// fifo is a queue of at most window.
+// fifo is a queue of at most streamWindow.
 type fifo[T any] struct {
-	items [window]T
+	items [streamWindow]T
 	first int
 	n     int
 }
 
 func (q *fifo[T]) push(x T) bool {
-	if q.n == window {
+	if q.n == streamWindow {
 		return false
 	}
-	q.items[(q.first+q.n)%window] = x
+	q.items[(q.first+q.n)%streamWindow] = x
 	q.n++
 	return true
 }
@@ -126,7 +126,7 @@ func (q *fifo[T]) push(x T) bool {
 func (q *fifo[T]) head() *T { return &q.items[q.first] }
 
 func (q *fifo[T]) drop() {
-	q.first = (q.first + 1) % window
+	q.first = (q.first + 1) % streamWindow
 	q.n--
 }
 
@@ -163,7 +163,7 @@ func (t *streams) init(ring int) {
 func (t *streams) of(p *peer) *stream {
 	s := p.stream
 	if s == nil {
-		s = &stream{p: p, nfree: window}
+		s = &stream{p: p, nfree: streamWindow}
 		for i := range s.free {
 			s.free[i] = uint8(i)
 		}
@@ -315,16 +315,16 @@ func putAnswer(b []byte, id uint32, s status) {
 func (d *domain) answered(p *peer, b []byte, write bool) (*stream, uint8, status, error) {
 	s := p.stream
 	if s == nil || len(b) < dataHeader {
-		return nil, 0, 0, breach(errAnswer)
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	id, st := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
 	slot := uint8(id)
-	if slot >= window || st >= uint32(statuses) {
-		return nil, 0, 0, breach(errAnswer)
+	if slot >= streamWindow || st >= uint32(statuses) {
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	c := &s.calls[slot]
 	if c.op == nil || !c.sent || c.id(slot) != id || c.write != write {
-		return nil, 0, 0, breach(errAnswer)
+		return nil, 0, 0, protocolError(errAnswer)
 	}
 	return s, slot, status(st), nil
 }
@@ -339,7 +339,7 @@ func (d *domain) onData(p *peer, b []byte) error {
 	c := &s.calls[slot]
 	left := len(c.op.Data) - c.done
 	if len(b) > left || st == statusOK && len(b) == 0 && left > 0 || st != statusOK && len(b) > 0 {
-		return breach(errAnswer)
+		return protocolError(errAnswer)
 	}
 	c.done += copy(c.op.Data[c.done:], b)
 	if st != statusOK || c.done == len(c.op.Data) {
@@ -355,7 +355,7 @@ func (d *domain) onAck(p *peer, b []byte) error {
 		return err
 	}
 	if len(b) != ackSize {
-		return breach(errAnswer)
+		return protocolError(errAnswer)
 	}
 	d.endCall(s, slot, st)
 	return nil
@@ -377,18 +377,18 @@ func (d *domain) endCall(s *stream, slot uint8, st status) {
 // onRead takes a peer's request.
 func (d *domain) onRead(p *peer, b []byte) error {
 	if len(b) != readSize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	v := serve{
 		id: binary.LittleEndian.Uint32(b), size: int(binary.LittleEndian.Uint32(b[4:])),
 		key: binary.LittleEndian.Uint64(b[8:]), addr: binary.LittleEndian.Uint64(b[16:]),
 	}
 	if v.size > maxRMASize {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	s := d.transfers.streams.of(p)
 	if !s.serving.push(v) {
-		return breach(errTooMany)
+		return protocolError(errTooMany)
 	}
 	d.transfers.streams.list(s)
 	return nil
@@ -397,14 +397,14 @@ func (d *domain) onRead(p *peer, b []byte) error {
 // onWrite takes a chunk of what a peer writes.
 func (d *domain) onWrite(p *peer, b []byte) error {
 	if len(b) < writeHeader {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	id := binary.LittleEndian.Uint32(b)
 	size, off := int(binary.LittleEndian.Uint32(b[4:])), int(binary.LittleEndian.Uint32(b[8:]))
 	key, addr := binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
 	b = b[writeHeader:]
 	if size > maxRMASize || off > size || len(b) > size-off || len(b) == 0 && size > 0 {
-		return breach(errRequest)
+		return protocolError(errRequest)
 	}
 	mem, err := d.transfers.regions.find(key, addr, uint64(size), transport.RemoteWrite)
 	if err == nil {
@@ -415,7 +415,7 @@ func (d *domain) onWrite(p *peer, b []byte) error {
 	}
 	s := d.transfers.streams.of(p)
 	if !s.acks.push(ack{id, statusOf(err)}) {
-		return breach(errTooMany)
+		return protocolError(errTooMany)
 	}
 	d.transfers.streams.list(s)
 	return nil

@@ -16,7 +16,7 @@ import (
 // in both directions at once, while nobody reads; then all goes on.
 func TestFullRings(t *testing.T) {
 	all := sides(t, 2, "off")
-	const each, n = 2 * window, 70_000
+	const each, n = 2 * streamWindow, 70_000
 	var ops [2][2 * each]outcome
 	var mem [2][]byte
 	var keys [2]uint64
@@ -133,7 +133,7 @@ func TestBadRequests(t *testing.T) {
 			b := make([]byte, readSize)
 			binary.LittleEndian.PutUint32(b[4:], 8)
 			binary.LittleEndian.PutUint64(b[8:], key)
-			for range window {
+			for range streamWindow {
 				require.NoError(t, d.control(p, kindRead, b))
 			}
 			return d.control(p, kindRead, b)
@@ -142,7 +142,7 @@ func TestBadRequests(t *testing.T) {
 			b := make([]byte, writeHeader+8)
 			binary.LittleEndian.PutUint32(b[4:], 8)
 			binary.LittleEndian.PutUint64(b[16:], key)
-			for range window {
+			for range streamWindow {
 				require.NoError(t, d.control(p, kindWrite, b))
 			}
 			return d.control(p, kindWrite, b)
@@ -174,7 +174,7 @@ func TestBadAnswers(t *testing.T) {
 		putAnswer(b, id, st)
 		return b
 	}
-	const id = 1<<8 | window - 1 // the first
+	const id = 1<<8 | streamWindow - 1 // the first
 	for name, b := range map[string][]byte{
 		"another slot":       answer(id-1, statusOK, 4),
 		"no slot":            answer(1<<8|200, statusOK, 4),
@@ -224,7 +224,7 @@ func FuzzControl(f *testing.F) {
 	}
 	f.Add(bytes.Join(all, nil))
 	f.Add(bytes.Join([][]byte{all[0], all[0], all[1], message(kindRead, 5, read), all[2], all[2]}, nil))
-	f.Add(bytes.Repeat(all[1], window+1))
+	f.Add(bytes.Repeat(all[1], streamWindow+1))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		both := sides(t, 2, "off") // the kernel would copy to wherever the peer says, also in this process
 		a, c := both[0], both[1]
@@ -255,7 +255,7 @@ func FuzzControl(f *testing.F) {
 				binary.LittleEndian.PutUint64(b[at:], mr.Key())
 			}
 			if how&2 != 0 && len(b) >= 4 {
-				slot := uint32(window - 1)
+				slot := uint32(streamWindow - 1)
 				if kind == kindAck {
 					slot--
 				}
