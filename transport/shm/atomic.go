@@ -117,7 +117,7 @@ func (d *domain) changeHere(p *peer, op *transport.Op, n int) error {
 // region of this rank itself.
 func (d *domain) elements(p *peer, op *transport.Op, n int) (mem []byte, err error) {
 	if op.RemoteKey&heapKey == heapKey {
-		mem, err = d.inShared(p, op.RemoteKey, op.RemoteAddr, n)
+		mem, err = d.mapRange(p, op.RemoteKey, op.RemoteAddr, n)
 	} else {
 		mem, err = d.transfers.regions.find(op.RemoteKey, op.RemoteAddr, uint64(n), rightsOf(op.Atomic, op.Fetch != nil))
 	}

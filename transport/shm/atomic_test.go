@@ -15,7 +15,7 @@ import (
 
 // begin posts an atomic.
 func (o *outcome) begin(s *side) error {
-	o.over, o.err, o.User = false, nil, o
+	o.done, o.err, o.User = false, nil, o
 	return s.e.Atomic(&o.Op)
 }
 
@@ -111,7 +111,7 @@ func TestAtomicRefusals(t *testing.T) {
 			clear(mem)
 			o := sumOf(owner, c.key, c.addr, 5)
 			require.NoError(t, o.begin(all[0]))
-			turns(t, o, all...)
+			pollUntilDone(t, o, all...)
 			if c.err == nil {
 				require.NoError(t, o.err)
 				continue
@@ -125,7 +125,7 @@ func TestAtomicRefusals(t *testing.T) {
 		o := sumOf(owner, writes.Key(), 8, 5) // without a fetch it may
 		o.Fetch = nil
 		require.NoError(t, o.begin(all[0]))
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 		require.EqualValues(t, 5, binary.NativeEndian.Uint64(mem[8:]))
 	}
@@ -167,19 +167,19 @@ func TestAtomicsWithoutAnswer(t *testing.T) {
 	require.ErrorIs(t, one.begin(all[0]), transport.ErrAgain)
 	require.NoError(t, all[0].poll())
 	for _, o := range sums {
-		require.False(t, o.over)
+		require.False(t, o.done)
 	}
 	for _, o := range sums {
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 	}
 	require.EqualValues(t, maxCalls, binary.NativeEndian.Uint64(mem))
 	require.NoError(t, one.begin(all[0]))
 	require.NoError(t, all[1].Close()) // it took no notice
-	for end := time.Now().Add(patience); !one.over && time.Now().Before(end); {
+	for end := time.Now().Add(deadline); !one.done && time.Now().Before(end); {
 		require.NoError(t, all[0].poll())
 	}
-	require.True(t, one.over)
+	require.True(t, one.done)
 	require.ErrorIs(t, one.err, transport.ErrPeerDown)
 	require.ErrorIs(t, sumOf(1, mr.Key(), 0, 1).begin(all[0]), transport.ErrPeerDown)
 }
@@ -206,10 +206,10 @@ func TestAnswersThatFindNoRoom(t *testing.T) {
 		require.True(t, all[1].progress(), "answers wait")
 	}
 	require.EqualValues(t, maxCalls, binary.NativeEndian.Uint64(mem))
-	require.False(t, sums[0].over)
+	require.False(t, sums[0].done)
 	seen := map[uint64]bool{}
 	for _, o := range sums {
-		turns(t, o, all...)
+		pollUntilDone(t, o, all...)
 		require.NoError(t, o.err)
 		seen[binary.NativeEndian.Uint64(o.Fetch)] = true
 	}
@@ -234,12 +234,12 @@ func TestMixedAtomics(t *testing.T) {
 		for i := 0; i < rounds && err == nil; i++ {
 			o := sumOf(1, []uint64{heap.Key(), private.Key()}[i%2], 0, 1)
 			if err = o.begin(s); err == nil {
-				for !o.over && err == nil {
+				for !o.done && err == nil {
 					err = s.poll()
 				}
 			}
 		}
-		for end := time.Now().Add(patience); err == nil && binary.NativeEndian.Uint64(mem[8:]) == 0 && time.Now().Before(end); {
+		for end := time.Now().Add(deadline); err == nil && binary.NativeEndian.Uint64(mem[8:]) == 0 && time.Now().Before(end); {
 			err = s.poll()
 			word := sumOf(1, heap.Key(), 8, 0)
 			_ = word.begin(s)
@@ -249,7 +249,7 @@ func TestMixedAtomics(t *testing.T) {
 	for i := range rounds {
 		o := sumOf(1, []uint64{heap.Key(), private.Key()}[i%2], 0, 1)
 		require.NoError(t, o.begin(all[0]))
-		turns(t, o, all[0])
+		pollUntilDone(t, o, all[0])
 		require.NoError(t, o.err)
 	}
 	require.NoError(t, sumOf(1, heap.Key(), 8, 1).begin(all[0]))
@@ -270,7 +270,7 @@ func TestAtomicsAllocateNothing(t *testing.T) {
 			if err := o.begin(all[0]); err != nil {
 				panic(err)
 			}
-			for !o.over {
+			for !o.done {
 				_ = all[1].poll()
 				_ = all[0].poll()
 			}

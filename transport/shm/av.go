@@ -113,7 +113,7 @@ func parseAddress(text transport.Address) (a address, ok bool) {
 // of all ranks are there from the beginning.
 type addressVector struct {
 	d     *domain
-	ruled int // so many plain addresses come first
+	plain int // so many plain addresses come first
 	table []transport.Address
 }
 
@@ -146,13 +146,13 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	switch {
 	case a < 0 || int(a) >= v.Len():
 		return "", fmt.Errorf("shm: lookup of index %d of %d: %w", a, v.Len(), transport.ErrAddress)
-	case int(a) < v.ruled:
+	case int(a) < v.plain:
 		return plainAddress(int(a)), nil
 	}
-	return v.table[int(a)-v.ruled], nil
+	return v.table[int(a)-v.plain], nil
 }
 
-func (v *addressVector) Len() int { return v.ruled + len(v.table) }
+func (v *addressVector) Len() int { return v.plain + len(v.table) }
 
 // Reaches says whether a rank is one of this host and has joined the others.
 func (v *addressVector) Reaches(a transport.Addr) bool {
@@ -160,7 +160,7 @@ func (v *addressVector) Reaches(a transport.Addr) bool {
 	if d.closed || a < 0 || int(a) >= len(d.peers) {
 		return false
 	}
-	return a == d.rank || d.localOf(a) >= 0 && (d.given || d.authenticate(d.peer(a)) == nil)
+	return a == d.rank || d.localOf(a) >= 0 && (d.inherited || d.authenticate(d.peer(a)) == nil)
 }
 
 // complete joins the ranks of this host once the vector has all addresses.

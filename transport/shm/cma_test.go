@@ -67,7 +67,7 @@ func (s *side) tell(words ...uint64) error {
 	for _, w := range words {
 		op.Data = binary.NativeEndian.AppendUint64(op.Data, w)
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
 		done, err := s.e.Send(op)
 		if done || err != nil && !errors.Is(err, transport.ErrAgain) {
 			return err
@@ -81,7 +81,7 @@ func (s *side) tell(words ...uint64) error {
 
 // hear waits for a word from the other rank.
 func (s *side) hear() (uint64, error) {
-	for end := time.Now().Add(patience); len(s.received) == 0; {
+	for end := time.Now().Add(deadline); len(s.received) == 0; {
 		if err := s.poll(); err != nil {
 			return 0, err
 		}
@@ -99,7 +99,7 @@ func (s *side) hear() (uint64, error) {
 
 // finish polls until an operation is over.
 func (s *side) finish(o *outcome) error {
-	for end := time.Now().Add(patience); !o.over; {
+	for end := time.Now().Add(deadline); !o.done; {
 		if err := s.poll(); err != nil {
 			return err
 		}
@@ -276,7 +276,7 @@ func TestKilledInTransfer(t *testing.T) {
 				return err
 			}
 			for i := range ops {
-				if ops[i].over {
+				if ops[i].done {
 					if err := s.post(&ops[i], i%2 == 1); err != nil {
 						return err
 					}
@@ -304,7 +304,7 @@ func TestKilledInTransfer(t *testing.T) {
 					ops[k].Data[j] = 0xEE
 				}
 			}
-			for end := time.Now().Add(patience); len(s.ends) == 0 && time.Now().Before(end); {
+			for end := time.Now().Add(deadline); len(s.ends) == 0 && time.Now().Before(end); {
 				require.NoError(t, s.poll())
 			}
 			require.Len(t, s.ends, 1)
@@ -377,7 +377,7 @@ func TestCloseUnderProcess(t *testing.T) {
 				mr, err := s.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
 				require.NoError(t, err)
 				require.NoError(t, s.tell(mr.Key()))
-				for end := time.Now().Add(patience); mem[0] == 0 && time.Now().Before(end); {
+				for end := time.Now().Add(deadline); mem[0] == 0 && time.Now().Before(end); {
 					require.NoError(t, s.poll())
 				}
 				for range i * 7 % 400 {

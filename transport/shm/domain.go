@@ -33,19 +33,19 @@ type domain struct {
 	transfers transfers
 	heap      heap
 
-	cfg     transport.Config
-	job     wire.ShmJob
-	start   uint64 // the position that rings begin with
-	spare   int    // see outRing
-	rank    transport.Addr
-	size    int
-	given   bool // the launcher gave the file
-	address address
-	file    *os.File
-	maxMsg  int
-	eager   int  // the eager limit, see eager.go
-	deaths  bool // the kernel reports the death of processes
-	life    life
+	cfg       transport.Config
+	job       wire.ShmJob
+	start     uint64 // the position that rings begin with
+	wholeLeft int    // see outRing
+	rank      transport.Addr
+	size      int
+	inherited bool // the launcher gave the file
+	address   address
+	file      *os.File
+	maxMsg    int
+	eager     int  // the eager limit, see eager.go
+	deaths    bool // the kernel reports the death of processes
+	liveness  liveness
 
 	seg       *segment         // nil until the ranks of the host are known
 	self      int              // among them
@@ -105,8 +105,8 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 		return nil, fmt.Errorf("shm: open address vector: %w", transport.ErrClosed)
 	}
 	v := &addressVector{d: d}
-	if d.given {
-		v.ruled = d.size
+	if d.inherited {
+		v.plain = d.size
 	}
 	return v, nil
 }
@@ -142,7 +142,7 @@ func (d *domain) Close() error {
 		d.closeTransfers()
 		d.closeHeap()
 	}
-	d.life.end()
+	d.liveness.end()
 	if d.attached.Load() != nil {
 		d.signalPeers()
 	}

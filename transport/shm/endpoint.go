@@ -17,7 +17,7 @@ import (
 
 // Address is what the others of the host find the rank's memory by.
 func (e *endpoint) Address() transport.Address {
-	if e.d.given {
+	if e.d.inherited {
 		return plainAddress(int(e.d.rank))
 	}
 	return e.d.address.text()

@@ -69,12 +69,12 @@ type dirEntry struct {
 // heap is what the domain holds for its part of the shared heap and for what it
 // maps of others'.
 type heap struct {
-	free  extents
-	high  int64     // what lies above has never been used
-	slots []*shared // dirEntries of them; nil: there was never an extent
-	next  int       // where to look for a free slot
-	keys  *rand.ChaCha8
-	views []heapView // by local rank; nil: nothing was ever mapped
+	free      extents
+	highWater int64         // what lies above has never been used
+	slots     []*heapRegion // dirEntries of them; nil: there was never an extent
+	next      int           // where to look for a free slot
+	keys      *rand.ChaCha8
+	views     []heapView // by local rank; nil: nothing was ever mapped
 
 	unanswered int // answers in peer.calls that have found no room
 	request    [atomicHeader + 2*atomicMax]byte
@@ -82,8 +82,8 @@ type heap struct {
 	served     transport.Op
 }
 
-// shared is an extent of this rank, or one that was.
-type shared struct {
+// heapRegion is an extent of this rank, or one that was.
+type heapRegion struct {
 	d    *domain
 	slot int
 	key  uint64
@@ -124,7 +124,7 @@ func (d *domain) closeHeap() {
 		if s == nil {
 			continue
 		}
-		d.conceal(s)
+		d.unpublish(s)
 		s.d = nil
 		if !s.lasting {
 			s.release()
@@ -152,13 +152,15 @@ func (d *domain) entry(local, slot int) *dirEntry {
 }
 
 // Alloc cuts an extent out of this rank's heap.
-func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, false) }
+func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) { return d.allocate(n, false) }
 
 // AllocLasting is Alloc of memory that this rank may use until it closes the
 // region, be it after the domain.
-func (d *domain) AllocLasting(n int) ([]byte, transport.MemoryRegion, error) { return d.share(n, true) }
+func (d *domain) AllocLasting(n int) ([]byte, transport.MemoryRegion, error) {
+	return d.allocate(n, true)
+}
 
-func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, error) {
+func (d *domain) allocate(n int, lasting bool) ([]byte, transport.MemoryRegion, error) {
 	switch {
 	case d.closed:
 		return nil, nil, fmt.Errorf("shm: allocate %d bytes: %w", n, transport.ErrClosed)
@@ -175,10 +177,10 @@ func (d *domain) share(n int, lasting bool) ([]byte, transport.MemoryRegion, err
 	return s.mem[:n:n], s, nil
 }
 
-func (d *domain) alloc(n int64) (*shared, error) {
+func (d *domain) alloc(n int64) (*heapRegion, error) {
 	h := &d.heap
 	if h.slots == nil {
-		h.slots = make([]*shared, dirEntries)
+		h.slots = make([]*heapRegion, dirEntries)
 	}
 	slot, ok := h.slot()
 	if !ok {
@@ -201,7 +203,7 @@ func (d *domain) alloc(n int64) (*shared, error) {
 		h.free.give(x)
 		return nil, err
 	}
-	s := &shared{d: d, slot: slot, extent: x, mem: mem}
+	s := &heapRegion{d: d, slot: slot, extent: x, mem: mem}
 	s.key = heapKey | h.keys.Uint64()>>(64-62+dirBits)<<dirBits | uint64(slot)
 	h.slots[slot] = s
 	e := d.entry(d.self, slot)
@@ -226,10 +228,10 @@ func (h *heap) slot() (int, bool) {
 // populate maps an extent and gives it its pages, all zero.
 func (d *domain) populate(x extent) (mem []byte, err error) {
 	h := &d.heap
-	if x.at < h.high {
+	if x.at < h.highWater {
 		d.punch(x) // a peer may have written where it should not any more
 	}
-	h.high = max(h.high, x.end())
+	h.highWater = max(h.highWater, x.end())
 	at := d.seg.heap(d.self) + x.at
 	if err = d.fill(at, x.n); err == nil {
 		mem, err = d.seg.mapFile(at, int(x.n))
@@ -248,7 +250,7 @@ func (d *domain) populate(x extent) (mem []byte, err error) {
 func (d *domain) fill(at, n int64) error {
 	step := int64(fillMost)
 	for n > 0 {
-		if n >= heapAlign && roomLeft("/") < n {
+		if n >= heapAlign && memoryLeft("/") < n {
 			return unix.ENOMEM
 		}
 		now := min(step, n)
@@ -272,27 +274,27 @@ func (d *domain) punch(x extent) {
 }
 
 // Key names the extent.
-func (s *shared) Key() uint64 { return s.key }
+func (s *heapRegion) Key() uint64 { return s.key }
 
 // Base is 0.
-func (s *shared) Base() uint64 { return 0 }
+func (s *heapRegion) Base() uint64 { return 0 }
 
 // Close frees the extent. It waits for what peers are writing there by Write or
 // Atomic, a few microseconds where they run.
-func (s *shared) Close() error {
+func (s *heapRegion) Close() error {
 	if s.mem == nil {
 		return nil
 	}
 	d := s.d
 	if d != nil {
-		d.conceal(s)
+		d.unpublish(s)
 	}
 	s.release()
 	if d == nil { // closed before
 		return nil
 	}
 	d.heap.slots[s.slot], s.d = nil, nil
-	if d.haunted() {
+	if d.disconnectedPeerRuns() {
 		return nil
 	}
 	d.punch(s.extent)
@@ -300,9 +302,9 @@ func (s *shared) Close() error {
 	return nil
 }
 
-// haunted says whether a peer that was given up runs on, perhaps in the midst of
+// disconnectedPeerRuns says whether a peer that was given up runs on, perhaps in the midst of
 // a store to memory that it has mapped: of that nothing is used again.
-func (d *domain) haunted() bool {
+func (d *domain) disconnectedPeerRuns() bool {
 	for _, p := range d.locals {
 		if p != nil && p.disconnected && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
 			return true
@@ -311,15 +313,15 @@ func (d *domain) haunted() bool {
 	return false
 }
 
-// conceal takes an extent out of the directory. No transfer of a peer touches
+// unpublish takes an extent out of the directory. No transfer of a peer touches
 // it when it returns.
-func (d *domain) conceal(s *shared) {
+func (d *domain) unpublish(s *heapRegion) {
 	d.entry(d.self, s.slot).key.Swap(0)
 	d.awaitWriters(s.key)
 }
 
 // release unmaps the memory.
-func (s *shared) release() {
+func (s *heapRegion) release() {
 	_ = unmapFile(s.mem) // it was mapped
 	s.mem = nil
 }
@@ -336,7 +338,7 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 	if p == nil || d.seg == nil {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: transport.ErrPeerDown}
 	}
-	mem, err := d.sharedRegion(p, key)
+	mem, err := d.mapRegion(p, key)
 	if err != nil {
 		return nil, &transport.Error{Provider: name, Op: "map", Peer: to, Err: err}
 	}
@@ -346,13 +348,13 @@ func (d *domain) Map(to transport.Addr, key uint64) ([]byte, error) {
 // Unmap has nothing to do: the window stays, for it may serve other extents.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// inShared gives n bytes at addr of a peer's shared-heap region, mapped here
+// mapRange gives n bytes at addr of a peer's shared-heap region, mapped here
 // until the domain is closed; or ErrKey, where the key is of no such region,
 // ErrBounds, where they are not all in it, or why it cannot be mapped.
 //
 // Hot path: no allocation and no system call, unless the region is new.
-func (d *domain) inShared(p *peer, key, addr uint64, n int) ([]byte, error) {
-	mem, err := d.sharedRegion(p, key)
+func (d *domain) mapRange(p *peer, key, addr uint64, n int) ([]byte, error) {
+	mem, err := d.mapRegion(p, key)
 	switch {
 	case err != nil:
 		return nil, err
@@ -362,8 +364,8 @@ func (d *domain) inShared(p *peer, key, addr uint64, n int) ([]byte, error) {
 	return mem[addr : addr+uint64(n) : addr+uint64(n)], nil
 }
 
-// sharedRegion gives all of an extent that its owner has not freed.
-func (d *domain) sharedRegion(p *peer, key uint64) ([]byte, error) {
+// mapRegion gives all of an extent that its owner has not freed.
+func (d *domain) mapRegion(p *peer, key uint64) ([]byte, error) {
 	if key&heapKey != heapKey {
 		return nil, transport.ErrKey
 	}

@@ -132,7 +132,7 @@ func TestHeapBounds(t *testing.T) {
 	require.NoError(t, err)
 	copy(mem[4990:], "0123456789")
 	p := ds[0].local(1)
-	got, err := ds[0].inShared(p, mr.Key(), 4995, 5)
+	got, err := ds[0].mapRange(p, mr.Key(), 4995, 5)
 	require.NoError(t, err)
 	require.Equal(t, "56789", string(got))
 	require.Equal(t, 5, cap(got))
@@ -150,7 +150,7 @@ func TestHeapBounds(t *testing.T) {
 		{mr.Key() ^ 1, 0, 1, transport.ErrKey},
 		{0, 0, 1, transport.ErrKey},
 	} {
-		_, err := ds[0].inShared(p, c.key, c.addr, c.n)
+		_, err := ds[0].mapRange(p, c.key, c.addr, c.n)
 		require.ErrorIs(t, err, c.err, "%+v", c)
 	}
 	for _, to := range []transport.Addr{-1, 2, 1 << 40} {
@@ -275,7 +275,7 @@ func TestAllocLasting(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 	require.EqualValues(t, 1, mem[99])
 	require.NoError(t, mr.Close())
-	require.Nil(t, mr.(*shared).mem)
+	require.Nil(t, mr.(*heapRegion).mem)
 }
 
 // TestWindows: extents beyond the first window, longer than one, and of several
@@ -349,14 +349,14 @@ func TestHeapOfAnotherProcess(t *testing.T) {
 	require.EqualValues(t, 77, theirs[heapAlign-1])
 }
 
-// TestInSharedAllocatesNothing: RMA asks for every transfer.
-func TestInSharedAllocatesNothing(t *testing.T) {
+// TestMapRangeAllocatesNothing: RMA asks for every transfer.
+func TestMapRangeAllocatesNothing(t *testing.T) {
 	ds := heapsOf(t, 2)
 	_, mr, err := ds[1].Alloc(5000)
 	require.NoError(t, err)
 	p, key, sum := ds[0].local(1), mr.Key(), 0
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		b, err := ds[0].inShared(p, key, 8, 8)
+		b, err := ds[0].mapRange(p, key, 8, 8)
 		if err == nil {
 			sum += len(b)
 		}

@@ -158,9 +158,9 @@ func TestEndedBeforeItCame(t *testing.T) {
 		op := &transport.Op{Peer: transport.Addr(peer)}
 		_, err = n.ep.Send(op)
 		require.ErrorIs(t, err, transport.ErrAgain)
-		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+		require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 		slept := make(chan error, 1)
-		go func() { slept <- n.cq.Wait(patience) }() // ends with the note
+		go func() { slept <- n.cq.Wait(deadline) }() // ends with the note
 		time.Sleep(10 * time.Millisecond)            // most often it sleeps then, and nothing wakes it
 		require.NoError(t, wire.PutShmEnded(memory, peer))
 		require.NoError(t, <-slept)
@@ -199,7 +199,7 @@ func TestAbsent(t *testing.T) {
 	a.send(t, 1, []byte("hello"))
 	require.Equal(t, "hello", string(b.await(t, transport.RecvDone).Msg))
 	require.NoError(t, a.Close())
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(deadline); ; {
 		b.read(t)
 		_, err := b.ep.Send(&transport.Op{Peer: 0, Data: make([]byte, 1000)})
 		if err != nil && err != transport.ErrAgain { //nolint:errorlint // the very value
@@ -245,7 +245,7 @@ func TestCostOfPeers(t *testing.T) {
 		}
 		if b.cq.Arm() {
 			b.Signal()
-			require.NoError(t, b.cq.Wait(patience))
+			require.NoError(t, b.cq.Wait(deadline))
 		}
 	}
 	require.LessOrEqual(t, resident(t, b.domain)-before, int64(2*pageSize), "the states of all, and no cards")

@@ -26,8 +26,8 @@ import (
 // ranks find each other by addresses, they meet at the launcher once all have come.
 const ownerDied = 0x40000000 // FUTEX_OWNER_DIED
 
-// life is the thread that holds the word.
-type life struct {
+// liveness is the thread that holds the word.
+type liveness struct {
 	word *atomic.Uint32
 	stop chan struct{}
 	done chan struct{}
@@ -41,7 +41,7 @@ func robustFutexes() bool {
 
 // begin has a thread hold the word; without robust futexes nobody does, and only
 // end changes it.
-func (l *life) begin(word *atomic.Uint32, robust bool) error {
+func (l *liveness) begin(word *atomic.Uint32, robust bool) error {
 	l.word = word
 	if !robust {
 		word.Store(1)
@@ -53,7 +53,7 @@ func (l *life) begin(word *atomic.Uint32, robust bool) error {
 	return <-began
 }
 
-func (l *life) hold(began chan<- error) {
+func (l *liveness) hold(began chan<- error) {
 	defer close(l.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -80,7 +80,7 @@ func (l *life) hold(began chan<- error) {
 var errRobust = errors.New("shm: set_robust_list does not take back what get_robust_list gave")
 
 // end shows that the rank has ended.
-func (l *life) end() {
+func (l *liveness) end() {
 	if l.word == nil {
 		return
 	}

@@ -38,14 +38,14 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	require.NoError(t, <-ready)
 	require.Zero(t, word.Load()&ownerDied)
 	close(end)
-	require.Eventually(t, func() bool { return word.Load()&ownerDied != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return word.Load()&ownerDied != 0 }, deadline, time.Millisecond)
 	runtime.KeepAlive(list)
 }
 
-// TestLife shows its end by itself, with and without the kernel's help.
-func TestLife(t *testing.T) {
+// TestLiveness shows its end by itself, with and without the kernel's help.
+func TestLiveness(t *testing.T) {
 	for _, robust := range []bool{false, robustFutexes()} {
-		var l life
+		var l liveness
 		var word atomic.Uint32
 		l.end() // before it began
 		require.NoError(t, l.begin(&word, robust))

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 20 * time.Second
+const deadline = 20 * time.Second
 
 func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}, OneHost: true}
@@ -101,7 +101,7 @@ func (n *node) read(t testing.TB) []transport.Completion {
 // others are skipped.
 func (n *node) await(t testing.TB, kind transport.CompletionKind) transport.Completion {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(deadline); time.Now().Before(end); {
 		for _, c := range n.read(t) {
 			if c.Kind == kind {
 				return c

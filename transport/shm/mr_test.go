@@ -45,7 +45,7 @@ func TestRegionsBeyondTheTable(t *testing.T) {
 	read := func(key uint64) error {
 		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: 3, Data: make([]byte, 4)}}
 		require.NoError(t, a.post(o, false))
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		if o.err == nil {
 			require.Equal(t, "3456", string(o.Data))
 		}
@@ -151,7 +151,7 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		mr, err := s.RegisterMemory(mem, transport.RemoteWrite)
 		require.NoError(t, err)
 		require.NoError(t, s.tell(mr.Key()))
-		for end := time.Now().Add(patience); mem[0] == 0; {
+		for end := time.Now().Add(deadline); mem[0] == 0; {
 			require.NoError(t, s.poll())
 			require.True(t, time.Now().Before(end), "nobody writes")
 		}
@@ -166,7 +166,7 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 		select {
 		case err := <-closed:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(deadline):
 			require.FailNow(t, "Close does not return")
 		}
 		for to := n; to > 0; to -= pageSize { // against the direction of copies
@@ -179,7 +179,7 @@ func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	}
 	t.Logf("%d of 100 in the middle of the first piece", amid)
 	require.NoError(t, s.tell(1))
-	for end := time.Now().Add(patience); len(s.ends) == 0; {
+	for end := time.Now().Add(deadline); len(s.ends) == 0; {
 		require.NoError(t, s.poll())
 		require.True(t, time.Now().Before(end), "the child does not leave")
 	}
@@ -201,7 +201,7 @@ func TestEntriesOfABadPeer(t *testing.T) {
 			dst, intact := fenced(100)
 			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
 			require.NoError(t, a.post(o, write))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.Error(t, o.err)
 			require.True(t, intact())
 		}

@@ -171,7 +171,7 @@ func (d *domain) connect(p *peer) error {
 	if err != nil {
 		return d.peerError("connect", p.rank, err)
 	}
-	p.out.init(mem, d.start, &d.spare)
+	p.out.init(mem, d.start, &d.wholeLeft)
 	return nil
 }
 
@@ -277,8 +277,8 @@ func (d *domain) retire() {
 // states the order of the rest.
 func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
-	if r.free = r.pos; r.free != r.shown {
-		r.show()
+	if r.free = r.pos; r.free != r.published {
+		r.publishFree()
 	}
 	word, bit := &d.seg.card(d.self).polled[p.local/64], uint64(1)<<(p.local%64)
 	word.And(^bit)

@@ -59,10 +59,10 @@ func start(t testing.TB, what string, rank, size int, memory *os.File) *process 
 
 // job starts size-1 processes and is rank 0 itself. Given: with a file from the
 // start; else they find each other.
-func job(t testing.TB, what string, size int, isGiven bool) (*node, []*process) {
+func job(t testing.TB, what string, size int, inherit bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
-	if isGiven {
+	if inherit {
 		memory, err := newMemory()
 		require.NoError(t, err)
 		defer memory.Close()
@@ -76,7 +76,7 @@ func job(t testing.TB, what string, size int, isGiven bool) (*node, []*process) 
 	for i := 1; i < size; i++ {
 		procs[i] = start(t, what, i, size, cfg.Memory)
 	}
-	if isGiven {
+	if inherit {
 		return n, procs
 	}
 	for _, p := range procs[1:] {
@@ -105,19 +105,19 @@ func insert(n *node, addrs []string) error {
 func child(spec string) error {
 	var what string
 	var rank, size int
-	var isGiven bool
-	if _, err := fmt.Sscan(spec, &what, &rank, &size, &isGiven); err != nil {
+	var inherit bool
+	if _, err := fmt.Sscan(spec, &what, &rank, &size, &inherit); err != nil {
 		return err
 	}
 	cfg := config(rank, size)
-	if isGiven {
+	if inherit {
 		cfg.Memory, cfg.Locals = os.NewFile(3, "memory"), ranks(size)
 	}
 	n, err := newNode(New(), cfg)
 	if err != nil {
 		return err
 	}
-	if !isGiven {
+	if !inherit {
 		fmt.Println(n.ep.Address())
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if err != nil {
@@ -142,7 +142,7 @@ func child(spec string) error {
 	if err != nil {
 		return fmt.Errorf("rank %d: %w", rank, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	return errors.Join(n.ep.Shutdown(ctx), n.Close())
 }
@@ -182,9 +182,9 @@ func (n *node) echo() error {
 
 // TestProcesses has processes exchange messages of all sizes.
 func TestProcesses(t *testing.T) {
-	for _, isGiven := range []bool{true, false} {
-		t.Run(fmt.Sprintf("given=%t", isGiven), func(t *testing.T) {
-			n, procs := job(t, "echo", 3, isGiven)
+	for _, inherit := range []bool{true, false} {
+		t.Run(fmt.Sprintf("inherited=%t", inherit), func(t *testing.T) {
+			n, procs := job(t, "echo", 3, inherit)
 			rng := rand.New(rand.NewPCG(1, 2))
 			var waiting [3][][]byte
 			const each = 3000
@@ -214,7 +214,7 @@ func TestProcesses(t *testing.T) {
 			for a := range 3 {
 				require.True(t, n.av.(transport.Reacher).Reaches(transport.Addr(a)))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
 			require.NoError(t, n.ep.Shutdown(ctx))
 			for _, p := range procs[1:] {
@@ -229,15 +229,15 @@ type chatter struct {
 	*node
 	next       []uint64 // to send, by rank
 	got        []uint64
-	over       []bool
+	ended      []bool
 	op         transport.Op
 	buf        []byte
 	down, left int
 }
 
 func newChatter(n *node) *chatter {
-	c := &chatter{node: n, next: make([]uint64, n.size), got: make([]uint64, n.size), over: make([]bool, n.size), buf: make([]byte, 1<<16)}
-	c.over[n.rank] = true
+	c := &chatter{node: n, next: make([]uint64, n.size), got: make([]uint64, n.size), ended: make([]bool, n.size), buf: make([]byte, 1<<16)}
+	c.ended[n.rank] = true
 	return c
 }
 
@@ -255,7 +255,7 @@ func (c *chatter) run(end func(*chatter) bool) error {
 			case transport.RecvDone:
 				seq := c.got[e.Peer]
 				c.got[e.Peer]++
-				if c.over[e.Peer] || len(e.Msg) != length(seq) || binary.LittleEndian.Uint64(e.Msg) != seq {
+				if c.ended[e.Peer] || len(e.Msg) != length(seq) || binary.LittleEndian.Uint64(e.Msg) != seq {
 					return fmt.Errorf("message %d of rank %d has %d bytes", seq, e.Peer, len(e.Msg))
 				}
 				for i, b := range e.Msg[8:] {
@@ -265,10 +265,10 @@ func (c *chatter) run(end func(*chatter) bool) error {
 				}
 			case transport.PeerDown:
 				c.down++
-				c.over[e.Peer] = true
+				c.ended[e.Peer] = true
 			case transport.PeerLeft:
 				c.left++
-				c.over[e.Peer] = true
+				c.ended[e.Peer] = true
 			case transport.OpDone, transport.PeerNotice:
 				return fmt.Errorf("completion of kind %d", e.Kind)
 			}
@@ -281,8 +281,8 @@ func (c *chatter) run(end func(*chatter) bool) error {
 }
 
 func (c *chatter) speak() error {
-	for to := range c.over {
-		if c.over[to] {
+	for to := range c.ended {
+		if c.ended[to] {
 			continue
 		}
 		seq := c.next[to]
@@ -324,10 +324,10 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, c.run(func(*chatter) bool { return time.Now().After(at) }))
 		require.NoError(t, procs[1].cmd.Process.Kill())
 		killed := time.Now()
-		require.NoError(t, c.run(func(c *chatter) bool { return c.down > 0 || time.Since(killed) > patience }))
+		require.NoError(t, c.run(func(c *chatter) bool { return c.down > 0 || time.Since(killed) > deadline }))
 		require.Less(t, time.Since(killed), 2*time.Second)
 		require.Equal(t, 1, c.down)
-		require.True(t, c.over[1])
+		require.True(t, c.ended[1])
 		require.Error(t, procs[1].cmd.Wait())
 		require.NoError(t, procs[2].cmd.Wait()) // it heard of it too, and left
 		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
@@ -342,10 +342,10 @@ func TestKilledWhileAsleep(t *testing.T) {
 	n, procs := job(t, "echo", 2, true)
 	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
 	n.await(t, transport.RecvDone)
-	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 	require.NoError(t, procs[1].cmd.Process.Kill())
 	killed := time.Now()
-	require.NoError(t, n.cq.Wait(patience))
+	require.NoError(t, n.cq.Wait(deadline))
 	require.Less(t, time.Since(killed), 2*time.Second)
 	c := n.await(t, transport.PeerDown)
 	require.ErrorIs(t, c.Err, transport.ErrPeerDown)
@@ -361,7 +361,7 @@ func (n *node) retry(t *testing.T, op *transport.Op) {
 			require.ErrorIs(t, err, transport.ErrAgain)
 		}
 		return done
-	}, patience, 100*time.Microsecond)
+	}, deadline, 100*time.Microsecond)
 }
 
 // names lists what may be ours in a directory.

@@ -74,8 +74,8 @@ func (d *domain) progress() (busy bool) {
 func (d *domain) poll(p *peer) {
 	r := &p.in
 	r.free = r.pos
-	if r.free-r.shown > r.part {
-		r.show()
+	if r.free-r.published > r.batch {
+		r.publishFree()
 	}
 	for range ringBatch {
 		if d.done.Full() && !d.left {
@@ -113,9 +113,9 @@ func (d *domain) poll(p *peer) {
 // silent is called when nothing more is there from a peer.
 func (d *domain) silent(p *peer) {
 	r := &p.in
-	if r.free != r.shown {
-		if r.idle++; r.idle >= showIdle {
-			r.show()
+	if r.free != r.published {
+		if r.idle++; r.idle >= publishIdle {
+			r.publishFree()
 		}
 	}
 	if p.ending != nil {

@@ -35,21 +35,21 @@ func (p provider) Open(cfg transport.Config) (transport.Domain, error) {
 		return nil, fmt.Errorf("shm: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
 	d := &domain{
-		cfg:   cfg,
-		rank:  cfg.Self,
-		size:  cfg.Size,
-		job:   wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
-		start: p.start,
-		spare: busyRings,
-		peers: make([]*peer, cfg.Size),
-		given: cfg.Memory != nil,
+		cfg:       cfg,
+		rank:      cfg.Self,
+		size:      cfg.Size,
+		job:       wire.ShmJob{Secret: cfg.Secret, JobID: cfg.JobID},
+		start:     p.start,
+		wholeLeft: busyRings,
+		peers:     make([]*peer, cfg.Size),
+		inherited: cfg.Memory != nil,
 	}
 	d.fdWaiter.fd = -1
 	var err error
 	if cfg.NoMemory != "" {
 		return nil, fmt.Errorf("shm: open: %w: %s", transport.ErrUnavailable, cfg.NoMemory)
 	}
-	if d.given {
+	if d.inherited {
 		err = d.openGiven(cfg.Memory, cfg.Locals)
 	} else {
 		err = d.openOwn()

@@ -66,30 +66,30 @@ func linesOf(n int) uint64 { return uint64(n+wordSize+lineSize-1) / lineSize }
 // outRing is the writer's side. Its own fields, not the shared ones, say where
 // it stands.
 type outRing struct {
-	lines []line // nil: not mapped
-	bytes []byte // the same
-	freed *atomic.Uint64
-	stale []uint64 // bits: the line's first bytes are no word of the round before
-	mask  uint64
-	pos   uint64 // the next line to write; never stale
-	limit uint64 // up to here lines are free, as far as we know
-	end   uint64 // messages lie before this line of the ring; it only grows
-	start uint64
-	short bool   // there was no room since end has grown
-	laps  int    // how often the writer has come to end
-	spare *int   // how many of this rank's rings may yet be used as a whole because they are busy
-	mem   []byte // the mapping
+	lines     []line // nil: not mapped
+	bytes     []byte // the same
+	freed     *atomic.Uint64
+	stale     []uint64 // bits: the line's first bytes are no word of the round before
+	mask      uint64
+	pos       uint64 // the next line to write; never stale
+	limit     uint64 // up to here lines are free, as far as we know
+	end       uint64 // messages lie before this line of the ring; it only grows
+	start     uint64
+	wasFull   bool   // there was no room since end has grown
+	laps      int    // how often the writer has come to end
+	wholeLeft *int   // how many of this rank's rings may yet be used as a whole because they are busy
+	mem       []byte // the mapping
 }
 
 // init makes mem, a ring's mapping, an empty ring.
-func (r *outRing) init(mem []byte, start uint64, spare *int) {
+func (r *outRing) init(mem []byte, start uint64, wholeLeft *int) {
 	b := ringBytes(mem)
 	lines := view[line](b)
 	*r = outRing{
 		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
 		stale: make([]uint64, (len(lines)+63)/64),
 		mask:  uint64(len(lines) - 1), start: start, pos: start, limit: start + uint64(len(lines)),
-		end: uint64(min(firstLines, len(lines))), spare: spare, mem: mem,
+		end: uint64(min(firstLines, len(lines))), wholeLeft: wholeLeft, mem: mem,
 	}
 }
 
@@ -110,12 +110,12 @@ func (r *outRing) reserve(k uint64) (i uint64, err error) {
 
 // reserveSlow looks for room here, at the ring's beginning and behind end.
 func (r *outRing) reserveSlow(k uint64) (uint64, error) {
-	if err := r.look(); err != nil {
+	if err := r.readFreed(); err != nil {
 		return 0, err
 	}
 	i, size := r.pos&r.mask, r.mask+1
 	if r.pos+k > r.limit {
-		r.short = r.end < size
+		r.wasFull = r.end < size
 		return 0, transport.ErrAgain
 	}
 	if i+k > r.end && r.end < size {
@@ -124,7 +124,7 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	for i+k > r.end {
 		skip := size - i
 		switch {
-		case !r.short && r.pos+skip+max(k, r.least()) <= r.limit:
+		case !r.wasFull && r.pos+skip+max(k, r.minFree()) <= r.limit:
 			r.publish(i, skip, 0, kindSkip)
 			return 0, nil
 		case r.end == size:
@@ -135,9 +135,9 @@ func (r *outRing) reserveSlow(k uint64) (uint64, error) {
 	return i, nil
 }
 
-// least is how many lines must be free at the beginning of a ring that is not used as a
+// minFree is how many lines must be free at the beginning of a ring that is not used as a
 // whole: with fewer the writer would soon have to wait, though most of the ring is free.
-func (r *outRing) least() uint64 {
+func (r *outRing) minFree() uint64 {
 	if r.end > r.mask {
 		return 0
 	}
@@ -147,23 +147,23 @@ func (r *outRing) least() uint64 {
 // lap counts that the writer has come to end. A busy ring is used as a whole from then
 // on: short laps cost a pair that sends without a pause some nanoseconds each.
 func (r *outRing) lap() {
-	if r.laps++; r.laps == busyLaps && *r.spare > 0 {
-		*r.spare--
-		r.end, r.short = r.mask+1, false
+	if r.laps++; r.laps == busyLaps && *r.wholeLeft > 0 {
+		*r.wholeLeft--
+		r.end, r.wasFull = r.mask+1, false
 	}
 }
 
 // grow moves end to twice as many pages. The last line before a page's end stays for
 // a skip.
 func (r *outRing) grow() {
-	r.short = false
+	r.wasFull = false
 	if r.end = 2*r.end + usedOfPage; r.end+usedOfPage >= r.mask+1 {
 		r.end = r.mask + 1
 	}
 }
 
-// look finds out how far the reader is.
-func (r *outRing) look() error {
+// readFreed finds out how far the reader is.
+func (r *outRing) readFreed() error {
 	freed := r.freed.Load()
 	limit := r.start + freed + r.mask + 1
 	if freed > r.pos-r.start || limit < r.limit {
@@ -213,12 +213,12 @@ type inRing struct {
 	mask  uint64
 	start uint64
 	// shown ≤ free ≤ pos.
-	pos   uint64 // the next line to read
-	free  uint64 // nobody looks at what is before
-	shown uint64 // the writer has been told that what is before is free
-	part  uint64 // lines that are shown together; see show
-	idle  int    // polls that found nothing since
-	mark  uint64 // pos when retire was called last
+	pos       uint64 // the next line to read
+	free      uint64 // nobody looks at what is before
+	published uint64 // the writer has been told that what is before is free
+	batch     uint64 // lines that are shown together; see publishFree
+	idle      int    // polls that found nothing since
+	mark      uint64 // pos when retire was called last
 }
 
 func (r *inRing) init(mem []byte, start uint64) {
@@ -226,8 +226,8 @@ func (r *inRing) init(mem []byte, start uint64) {
 	lines := view[line](b)
 	*r = inRing{
 		lines: lines, bytes: b, freed: at[atomic.Uint64](mem, 0),
-		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, shown: start,
-		part: uint64(min(firstLines/showFirst, len(lines)/showPart)),
+		mask: uint64(len(lines) - 1), start: start, pos: start, free: start, published: start,
+		batch: uint64(min(firstLines/firstBatchPart, len(lines)/batchPart)),
 	}
 }
 
@@ -278,17 +278,17 @@ func (r *inRing) waiting() bool {
 }
 
 // A reader publishes the lines that it has freed if they are a part of the lines that the
-// writer has used (see showPart), or after showIdle polls that found nothing. So a writer
+// writer has used (see batchPart), or after publishIdle polls that found nothing. So a writer
 // that has no room does not wait for a batch that never comes.
 const (
-	showPart  = 8
-	showFirst = 4 // of the first page
-	showIdle  = 64
+	batchPart      = 8
+	firstBatchPart = 4 // of the first page
+	publishIdle    = 64
 )
 
-// show tells the writer what is free.
-func (r *inRing) show() {
-	r.shown, r.idle = r.free, 0
-	r.part = max(r.part, r.free&r.mask/showPart)
+// publishFree tells the writer what is free.
+func (r *inRing) publishFree() {
+	r.published, r.idle = r.free, 0
+	r.batch = max(r.batch, r.free&r.mask/batchPart)
 	r.freed.Store(r.free - r.start)
 }

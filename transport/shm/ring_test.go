@@ -22,10 +22,10 @@ func newRing(start uint64) (*outRing, *inRing) {
 }
 
 // newRingOf gives both sides of a ring of which first lines are used at first.
-func newRingOf(lines, first, spare int, start uint64) (*outRing, *inRing) {
+func newRingOf(lines, first, wholeLeft int, start uint64) (*outRing, *inRing) {
 	mem := make([]byte, pageSize+lines*lineSize)
 	o, i := &outRing{}, &inRing{}
-	o.init(mem, start, &spare)
+	o.init(mem, start, &wholeLeft)
 	o.end = uint64(first)
 	i.init(mem, start)
 	return o, i
@@ -82,12 +82,12 @@ func TestRing(t *testing.T) {
 					put++
 				} else {
 					full++
-					require.True(t, len(queue) > 0 || r.shown < r.pos, "no room in an empty ring")
+					require.True(t, len(queue) > 0 || r.published < r.pos, "no room in an empty ring")
 				}
 				continue
 			}
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 			for range 1 + rng.IntN(4) {
 				waiting := r.waiting()
 				b, kind, err := r.next()
@@ -140,16 +140,16 @@ func TestRingRefuses(t *testing.T) {
 			require.True(t, o.put(t, nil, kindMessage))
 		}
 		o.freed.Store(freed)
-		require.ErrorIs(t, o.look(), transport.ErrProtocol, "%d", freed)
+		require.ErrorIs(t, o.readFreed(), transport.ErrProtocol, "%d", freed)
 	}
 	o, _ := newRing(0)
 	for range 5 {
 		require.True(t, o.put(t, nil, kindMessage))
 	}
 	o.freed.Store(4)
-	require.NoError(t, o.look())
+	require.NoError(t, o.readFreed())
 	o.freed.Store(3)
-	require.ErrorIs(t, o.look(), transport.ErrProtocol)
+	require.ErrorIs(t, o.readFreed(), transport.ErrProtocol)
 }
 
 // FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message lies
@@ -179,12 +179,12 @@ func FuzzRing(f *testing.F) {
 				break
 			}
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 		}
 		o.freed.Store(0) // the reader has freed what the bytes made it read, and o has not written
 		require.True(t, o.put(t, make([]byte, 100), kindMessage))
 		o.freed.Store(freed)
-		if err := o.look(); err != nil {
+		if err := o.readFreed(); err != nil {
 			require.ErrorIs(t, err, transport.ErrProtocol)
 		} else {
 			require.LessOrEqual(t, freed, o.pos-start)
@@ -201,7 +201,7 @@ func TestRoomIsShown(t *testing.T) {
 		w.send(t, 1, nil)
 		r.await(t, transport.RecvDone)
 		out, in := &w.local(1).out, &r.local(0).in
-		out.end, in.part = out.mask+1, in.mask/showPart // as those of a busy ring are
+		out.end, in.batch = out.mask+1, in.mask/batchPart // as those of a busy ring are
 		for range 19 {
 			for range 30 {
 				w.send(t, 1, nil)
@@ -217,7 +217,7 @@ func TestRoomIsShown(t *testing.T) {
 			require.Empty(t, r.read(t))
 			require.True(t, r.cq.Arm())
 		} else {
-			for range showIdle {
+			for range publishIdle {
 				require.Empty(t, r.read(t))
 			}
 		}
@@ -316,8 +316,8 @@ func (s *scribbler) waits() {
 		n.Signal()
 	}
 	before := time.Now()
-	require.NoError(s.t, n.cq.Wait(patience))
-	require.Less(s.t, time.Since(before), patience/2)
+	require.NoError(s.t, n.cq.Wait(deadline))
+	require.Less(s.t, time.Since(before), deadline/2)
 }
 
 // scribble spoils a word.

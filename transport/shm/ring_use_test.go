@@ -36,7 +36,7 @@ func allToAll(t testing.TB, all []*node, data []byte) {
 	}
 	for _, n := range all {
 		got := 0
-		for end := time.Now().Add(patience); got < len(all)-1 && time.Now().Before(end); {
+		for end := time.Now().Add(deadline); got < len(all)-1 && time.Now().Before(end); {
 			k, err := n.cq.Read(n.comp)
 			require.NoError(t, err)
 			for _, c := range n.comp[:k] {
@@ -127,7 +127,7 @@ func TestRingGrows(t *testing.T) {
 			}
 			require.Equal(t, sent, got)
 			r.free = r.pos
-			r.show()
+			r.publishFree()
 		}
 		for range before {
 			require.True(t, send())
@@ -162,7 +162,7 @@ func TestRingInOrder(t *testing.T) {
 	for round := range uint64(6) {
 		all := nodes(t, []int{2, 17, 130}[round%3], provider{start: round / 3 * (1<<32 - 500)})
 		for _, n := range all[:2] {
-			n.spare = int(round % 2)
+			n.wholeLeft = int(round % 2)
 		}
 		const each = 8000
 		done := make(chan error, 2)
@@ -181,7 +181,7 @@ func (n *node) converse(to transport.Addr, each uint64, rng *rand.Rand) error {
 	buf := make([]byte, n.maxMsg)
 	size := func(seq uint64) int { return 8 + int(seq*0x9e3779b97f4a7c15>>40)%(1<<(seq/500%14)) }
 	sent, got := uint64(0), uint64(0)
-	for end := time.Now().Add(3 * patience); sent < each || got < each; {
+	for end := time.Now().Add(3 * deadline); sent < each || got < each; {
 		if time.Now().After(end) {
 			return os.ErrDeadlineExceeded
 		}
@@ -228,7 +228,7 @@ func TestWriterEndsAtSkip(t *testing.T) {
 		w.send(t, 0, []byte{i})
 		require.Equal(t, []byte{i}, r.await(t, transport.RecvDone).Msg)
 	}
-	for range showIdle + 1 {
+	for range publishIdle + 1 {
 		require.Empty(t, r.read(t))
 	}
 	i, err := w.local(0).out.reserve(1)
@@ -258,7 +258,7 @@ func FuzzRingQueue(f *testing.F) {
 				if o.put(t, b, kindMessage) {
 					queue = append(queue, b)
 				} else {
-					require.True(t, len(queue) > 0 || r.shown < r.pos, "no room in an empty ring")
+					require.True(t, len(queue) > 0 || r.published < r.pos, "no room in an empty ring")
 				}
 				continue
 			}
@@ -277,7 +277,7 @@ func FuzzRingQueue(f *testing.F) {
 				queue = queue[1:]
 			}
 			if r.free = r.pos; s&64 != 0 {
-				r.show()
+				r.publishFree()
 			}
 		}
 		if end := int(o.end) + 1; start == 0 && end < lines {

@@ -218,7 +218,7 @@ func (d *domain) plan(x *transfer) error {
 	switch {
 	case op.RemoteKey&(keyValid|keyShared) == keyValid|keyShared:
 		x.route = viaHeap
-		_, err := d.inShared(x.p, op.RemoteKey, op.RemoteAddr, n)
+		_, err := d.mapRange(x.p, op.RemoteKey, op.RemoteAddr, n)
 		return err
 	case x.p.local == d.self:
 		x.route = viaSelf
@@ -324,7 +324,7 @@ func (d *domain) endWithoutHelper(x *transfer) bool {
 func (d *domain) validate(x *transfer) error {
 	switch x.route {
 	case viaHeap:
-		_, err := d.inShared(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
+		_, err := d.mapRange(x.p, x.op.RemoteKey, x.op.RemoteAddr, len(x.op.Data))
 		return err
 	case viaKernel:
 		return d.checkRegion(x)
@@ -352,7 +352,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 		}
 		return nil
 	case !x.write && x.route == viaHeap:
-		mem, err := d.inShared(x.p, key, addr, n)
+		mem, err := d.mapRange(x.p, key, addr, n)
 		if err != nil {
 			return err
 		}
@@ -369,7 +369,7 @@ func (d *domain) copyPiece(x *transfer, off, n int) error {
 	at.Swap(key)
 	defer at.Store(0)
 	if x.route == viaHeap {
-		mem, err := d.inShared(x.p, key, addr, n)
+		mem, err := d.mapRange(x.p, key, addr, n)
 		if err != nil {
 			return err
 		}

@@ -84,7 +84,7 @@ func sides(t testing.TB, n int, how string) []*side {
 // outcome is how an operation ended.
 type outcome struct {
 	transport.Op
-	over bool
+	done bool
 	err  error
 }
 
@@ -98,7 +98,7 @@ func (s *side) poll() error {
 		switch c := &s.comp[i]; c.Kind {
 		case transport.OpDone:
 			o := c.Op.User.(*outcome)
-			o.over, o.err = true, c.Err
+			o.done, o.err = true, c.Err
 		case transport.PeerDown, transport.PeerLeft:
 			s.ends = append(s.ends, *c)
 		case transport.RecvDone:
@@ -113,7 +113,7 @@ func (s *side) poll() error {
 
 // post begins a Read, or a Write, of o; User, Data and where it goes are set.
 func (s *side) post(o *outcome, write bool) error {
-	o.over, o.err, o.User = false, nil, o
+	o.done, o.err, o.User = false, nil, o
 	for {
 		var err error
 		if write {
@@ -130,10 +130,10 @@ func (s *side) post(o *outcome, write bool) error {
 	}
 }
 
-// turns polls the sides in turn until o is over.
-func turns(t testing.TB, o *outcome, all ...*side) {
+// pollUntilDone polls the sides in turn until o is over.
+func pollUntilDone(t testing.TB, o *outcome, all ...*side) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !o.over; {
+	for end := time.Now().Add(20 * time.Second); !o.done; {
 		for _, s := range all {
 			if err := s.poll(); err != nil {
 				require.NoError(t, err)
@@ -198,14 +198,14 @@ func TestTransferSizes(t *testing.T) {
 			dst, dstIntact := fenced(n)
 			o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: dst}}
 			require.NoError(t, a.post(o, false))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.NoError(t, o.err)
 			require.True(t, bytes.Equal(mem, dst) && dstIntact(), "read of %d bytes, %s", n, how)
 
 			src := noise(uint64(i)+100, n)
 			o.Data = src
 			require.NoError(t, a.post(o, true))
-			turns(t, o, b, a)
+			pollUntilDone(t, o, b, a)
 			require.NoError(t, o.err)
 			require.True(t, bytes.Equal(mem, src) && intact(), "write of %d bytes, %s", n, how)
 			require.NoError(t, mr.Close())
@@ -232,7 +232,7 @@ func TestRefusalIsNoEnd(t *testing.T) {
 		require.NoError(t, b.poll()) // helps
 		require.NotNil(t, a.transfers.first)
 		a.drain(a.transfers.first, syscall.EPERM) // as copyPiece has it
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		require.NoError(t, o.err)
 		require.True(t, bytes.Equal(want, mem) && bytes.Equal(want, mine))
 		require.False(t, a.direct(a.local(1)), "it is not tried again")
@@ -258,7 +258,7 @@ func TestTransferAllocations(t *testing.T) {
 					if err := a.post(o, write); err != nil {
 						require.NoError(t, err)
 					}
-					turns(t, o, b, a)
+					pollUntilDone(t, o, b, a)
 					if o.err != nil {
 						require.NoError(t, o.err)
 					}
@@ -292,7 +292,7 @@ func TestCloseWithTransfers(t *testing.T) {
 					require.NoError(t, b.poll())
 					require.NoError(t, a.poll())
 				}
-				require.False(t, o.over)
+				require.False(t, o.done)
 				require.NoError(t, all[who].Close())
 				left := mine
 				if who == 1 {
@@ -302,7 +302,7 @@ func TestCloseWithTransfers(t *testing.T) {
 					left[i] = 0xEE
 				}
 				if who == 1 {
-					turns(t, o, a)
+					pollUntilDone(t, o, a)
 					require.ErrorIs(t, o.err, transport.ErrPeerDown)
 				} else {
 					for range 1000 {

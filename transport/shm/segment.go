@@ -186,7 +186,7 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	}
 	c := wire.ShmCard{Rank: uint32(d.rank), Size: uint32(d.size), PID: uint32(os.Getpid()), Nonce: newNonce()}
 	c.Put(own.identity[:wire.ShmCardSize], &d.job)
-	if err := d.life.begin(&state.alive, d.deaths); err != nil {
+	if err := d.liveness.begin(&state.alive, d.deaths); err != nil {
 		return err
 	}
 	if err := d.initTransfers(); err != nil {

@@ -82,7 +82,7 @@ func TestSilentRingShowsRoom(t *testing.T) {
 	for len(r.read(t)) > 0 {
 	}
 	in := &r.peers[1].in
-	in.shown, in.idle = in.start, -10*retirePolls // as if it had shown nothing
+	in.published, in.idle = in.start, -10*retirePolls // as if it had shown nothing
 	in.freed.Store(0)
 	w.peers[0].out.limit = w.start + 1024
 	big := &transport.Op{Peer: 0, Data: make([]byte, w.maxMsg)}
@@ -117,7 +117,7 @@ func TestSilentPeerEnds(t *testing.T) {
 	require.Equal(t, off[0].rank, n.await(t, transport.PeerLeft).Peer)
 
 	woken := asleepRank(t, n)
-	off[1].life.end()
+	off[1].liveness.end()
 	wakes(t, woken)
 	require.Equal(t, off[1].rank, n.await(t, transport.PeerDown).Peer)
 
@@ -125,7 +125,7 @@ func TestSilentPeerEnds(t *testing.T) {
 	i, err := r.reserve(1)
 	require.NoError(t, err)
 	r.publish(i, 1, 0, kindMessage)
-	off[2].life.end()
+	off[2].liveness.end()
 	var kinds []transport.CompletionKind
 	require.Eventually(t, func() bool {
 		for _, c := range n.read(t) {
@@ -133,7 +133,7 @@ func TestSilentPeerEnds(t *testing.T) {
 			kinds = append(kinds, c.Kind)
 		}
 		return len(kinds) == 2
-	}, patience, time.Microsecond)
+	}, deadline, time.Microsecond)
 	require.Equal(t, []transport.CompletionKind{transport.RecvDone, transport.PeerDown}, kinds)
 
 	require.NoError(t, n.ep.Disconnect(off[3].rank))
@@ -210,7 +210,7 @@ func (n *node) askFor(length time.Duration) error {
 				}
 			case rng.IntN(2) > 0:
 				runtime.Gosched()
-			case time.Since(sent) > patience/4:
+			case time.Since(sent) > deadline/4:
 				return fmt.Errorf("no answer to message %d", k)
 			}
 		}

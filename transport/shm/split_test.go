@@ -62,7 +62,7 @@ func (x *begun) line() *claim { return &x.a.seg.claims(0).lines[claimLines-1] }
 func TestBothSidesCopy(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
-		turns(t, x.o, x.b, x.a)
+		pollUntilDone(t, x.o, x.b, x.a)
 		x.check(t)
 		done := x.line().done.Load()
 		require.Zero(t, done&failedBit)
@@ -95,7 +95,7 @@ func TestHelpersAlone(t *testing.T) {
 		require.Zero(t, x.b.transfers.helps.n)
 		_, front, back := claimParts(x.line().claimed.Load())
 		require.Equal(t, pieceCount(len(x.dst), pieceSize(len(x.dst))), front+back)
-		turns(t, x.o, x.a)
+		pollUntilDone(t, x.o, x.a)
 		x.check(t)
 	}
 }
@@ -105,7 +105,7 @@ func TestHelpersAlone(t *testing.T) {
 func TestHelpComesLate(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		x := begin(t, write)
-		turns(t, x.o, x.a)
+		pollUntilDone(t, x.o, x.a)
 		x.check(t)
 		copy(x.mem, noise(3, len(x.mem)))
 		copy(x.dst, noise(4, len(x.dst)))
@@ -117,7 +117,7 @@ func TestHelpComesLate(t *testing.T) {
 		pieces := pieceCount(len(x.dst), pieceSize(len(x.dst)))
 		first := claimSize(pieces)
 		require.Equal(t, []int{first, claimSize(pieces - first)}, []int{front, back}, "only the second request has been followed")
-		turns(t, x.o, x.b, x.a)
+		pollUntilDone(t, x.o, x.b, x.a)
 		x.check(t)
 	}
 }
@@ -149,7 +149,7 @@ func TestHelpAskedTwice(t *testing.T) {
 		}
 		require.NoError(t, x.a.poll())
 		x.tell(t, h)
-		turns(t, x.o, x.b, x.a)
+		pollUntilDone(t, x.o, x.b, x.a)
 		x.check(t)
 		x.tell(t, h)
 		require.NoError(t, x.b.poll())
@@ -167,7 +167,7 @@ func TestHelpFails(t *testing.T) {
 		x.tell(t, h)
 		x.b.advance()
 		require.NotZero(t, x.line().done.Load()&failedBit)
-		turns(t, x.o, x.a)
+		pollUntilDone(t, x.o, x.a)
 		x.check(t)
 		require.EqualValues(t, claimLines, x.a.transfers.lines.n)
 	}
@@ -181,7 +181,7 @@ func TestCloseUnderHelp(t *testing.T) {
 		require.NoError(t, x.mr.Close())
 		was := noise(9, len(x.mem))
 		copy(x.mem, was)
-		turns(t, x.o, x.b, x.a)
+		pollUntilDone(t, x.o, x.b, x.a)
 		require.ErrorIs(t, x.o.err, transport.ErrKey)
 		require.True(t, bytes.Equal(was, x.mem), "touched after Close")
 		require.EqualValues(t, claimLines, x.a.transfers.lines.n)
@@ -196,7 +196,7 @@ func TestCloseBeforeTheEnd(t *testing.T) {
 		require.NoError(t, x.b.poll())
 	}
 	require.NoError(t, x.mr.Close())
-	turns(t, x.o, x.a)
+	pollUntilDone(t, x.o, x.a)
 	require.ErrorIs(t, x.o.err, transport.ErrKey)
 }
 
@@ -214,7 +214,7 @@ func TestManySplit(t *testing.T) {
 	}
 	require.Zero(t, a.transfers.lines.n)
 	for i := range l {
-		turns(t, &l[i], b, a)
+		pollUntilDone(t, &l[i], b, a)
 		require.NoError(t, l[i].err)
 		require.True(t, bytes.Equal(mem, l[i].Data), "read %d", i)
 	}
@@ -235,7 +235,7 @@ func TestNoHelpWhileLending(t *testing.T) {
 				o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: theirs.Key(), Data: make([]byte, 1<<20)}}
 				require.NoError(t, a.post(o, write))
 				asked := a.transfers.lines.n < claimLines
-				turns(t, o, b, a)
+				pollUntilDone(t, o, b, a)
 				require.NoError(t, o.err)
 				require.EqualValues(t, claimLines, a.transfers.lines.n)
 				return asked
@@ -275,15 +275,15 @@ func TestNoHelpInAStream(t *testing.T) {
 	require.False(t, asks(streamMax))
 	require.True(t, asks(streamMax+1))
 	for _, o := range l {
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		require.NoError(t, o.err)
 	}
 	require.True(t, asks(streamMax), "the first since a Read")
-	turns(t, l[len(l)-1], a, b)
+	pollUntilDone(t, l[len(l)-1], a, b)
 	was := a.local(1).sleep.Swap(asleep)
 	require.False(t, asks(1<<20))
 	a.local(1).sleep.Store(was)
-	turns(t, l[len(l)-1], a)
+	pollUntilDone(t, l[len(l)-1], a)
 }
 
 // TestHelperDies has the helper's rank end between its claim and its done.
@@ -298,20 +298,20 @@ func TestHelperDies(t *testing.T) {
 		for range 10_000 {
 			require.NoError(t, x.a.poll())
 		}
-		require.False(t, x.o.over, "the helper may still be copying")
+		require.False(t, x.o.done, "the helper may still be copying")
 		require.False(t, x.a.q.Arm(), "nobody will wake us")
 		x.a.local(1).state.alive.Or(ownerDied)
 		for range 10_000 {
 			require.NoError(t, x.a.poll())
 		}
 		require.Len(t, x.a.ends, 1)
-		require.False(t, x.o.over, "its process lives, so a thread of it may still be copying")
+		require.False(t, x.o.done, "its process lives, so a thread of it may still be copying")
 		if cleared {
 			hazard.Store(0)
 		} else {
 			s.dead = s.dead.Add(-exitGrace)
 		}
-		turns(t, x.o, x.a)
+		pollUntilDone(t, x.o, x.a)
 		require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
 		require.EqualValues(t, claimLines-1, x.a.transfers.lines.n, "the line is not used again")
 		hazard.Store(0)
@@ -325,7 +325,7 @@ func TestNoHelpForTheDead(t *testing.T) {
 		x := begin(t, write)
 		mem, dst := bytes.Clone(x.mem), bytes.Clone(x.dst)
 		x.b.takeEvents(x.b.domain.events.Load()) // it reads from the ring from now on
-		x.a.life.end()
+		x.a.liveness.end()
 		require.NoError(t, x.b.poll())
 		_, front, back := claimParts(x.line().claimed.Load())
 		require.Equal(t, claimSize(pieceCount(len(dst), pieceSize(len(dst)))-front), back, "the request has been found")
@@ -343,7 +343,7 @@ func TestCorruptClaims(t *testing.T) {
 		x := begin(t, write)
 		moves := rnd.IntN(40)
 		for range moves {
-			if x.o.over {
+			if x.o.done {
 				break
 			}
 			line := x.line()
@@ -366,7 +366,7 @@ func TestCorruptClaims(t *testing.T) {
 			}
 			require.NoError(t, side.poll())
 		}
-		turns(t, x.o, x.b, x.a)
+		pollUntilDone(t, x.o, x.b, x.a)
 		if x.o.err != nil {
 			require.True(t, errors.Is(x.o.err, transport.ErrProtocol) || errors.Is(x.o.err, transport.ErrPeerDown), "%v", x.o.err)
 			breaches++

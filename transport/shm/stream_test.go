@@ -44,7 +44,7 @@ func TestFullRings(t *testing.T) {
 	for i := range all {
 		for k := range ops[i] {
 			o := &ops[i][k]
-			turns(t, o, all...)
+			pollUntilDone(t, o, all...)
 			require.NoError(t, o.err)
 			want := mem[1-i][:n]
 			if k%2 == 0 {
@@ -82,14 +82,14 @@ func TestMessagesAmongChunks(t *testing.T) {
 		require.NoError(t, b.poll())
 	}
 	for came := false; !came; {
-		require.False(t, o.over)
+		require.False(t, o.done)
 		k, err := b.q.Read(b.comp)
 		require.NoError(t, err)
 		for _, c := range b.comp[:k] {
 			came = came || c.Kind == transport.RecvDone
 		}
 	}
-	turns(t, o, a, b)
+	pollUntilDone(t, o, a, b)
 	require.NoError(t, o.err)
 }
 
@@ -110,7 +110,7 @@ func TestCloseUnderStreams(t *testing.T) {
 		require.NoError(t, mr.Close())
 		was := noise(2, len(mem))
 		copy(mem, was)
-		turns(t, o, a, b)
+		pollUntilDone(t, o, a, b)
 		require.ErrorIs(t, o.err, transport.ErrKey)
 		require.True(t, bytes.Equal(was, mem), "touched after Close")
 	}
@@ -196,7 +196,7 @@ func TestBadAnswers(t *testing.T) {
 		require.NoError(t, a.control(a.local(1), kindData, answer(id, statusOK, 60)), name)
 		require.NoError(t, a.control(a.local(1), kindData, answer(id, statusOK, 40)), name)
 		require.NoError(t, a.poll())
-		require.True(t, o.over && o.err == nil)
+		require.True(t, o.done && o.err == nil)
 	}
 }
 
@@ -272,7 +272,7 @@ func FuzzControl(f *testing.F) {
 		}
 		require.NoError(t, a.e.Disconnect(1))
 		for i := range ops {
-			turns(t, &ops[i], a)
+			pollUntilDone(t, &ops[i], a)
 		}
 		require.True(t, intact() && around[0]() && around[1]())
 	})

@@ -128,8 +128,8 @@ func (d *domain) arrived() bool {
 		if r.waiting() || p.ending != nil || r.free != r.pos {
 			return true
 		}
-		if r.free != r.shown {
-			r.show()
+		if r.free != r.published {
+			r.publishFree()
 		}
 	}
 	return false

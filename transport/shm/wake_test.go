@@ -18,9 +18,9 @@ import (
 // asleepRank has n wait in a goroutine; what is returned gives Wait's error.
 func asleepRank(t *testing.T, n *node) <-chan error {
 	t.Helper()
-	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, patience, time.Microsecond)
+	require.Eventually(t, func() bool { n.read(t); return n.cq.Arm() }, deadline, time.Microsecond)
 	woken := make(chan error, 1)
-	go func() { woken <- n.cq.Wait(patience) }() // it ends by then
+	go func() { woken <- n.cq.Wait(deadline) }() // it ends by then
 	return woken
 }
 
@@ -30,7 +30,7 @@ func wakes(t *testing.T, woken <-chan error) {
 	select {
 	case err := <-woken:
 		require.NoError(t, err)
-	case <-time.After(patience / 2):
+	case <-time.After(deadline / 2):
 		require.Fail(t, "it sleeps on")
 	}
 }
@@ -51,7 +51,7 @@ func TestEndFoundWhileAsleep(t *testing.T) {
 			if leaves {
 				p.seg.state(1).state.Store(cardLeft) // it has not yet come to telling us
 			} else {
-				p.life.end()
+				p.liveness.end()
 			}
 			_, err := n.ep.Send(&transport.Op{Peer: 1})
 			require.Equal(t, known, err == nil, "%v", err)
@@ -71,7 +71,7 @@ func TestEndWhileAsleepAmongMany(t *testing.T) {
 	all := nodes(t, 200, New())
 	for _, victim := range []int{199, 70} {
 		woken := asleepRank(t, all[0])
-		all[victim].life.end()
+		all[victim].liveness.end()
 		wakes(t, woken)
 		c := all[0].read(t)
 		require.Len(t, c, 1)
@@ -111,6 +111,6 @@ func TestSignalsBesideClose(t *testing.T) {
 		over.Store(true)
 		others.Wait()
 		require.True(t, func() bool { err := <-woken; return err == nil || errors.Is(err, transport.ErrClosed) }())
-		require.ErrorIs(t, all[1].cq.Wait(patience), transport.ErrClosed)
+		require.ErrorIs(t, all[1].cq.Wait(deadline), transport.ErrClosed)
 	}
 }

@@ -18,9 +18,9 @@ import (
 // files of cgroups(7): the least of what the host can give without ending
 // anybody, and what the limits of the groups that this process is in leave.
 
-// roomLeft is how many bytes can still be had, as the files under root say. What
+// memoryLeft is how many bytes can still be had, as the files under root say. What
 // cannot be read limits nothing.
-func roomLeft(root string) int64 {
+func memoryLeft(root string) int64 {
 	mem := fieldsOf(filepath.Join(root, "proc/meminfo"))
 	left := int64(math.MaxInt64)
 	if free, ok := mem["MemAvailable:"]; ok {
