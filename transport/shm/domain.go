@@ -14,20 +14,20 @@ import (
 	"github.com/weft-hpc/weft/transport/internal/local"
 )
 
-// domain is one rank's access to the memory of its host. What does not say
-// otherwise belongs to the rank's user, who serialises calls.
+// domain is one rank's access to the memory of its host. The caller serialises calls, so
+// only the fields under "Sleeping" are used by several goroutines at a time.
 type domain struct {
-	// What a poll looks at first.
+	// The fields that every poll reads.
 	done       local.Completions
-	active     []*peer        // those whose rings are polled
-	bit        uint64         // of this rank in its word of a card's bitmap
-	ringPolls  uint           // rings looked at since retire was called; not counted while there is one
-	peers      []*peer        // by world rank, itself too; nil: not of this host, or not yet used, see local
-	events     *atomic.Uint32 // of the own card; nil until there is one
+	active     []*peer        // peers whose rings are polled
+	bit        uint64         // this rank's bit in its word of a card's bitmap
+	ringPolls  uint           // polls of rings since the last call of retire; not counted while active has one ring
+	peers      []*peer        // by world rank, itself too; nil: on another host, or not yet used, see local
+	events     *atomic.Uint32 // of this rank's card; nil before join
 	eventsSeen uint32
 	reads      uint // counts Reads
 	closed     bool
-	left       bool // Shutdown or Close has begun: nothing is sent, messages are not delivered any more
+	left       bool // Shutdown or Close has begun: the domain sends and delivers no more messages
 	loop       local.SelfQueue
 
 	transfers transfers
@@ -35,23 +35,23 @@ type domain struct {
 
 	cfg       transport.Config
 	job       wire.ShmJob
-	start     uint64 // the position that rings begin with
+	start     uint64 // the first position of every ring
 	wholeLeft int    // see outRing
 	rank      transport.Addr
 	size      int
-	inherited bool // the launcher gave the file
+	inherited bool // the launcher made the memory file
 	address   address
 	file      *os.File
 	maxMsg    int
 	eager     int  // the eager limit, see eager.go
-	deaths    bool // the kernel reports the death of processes
+	deaths    bool // the kernel marks the death of a process in its rankState
 	liveness  liveness
 
-	seg       *segment         // nil until the ranks of the host are known
-	self      int              // among them
+	seg       *segment         // nil before join
+	self      int              // this rank's local rank
 	ranks     []transport.Addr // the world ranks of the host's ranks, in order
 	locals    []*peer          // by local rank; nil: not yet used
-	listed    [bitWords]uint64 // a bit for each local rank in active
+	listed    [bitWords]uint64 // a bit for each local rank whose ring is in active
 	nextCheck int
 
 	cq *completionQueue
@@ -60,16 +60,16 @@ type domain struct {
 
 	// Sleeping; see wait.go. Any goroutine may use these.
 	attached atomic.Pointer[segment] // seg, until Close
-	early    atomic.Uint32           // what is slept on before that
+	early    atomic.Uint32           // the word that Wait sleeps on before join
 	signaled atomic.Bool
 	down     atomic.Bool
-	endKnown [bitWords]atomic.Uint64 // a bit for each peer with ending or err: Wait does not look for its end
-	lastScan atomic.Int64            // when all peers were last looked at, in ns since epoch
+	endKnown [bitWords]atomic.Uint64 // a bit for each peer whose ending or err is set: Wait does not check it
+	lastScan atomic.Int64            // when Wait last checked all peers, in ns since epoch
 	fdWaiter fdWaiter
 	waitMu   sync.Mutex // held during a Wait
 }
 
-// endpoint sends.
+// endpoint is the domain's endpoint.
 type endpoint struct{ d *domain }
 
 func (d *domain) Attr() transport.Attr {
@@ -94,7 +94,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 		return nil, fmt.Errorf("shm: open completion queue: %w", transport.ErrClosed)
 	}
 	if d.cq != nil {
-		return nil, errors.New("shm: a domain has one completion queue")
+		return nil, errors.New("shm: the domain has a completion queue already")
 	}
 	d.cq = &completionQueue{d}
 	return d.cq, nil
@@ -118,10 +118,10 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	v, okAV := av.(*addressVector)
 	q, okCQ := cq.(*completionQueue)
 	if !okAV || !okCQ || q.d != d || v.d != d {
-		return nil, errors.New("shm: open endpoint: address vector and completion queue are not of this domain")
+		return nil, errors.New("shm: open endpoint: the address vector or the completion queue belongs to another domain")
 	}
 	if d.ep != nil {
-		return nil, errors.New("shm: a domain has one endpoint")
+		return nil, errors.New("shm: the domain has an endpoint already")
 	}
 	d.av = v
 	if err := v.complete(); err != nil {
@@ -131,8 +131,7 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// Close leaves the memory. Peers that were not told by Shutdown take this
-// process for dead.
+// Close unmaps the memory. Without an earlier Shutdown, peers report this rank as down.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
@@ -163,7 +162,7 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// signalPeers makes all peers with a ring to or from this rank look at its state.
+// signalPeers makes all peers with a ring to or from this rank check its state.
 func (d *domain) signalPeers() {
 	for _, p := range d.locals {
 		if p != nil && p.local != d.self && p.err == nil && (p.in.lines != nil || p.out.lines != nil) {
@@ -172,14 +171,14 @@ func (d *domain) signalPeers() {
 	}
 }
 
-// emit reports c in this Read or, without room, in a later one.
+// emit reports c in this Read, or in a later one if this Read has no room.
 func (d *domain) emit(c transport.Completion) {
 	if !d.done.Emit(c) {
 		d.wakeWaiter()
 	}
 }
 
-// completed queues the end of an operation for the completion queue.
+// completed reports the end of an operation.
 func (d *domain) completed(op *transport.Op, err error) {
 	d.emit(transport.Completion{Kind: transport.OpDone, Peer: op.Peer, Op: op, Err: err})
 }
