@@ -21,8 +21,8 @@ import (
 // host may have different limits.
 
 const (
-	leastEager = 12 << 10 // bounds of the limit
-	mostEager  = 64 << 10
+	leastEager = 12 << 10 // the smallest limit
+	mostEager  = 64 << 10 // the largest limit
 	trialSize  = 16 << 10 // bytes of a copy that is measured
 	trials     = 4
 	// eagerPerMicrosecond times the microseconds of a trial, rounded down to a power

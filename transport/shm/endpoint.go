@@ -45,7 +45,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, d.noRoom(p, err)
 	}
 	b := r.bytes[i*lineSize+wordSize:]
-	if k > 1 && k <= aheadLines {
+	if k > 1 && k <= prefetchLines {
 		own(b[:n])
 	}
 	putHeader(b, op, hl)

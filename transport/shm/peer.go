@@ -12,36 +12,36 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer is what a rank knows of one of its host, of itself too.
+// peer is what this rank knows of a rank of its host, or of itself.
 //
-//	            card proves itself          it has left or died       its ring is empty
-//	unknown ─────────────────────► met ───────────────────────► ending ──────────────► err set
+//	            card is authentic           it has left or died       its ring is empty
+//	unknown ─────────────────► authenticated ─────────────────► ending ──────────────► err set
 //	   │                            └──────────── it broke the protocol ────────────►
 //	   └────────────────────────────────────────────────────────────────────────────►
 type peer struct {
-	sleep  *atomic.Uint32 // its card's
-	polled *atomic.Uint64 // the word of its card's polled with this rank's bit
+	sleep  *atomic.Uint32 // the word of its card
+	polled *atomic.Uint64 // the word with this rank's bit in its card's polled
 	out    outRing        // not mapped before the first message to it
-	err    error          // why nothing can be done with it any more; reported
+	err    error          // why no operation with it is possible any more; PeerDown or PeerLeft has been reported
 
-	rank         transport.Addr // in the world
-	local        int            // among the ranks of the host
+	rank         transport.Addr // its rank in the world
+	local        int            // its local rank
 	page         *card
 	reach        reach
 	stream       *stream // transfers by messages; nil: none yet
 	calls        *calls  // atomics by messages; nil: none yet
 	state        *rankState
-	exited       *atomic.Uint32 // not 0: the launcher has seen its process end
-	card         *card          // page, once it is found authentic
-	pid          int            // its process, from then on
+	exited       *atomic.Uint32 // not 0: the launcher has noted the end of its process
+	card         *card          // page, once authenticated
+	pid          int            // its process id, once authenticated
 	in           inRing         // not mapped before the first message from it
-	isWaiter     bool           // it will notify this rank when it has come
-	ending       error          // it has ended for this reason; what it sent is still being read
-	disconnected bool           // given up by Disconnect: it may run; waits for it are as short as for one that is ending
+	isWaiter     bool           // this rank has set its bit in the peer's waiters
+	ending       error          // why it has ended; this rank still reads what it sent
+	disconnected bool           // by Disconnect; its process may still run, but waits for it are as short as for a peer that has ended
 }
 
-// local returns the peer with a local rank. Most ranks of a host never talk to each
-// other, so local makes a peer at its first use.
+// local returns the peer with a local rank. It makes the peer at its first use, because most
+// ranks of a host never communicate with each other.
 func (d *domain) local(i int) *peer {
 	p := d.locals[i]
 	if p == nil {
@@ -52,8 +52,8 @@ func (d *domain) local(i int) *peer {
 	return p
 }
 
-// localOf returns the local rank of a world rank; -1: it is not on this host, or the
-// ranks of the host are not known yet.
+// localOf returns the local rank of a world rank, or -1 if that rank is not on this host or
+// the ranks of the host are not known yet.
 func (d *domain) localOf(a transport.Addr) int {
 	if a < 0 || int(a) >= d.size {
 		return -1
@@ -68,7 +68,7 @@ func (d *domain) localOf(a transport.Addr) int {
 	return i
 }
 
-// peer returns the peer with a world rank; nil: localOf knows none.
+// peer returns the peer with a world rank, or nil if localOf knows none.
 func (d *domain) peer(a transport.Addr) *peer {
 	if i := d.localOf(a); i >= 0 {
 		return d.local(i)
@@ -80,7 +80,8 @@ func (d *domain) peer(a transport.Addr) *peer {
 // closed its domain.
 func (p *peer) ended() bool { return p.state.alive.Load()&ownerDied != 0 || p.exited.Load() != 0 }
 
-// target gives the peer that an operation is for, if it is there; else ErrAbsent.
+// target returns the peer with world rank a, for an operation with it. If the peer has not
+// joined yet, target returns ErrAbsent, and the peer will wake this rank when it joins.
 func (d *domain) target(a transport.Addr) (*peer, error) {
 	if d.closed || d.left {
 		return nil, transport.ErrClosed
@@ -95,7 +96,7 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	err := d.authenticate(p)
 	if err == transport.ErrAgain && !p.isWaiter { //nolint:errorlint // the very value
 		p.isWaiter = true
-		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // and if it has come meanwhile, before it looked there:
+		p.page.waiters[d.self/64].Or(1 << (d.self % 64)) // the peer may have joined before it could see the bit:
 		err = d.authenticate(p)
 	}
 	if err == transport.ErrAgain { //nolint:errorlint // the very value
@@ -104,10 +105,10 @@ func (d *domain) target(a transport.Addr) (*peer, error) {
 	return p, d.closeOnError(p, "connect", err)
 }
 
-// announce shows that this rank has joined, and notifies the ranks that wait for it.
+// announce marks that this rank has joined, and signals the ranks that wait for it.
 func (d *domain) announce() {
 	own := d.seg.card(d.self)
-	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier with -race too; see target for the other side
+	d.seg.state(d.self).state.Swap(cardPresent) // a full barrier, even with -race; target is the other side
 	for i := range d.each(&own.waiters, false) {
 		d.signalPeer(d.local(i), eventRing)
 	}
@@ -131,8 +132,9 @@ func (d *domain) each(bitmap *[bitWords]atomic.Uint64, take bool) iter.Seq[int] 
 	}
 }
 
-// authenticate finds out whether a peer is there and proves itself. ErrAgain: it has
-// not come yet. Any other error is a reason to give it up.
+// authenticate checks that a peer has joined and that its card is authentic. If the peer has
+// not joined yet, authenticate returns ErrAgain. After any other error, the caller must
+// close the peer.
 func (d *domain) authenticate(p *peer) error {
 	if p.err != nil {
 		return p.err
@@ -148,7 +150,7 @@ func (d *domain) authenticate(p *peer) error {
 		return protocolError(errState)
 	}
 	var c wire.ShmCard
-	b := p.page.identity // its owner writes it no more
+	b := p.page.identity // its owner does not change it any more
 	if !c.Parse(b[:wire.ShmCardSize], &d.job) || c.Rank != uint32(p.rank) || c.Size != uint32(d.size) || c.PID == 0 || c.PID > 1<<31-1 {
 		return protocolError(errCard)
 	}
@@ -156,7 +158,7 @@ func (d *domain) authenticate(p *peer) error {
 	return nil
 }
 
-// connect makes sure that messages can be written for a peer.
+// connect maps the ring to a peer, unless it is mapped.
 func (d *domain) connect(p *peer) error {
 	if p.out.lines != nil {
 		return p.err
@@ -175,8 +177,8 @@ func (d *domain) connect(p *peer) error {
 	return nil
 }
 
-// alert makes sure that a peer finds a message that has just been published, if the
-// peer may not poll the ring or may sleep.
+// alert makes a peer poll the ring from this rank, and wakes it. The caller has
+// published a message, and the peer may not poll the ring or may sleep.
 func (d *domain) alert(p *peer) {
 	if p.polled.Load()&d.bit == 0 {
 		p.polled.Or(d.bit)
@@ -187,8 +189,8 @@ func (d *domain) alert(p *peer) {
 	}
 }
 
-// signalPeer counts up a peer's news and wakes the peer if it sleeps. For eventState it first
-// sets this rank's bit in the peer's told.
+// signalPeer adds what to a peer's events and wakes the peer if it sleeps. For eventState it
+// first sets this rank's bit in the peer's changed.
 func (d *domain) signalPeer(p *peer, what uint32) {
 	if what == eventState {
 		p.page.changed[d.self/64].Or(d.bit)
@@ -199,7 +201,8 @@ func (d *domain) signalPeer(p *peer, what uint32) {
 	}
 }
 
-// closeOnError ends a peer for any error but ErrAgain, and gives the error to answer.
+// closeOnError closes a peer for any error except ErrAgain, and returns the error that the
+// operation returns.
 func (d *domain) closeOnError(p *peer, op string, err error) error {
 	if err == nil || err == transport.ErrAgain || p.err != nil { //nolint:errorlint // the very values
 		return err
@@ -208,7 +211,8 @@ func (d *domain) closeOnError(p *peer, op string, err error) error {
 	return p.err
 }
 
-// takeEvents looks at the rings and the ranks that news may stand for.
+// takeEvents handles new events: it polls rings with a set bit from now on, and checks peers
+// whose state has changed.
 func (d *domain) takeEvents(events uint32) {
 	states := events/eventState != d.eventsSeen/eventState
 	d.eventsSeen = events
@@ -238,7 +242,7 @@ func (d *domain) admit(p *peer) {
 	}
 	if err := d.authenticate(p); err != nil {
 		if err == transport.ErrAgain { //nolint:errorlint // the very value
-			err = protocolError(errState) // it sends before it is there
+			err = protocolError(errState) // it has sent before it joined
 		}
 		d.closePeer(p, d.peerError("receive", p.rank, err))
 		return
@@ -250,12 +254,13 @@ func (d *domain) admit(p *peer) {
 	d.active = append(d.active, p)
 }
 
-// unlist ends the polling of the ring from a peer; the caller takes it out of active.
+// unlist clears the mark that the ring from a peer is polled. The caller removes the peer
+// from active.
 func (d *domain) unlist(p *peer) { d.listed[p.local/64] &^= 1 << (p.local % 64) }
 
-// retire takes the rings off the list that have been silent since it was called
-// before. One ring always stays, so a rank that talks to one other rank at a time
-// never waits for a ring to come back.
+// retire stops the polling of rings that have been silent since its previous call. One
+// ring always stays polled, so a rank that communicates with one peer at a time never has to
+// list its ring again.
 func (d *domain) retire() {
 	d.ringPolls = 0
 	kept := d.active[:0]
@@ -272,9 +277,10 @@ func (d *domain) retire() {
 	d.active = kept
 }
 
-// tryUnlist ends the polling of a silent ring unless a message comes just now: false.
-// The sender learns first what room it has, since it may be short of it; card
-// states the order of the rest.
+// tryUnlist stops the polling of a silent ring and returns true. If a message comes
+// meanwhile, it returns false and the ring stays listed. First it tells the sender which
+// lines are free, because the sender may wait for room. card states the order of the other
+// steps.
 func (d *domain) tryUnlist(p *peer) bool {
 	r := &p.in
 	if r.free = r.pos; r.free != r.published {
@@ -290,12 +296,12 @@ func (d *domain) tryUnlist(p *peer) bool {
 	return true
 }
 
-// checkPeer notes whether a peer has left, has died or has given this rank up.
+// checkPeer handles the end of a peer: it has left, has died, or has disconnected this rank.
 func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
 	}
-	// In this order: it leaves before it ends.
+	// In this order, because a rank that leaves does so before its process ends.
 	ended := p.ended()
 	state := p.state.state.Load()
 	switch {
@@ -313,9 +319,9 @@ func (d *domain) checkPeer(p *peer) {
 		return
 	}
 	d.markEnd(p)
-	// Its last message may lie in a ring that is not polled, as it may have ended
-	// before it set its bit. A ring of which nothing was ever read is the exception:
-	// without the bit no Send into it has returned.
+	// The peer's last message may lie in a ring that is not polled, because the peer may have
+	// ended before it set its bit. If this rank has never read from the ring and the bit is
+	// clear, no Send into the ring has returned, so it need not be read.
 	if p.in.lines != nil || d.seg.card(d.self).polled[p.local/64].Load()&(1<<(p.local%64)) != 0 {
 		d.admit(p)
 	}
@@ -324,24 +330,24 @@ func (d *domain) checkPeer(p *peer) {
 	}
 }
 
-// refusedBy reports whether a rank of the host has given this one up.
+// refusedBy reports whether a rank of the host has disconnected this one.
 func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// markEnd is called when a peer's end has been noted. Later Waits do not look for that
-// end, and a Wait under way must end so that a Read reports it.
+// markEnd records that this rank knows of a peer's end. Later Waits do not check that peer. A
+// Wait under way ends, so that a Read reports the peer's end.
 func (d *domain) markEnd(p *peer) {
 	d.endKnown[p.local/64].Or(1 << (p.local % 64))
 	d.wakeWaiter()
 }
 
-// knowsEnd reports whether the end of a rank has been noted. Any goroutine may call it.
+// knowsEnd reports whether markEnd has been called for a local rank. Any goroutine may call it.
 func (d *domain) knowsEnd(local int) bool {
 	return d.endKnown[local/64].Load()&(1<<(local%64)) != 0
 }
 
-// checkSomePeers looks whether peers have ended, at some of them each time.
+// checkSomePeers checks whether peers have ended: up to 64 peers in each call, in turn.
 func (d *domain) checkSomePeers() {
 	for range min(len(d.locals), 64) {
 		if d.nextCheck++; d.nextCheck >= len(d.locals) {
@@ -354,8 +360,8 @@ func (d *domain) checkSomePeers() {
 	}
 }
 
-// closePeer ends a peer for good and reports the end. It drops what the peer has sent and
-// this rank has not read.
+// closePeer ends all communication with a peer, for the reason err, and reports it. It drops
+// the messages of the peer that this rank has not read.
 func (d *domain) closePeer(p *peer, err error) {
 	if p.err != nil {
 		return
@@ -363,7 +369,7 @@ func (d *domain) closePeer(p *peer, err error) {
 	p.err = err
 	d.markEnd(p)
 	kind := transport.PeerDown
-	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // we set it
+	if p.ending == transport.ErrPeerLeft { //nolint:errorlint // checkPeer sets this very value
 		kind = transport.PeerLeft
 	}
 	if d.isListed(p) {
@@ -371,7 +377,7 @@ func (d *domain) closePeer(p *peer, err error) {
 		i := slices.Index(d.active, p)
 		d.active = slices.Delete(d.active, i, i+1)
 	}
-	if p.ending == nil { // it may live
+	if p.ending == nil { // the peer's process may run
 		p.page.refused[d.self/64].Or(d.bit)
 		d.signalPeer(p, eventState)
 	}
@@ -379,7 +385,8 @@ func (d *domain) closePeer(p *peer, err error) {
 	d.emit(transport.Completion{Kind: kind, Peer: p.rank, Err: err})
 }
 
-// Disconnect gives a peer up. If the peer's process runs, it finds that on its card.
+// Disconnect marks a peer as failed. If the peer's process still runs, it finds this rank's
+// bit in its card's refused.
 func (e *endpoint) Disconnect(a transport.Addr) error {
 	d := e.d
 	if d.closed || d.left {

@@ -4,25 +4,23 @@ package shm
 
 import "github.com/weft-hpc/weft/transport"
 
-// completionQueue is the user's view of the domain's progress.
+// completionQueue is the domain's completion queue.
 type completionQueue struct{ d *domain }
 
-// What a Read takes from one ring at most, and after how many Reads some peers
-// are looked at whether they have ended.
 const (
-	ringBatch  = 64
-	checkEvery = 1024
+	ringBatch  = 64   // most messages that a Read takes from one ring
+	checkEvery = 1024 // Reads between two calls of checkSomePeers
 )
 
-// After so many looks at rings, those that were silent all the while leave the
-// list: about 50 us of polling, however many there are. To come back costs a ring
-// less than 1 us, once.
+// retirePolls is the number of polls of rings after which the rings that were silent all
+// the time are not polled any more: about 50 us of polling, however many rings there
+// are. To list a ring again costs less than 1 us.
 const retirePolls = 4096
 
-// Read gives messages as views of the rings that they came through. Their lines
-// are given back when the next Read comes to the ring.
+// Read returns messages as views of the rings that they came through. The next Read of
+// the ring frees their lines.
 //
-// Hot path: no allocation, no lock, no system call but those of transfers.
+// Hot path: no allocation, no lock, no system call except for transfers.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -33,8 +31,8 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	return d.done.End(), nil
 }
 
-// progress moves everything on; busy says that transfers are under way that
-// need further calls.
+// progress delivers messages and events and advances transfers. busy reports that transfers
+// under way need further calls.
 func (d *domain) progress() (busy bool) {
 	if d.reads++; d.reads%checkEvery == 0 {
 		d.checkSomePeers()
@@ -42,7 +40,7 @@ func (d *domain) progress() (busy bool) {
 	if d.loop.Waiting() {
 		d.loop.Deliver(&d.done, d.rank, d.left)
 	}
-	if d.events == nil { // alone as yet
+	if d.events == nil { // before join
 		return false
 	}
 	if events := d.events.Load(); events != d.eventsSeen {
@@ -57,7 +55,7 @@ func (d *domain) progress() (busy bool) {
 			d.retire()
 			n = uint(len(d.active))
 		}
-		// The ring that is looked at first changes. A peer that ends leaves the list.
+		// Each Read begins at another ring. A poll may remove a peer that has ended from active.
 		for i := range n {
 			if uint(len(d.active)) != n {
 				break
@@ -68,7 +66,7 @@ func (d *domain) progress() (busy bool) {
 	return d.advance()
 }
 
-// poll takes what has come from a peer.
+// poll takes up to ringBatch messages from a peer's ring.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) poll(p *peer) {
@@ -110,7 +108,7 @@ func (d *domain) poll(p *peer) {
 	}
 }
 
-// silent is called when nothing more is there from a peer.
+// silent is called when a peer's ring is empty.
 func (d *domain) silent(p *peer) {
 	r := &p.in
 	if r.free != r.published {

@@ -20,24 +20,24 @@ import (
 //	looks at everything once more             looks at sleep
 //	futex_wait while sleep is asleep          if it is asleep: ◄ awake, futex_wake
 //
-// Each stores before it looks, so at least one sees the other. Whoever changes
-// sleep from asleep to awake counts the rank out of fileHeader.sleepers.
+// Each side stores before it loads, so at least one sees the other's store. The rank that
+// changes sleep from asleep to awake subtracts 1 from fileHeader.sleepers.
 //
-// A rank sleeps for at most a slice at a time, since a peer's death wakes no rank, and
-// then looks at all peers. What that costs grows with the square of their number, so
-// that slices are longer where there are many.
+// A peer's death wakes no rank. So a rank sleeps for at most a scan interval at a time, and
+// then checks all peers. The cost of this on a host grows with the square of the number
+// of ranks, so the interval is longer if there are many.
 const (
 	awake  = 0
 	asleep = 1
 
 	minScanInterval = 250 * time.Millisecond
-	scanPeers       = 64 // that it is for
+	scanPeers       = 64 // the interval grows by minScanInterval for each so many ranks
 )
 
-// epoch is what times of the monotonic clock count from.
+// epoch is the zero of monotonic times.
 var epoch = time.Now()
 
-// slice is that of the ranks that this one has met; it may be alone as yet.
+// scanInterval returns the longest time that this rank sleeps before it checks all peers.
 func (d *domain) scanInterval() time.Duration {
 	if s := d.attached.Load(); s != nil {
 		return minScanInterval * time.Duration(1+s.n/scanPeers)
@@ -45,10 +45,10 @@ func (d *domain) scanInterval() time.Duration {
 	return minScanInterval
 }
 
-// wakePeer ends a peer's sleep.
+// wakePeer wakes a peer if it sleeps.
 func (d *domain) wakePeer(p *peer) { wakeRank(d.seg, p.sleep) }
 
-// wakeRank ends the sleep of the rank whose word it is.
+// wakeRank wakes the rank that sleeps on word, its card's sleep, if it sleeps.
 func wakeRank(s *segment, word *atomic.Uint32) {
 	if word.CompareAndSwap(asleep, awake) {
 		s.header().sleepers.Add(-1)
@@ -56,8 +56,8 @@ func wakeRank(s *segment, word *atomic.Uint32) {
 	}
 }
 
-// sleepWord returns the word that this rank sleeps on. While it is used the segment must be
-// kept alive.
+// sleepWord returns the word that this rank sleeps on, and its segment, nil before join. The
+// caller must keep the segment alive while it uses the word.
 func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	if s := d.attached.Load(); s != nil {
 		return s, &s.card(s.self).sleep
@@ -65,7 +65,7 @@ func (d *domain) sleepWord() (*segment, *atomic.Uint32) {
 	return nil, &d.early
 }
 
-// wakeSelf is for the rank itself what wakeRank is for others.
+// wakeSelf ends the sleep of this rank.
 func (d *domain) wakeSelf() {
 	s, word := d.sleepWord()
 	if s != nil {
@@ -76,15 +76,16 @@ func (d *domain) wakeSelf() {
 	runtime.KeepAlive(s)
 }
 
-// wakeWaiter ends a Wait of this rank, since another of its goroutines has found what
-// no peer will wake it for. While it is awake that is a load.
+// wakeWaiter ends a Wait of this rank. The calling goroutine has found something that a Read
+// must report and for which no peer will wake this rank. If no goroutine waits, it costs
+// one load.
 func (d *domain) wakeWaiter() {
 	if _, word := d.sleepWord(); word.Load() == asleep {
 		d.wakeSelf()
 	}
 }
 
-// Arm answers false where a Read has something to do.
+// Arm returns false if a Read has something to do.
 func (q *completionQueue) Arm() bool {
 	d := q.d
 	if d.closed || d.busy() {
@@ -93,7 +94,7 @@ func (q *completionQueue) Arm() bool {
 	if s := d.seg; s != nil {
 		s.header().sleepers.Add(1)
 		if s.card(d.self).sleep.Swap(asleep) == asleep {
-			s.header().sleepers.Add(-1) // it was counted
+			s.header().sleepers.Add(-1) // this rank was already counted
 		}
 	} else {
 		d.early.Store(asleep)
@@ -112,13 +113,13 @@ func (q *completionQueue) Arm() bool {
 	return true
 }
 
-// busy says whether there is something to do that no peer will wake us for.
+// busy reports whether a Read has something to do for which no peer will wake this rank.
 func (d *domain) busy() bool {
 	return d.done.Pending() || d.loop.Waiting() || d.seg != nil && d.advance() || d.done.Pending()
 }
 
-// arrived looks at all that peers write, and makes sure that they know what room
-// they have.
+// arrived reports whether peers have written something that a Read must handle. It also
+// publishes all freed lines, because a peer may wait for them while this rank sleeps.
 func (d *domain) arrived() bool {
 	if d.events != nil && d.events.Load() != d.eventsSeen {
 		return true
@@ -135,7 +136,7 @@ func (d *domain) arrived() bool {
 	return false
 }
 
-// Wait sleeps in futex(2).
+// Wait sleeps in futex(2), for at most timeout.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
@@ -163,7 +164,8 @@ func (d *domain) wait(timeout time.Duration) error {
 	return nil
 }
 
-// sleepOnce sleeps for a while, or until there may be something to read: false.
+// sleepOnce sleeps for at most t. It returns false if there may be something to read, and
+// true if the caller may sleep again.
 func (d *domain) sleepOnce(t time.Duration) bool {
 	s, word := d.sleepWord()
 	defer runtime.KeepAlive(s)
@@ -173,14 +175,14 @@ func (d *domain) sleepOnce(t time.Duration) bool {
 	if futexWait(word, asleep, t) || s == nil {
 		return word.Load() == asleep
 	}
-	// The time is over. What has no effect on sleep is looked at, and whether
-	// the words that others wake us by are still as we left them.
+	// The time is over. Check the words by which peers wake this rank, which a faulty peer may
+	// have changed, and then what wakes no rank: the ends of peers.
 	if word.Load() != asleep || s.header().sleepers.Load() <= 0 {
 		return false
 	}
 	now := time.Since(epoch)
 	if now-time.Duration(d.lastScan.Load()) < d.scanInterval() {
-		return true // it was a short one
+		return true // the last check of all peers was not long ago
 	}
 	d.lastScan.Store(int64(now))
 	own, found := s.card(s.self), false
@@ -191,22 +193,22 @@ func (d *domain) sleepOnce(t time.Duration) bool {
 		}
 	}
 	if found {
-		own.events.Add(eventState) // so that the next Read looks at them
+		own.events.Add(eventState) // the next Read checks the peers in changed
 	}
 	return !found
 }
 
-// Signal ends the Wait that is or, if there is none, the next.
+// Signal ends the Wait under way or, if there is none, the next Wait.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
-// Signal is CompletionQueue's.
+// Signal implements CompletionQueue.Signal.
 func (d *domain) Signal() {
 	d.signaled.Store(true)
 	d.wakeSelf()
 	d.fdWaiter.setReadable()
 }
 
-// Asleep says whether any rank of the host may be in Wait.
+// Asleep reports whether any rank of the host may be in Wait.
 //
 // Hot path: no allocation, no lock, no system call.
 func (d *domain) Asleep() bool {
@@ -233,30 +235,30 @@ func (d *domain) Notify(a transport.Addr) {
 	runtime.KeepAlive(s)
 }
 
-// endSleep ends all that sleeps, at the domain's end.
+// endSleep ends a Wait under way and the descriptor's goroutine, when the domain is closed.
 func (d *domain) endSleep() {
 	d.down.Store(true)
 	d.wakeSelf()
 	d.attached.Store(nil)
 	d.fdWaiter.close()
-	d.waitMu.Lock()   // the Wait that was
-	d.waitMu.Unlock() //nolint:staticcheck // there is nothing to do but to have waited
+	d.waitMu.Lock()   // until the Wait under way has returned
+	d.waitMu.Unlock() //nolint:staticcheck // the critical section is empty on purpose
 }
 
-// FD is an eventfd that a goroutine makes readable when it is woken, as nothing
-// but a thread can sleep on a futex. It is for ranks with several transports.
+// FD returns an eventfd, for ranks that wait on several transports. Only a thread can sleep
+// on a futex, so a goroutine does, and makes the eventfd readable when it wakes.
 func (q *completionQueue) FD() (int, bool) {
 	d := q.d
 	return d.fdWaiter.open(d)
 }
 
-// fdWaiter is the descriptor and its goroutine.
+// fdWaiter holds the descriptor that FD returns, and its goroutine.
 type fdWaiter struct {
 	mu     sync.Mutex
-	fd     int // -1: nobody has asked for it
-	set    bool
+	fd     int // -1: FD has not been called, or the domain is closed
+	set    bool // the descriptor is readable
 	closed bool
-	kick   chan struct{} // of one: look at the sleep word again
+	kick   chan struct{} // capacity 1; a value makes the goroutine sleep on the sleep word
 	done   chan struct{}
 }
 
@@ -289,7 +291,7 @@ func (w *fdWaiter) run(d *domain, kick <-chan struct{}) {
 	}
 }
 
-// arm takes the descriptor's readiness away and has the goroutine look.
+// arm makes the descriptor unreadable and starts the goroutine's sleep.
 func (w *fdWaiter) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -326,7 +328,7 @@ func (w *fdWaiter) clearReadable() {
 func (w *fdWaiter) clearReadableLocked() {
 	if w.set {
 		var count [8]byte
-		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only we read it
+		_, _ = unix.Read(w.fd, count[:]) // it is readable, and only this process reads it
 		w.set = false
 	}
 }
@@ -343,7 +345,7 @@ func (w *fdWaiter) close() {
 	}
 	w.mu.Lock()
 	if w.fd >= 0 {
-		_ = unix.Close(w.fd) // nothing is lost by an eventfd
+		_ = unix.Close(w.fd) // a failed close of an eventfd loses nothing
 		w.fd, w.set = -1, false
 	}
 	w.mu.Unlock()
