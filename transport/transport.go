@@ -200,9 +200,9 @@ type MemoryRegion interface {
 	// Base returns the remote address of the region's first byte: 0, or its
 	// virtual address under MRVirtAddr.
 	Base() uint64
-	// Close withdraws the region. After Close has returned, no peer touches a byte
-	// of it. A peer's operation on it that has not ended fails at that peer with
-	// ErrKey. The caller must not use the MemoryRegion again: the domain may reuse it.
+	// Close withdraws the region. After Close has returned, no operation of a peer uses
+	// its memory: an operation that has not ended fails at that peer with ErrKey. The
+	// caller must not use the MemoryRegion again, because the domain may reuse it.
 	Close() error
 }
 

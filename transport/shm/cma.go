@@ -18,8 +18,8 @@ import (
 // Single copies
 //
 // The kernel copies between two processes if one of them may trace the other
-// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): they run as the same user, neither has cleared
-// PR_SET_DUMPABLE, and each sees the other's process id. A rank does not check these
+// (ptrace(2), PTRACE_MODE_ATTACH_REALCREDS): they run as the same user, neither has set
+// PR_SET_DUMPABLE to 0, and each sees the other's process id. A rank does not check these
 // conditions but tries a copy. Each rank publishes a nonce and the nonce's address in its
 // probe line. At its first transfer with that rank, a peer copies the nonce by the kernel and
 // compares the two. This also detects a process id that names another process in the peer's
@@ -121,7 +121,7 @@ func (p *peer) push(src []byte, addr uint64) error {
 // long a peer may take to end a copy after Disconnect.
 const exitGrace = 2 * time.Second
 
-// awaitIdle waits until idle returns true, or until the peer's process has ended and can not
+// awaitIdle waits until idle returns true, or until the peer's process has ended and cannot
 // touch this rank's memory any more. It waits for the copy of one piece, so it spins first.
 func (d *domain) awaitIdle(p *peer, idle func() bool) {
 	if _ = d.authenticate(p); p.pid == 0 {

@@ -255,7 +255,7 @@ func (q *completionQueue) FD() (int, bool) {
 // fdWaiter holds the descriptor that FD returns, and its goroutine.
 type fdWaiter struct {
 	mu     sync.Mutex
-	fd     int // -1: FD has not been called, or the domain is closed
+	fd     int  // -1: FD has not been called, or the domain is closed
 	set    bool // the descriptor is readable
 	closed bool
 	kick   chan struct{} // capacity 1; a value makes the goroutine sleep on the sleep word
