@@ -309,7 +309,7 @@ func TestHelperDies(t *testing.T) {
 		if cleared {
 			hazard.Store(0)
 		} else {
-			s.dead = s.dead.Add(-exitGrace)
+			s.goneSince = s.goneSince.Add(-exitGrace)
 		}
 		pollUntilDone(t, x.o, x.a)
 		require.ErrorIs(t, x.o.err, transport.ErrPeerDown)
