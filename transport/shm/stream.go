@@ -16,20 +16,20 @@ import (
 // bytes go through the rings of the pair, in chunks, between the messages:
 //
 //	      initiator                                        owner of the region
-//	Read   ── kindRead  id, size, key, addr ──────────────►  queued
-//	       ◄─ kindData  id, status, bytes … ───────────────  a chunk per advance
-//	Write  ── kindWrite id, size, offset, key, addr, bytes … ►  copied at once
-//	       ◄─ kindAck   id, status ────────────────────────  after the last chunk
+//	Read   ── kindRead  id, size, key, addr ──────────────►  queues it
+//	       ◄─ kindData  id, status, bytes … ───────────────  sends a chunk per advance
+//	Write  ── kindWrite id, size, offset, key, addr, bytes … ►  copies at once
+//	       ◄─ kindAck   id, status ────────────────────────  answers the last chunk
 //
-//	id     31          8 7    0        status  OK, or why it was refused; what
-//	       ┌────────────┬──────┐               has a status says no more after it
+//	id     31          8 7    0        status  OK, or the reason of a refusal,
+//	       ┌────────────┬──────┐               which ends the transfer
 //	       │ generation │ slot │
 //	       └────────────┴──────┘
 //
-// A rank has at most window transfers under way with a peer, so the peer
-// remembers at most as many. Each chunk is checked by itself against the
-// region, so one that is closed in the middle is touched no more; it refuses
-// the last chunk too, as it does not come back.
+// A rank has at most streamWindow transfers under way with a peer, so the peer
+// queues at most streamWindow transfers. The owner checks the region for each chunk. So if
+// it closes the region during a transfer, it does not touch the memory any more, and refuses
+// the transfer: a Write at its last chunk, because a closed key never becomes valid again.
 
 const (
 	streamWindow = 32
