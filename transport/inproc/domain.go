@@ -8,23 +8,23 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is one rank's access to the fabric. All but the box belongs to the
+// domain is one rank's access to the fabric. All but the mailbox belongs to the
 // rank's user, who serialises calls.
 type domain struct {
-	fabric *Fabric
-	box    *box
-	keys   *rand.ChaCha8
-	cq     *queue
-	ep     *endpoint
+	fabric  *Fabric
+	mailbox *mailbox
+	keys    *rand.ChaCha8
+	cq      *queue
+	ep      *endpoint
 }
 
-func newDomain(f *Fabric, b *box) *domain {
+func newDomain(f *Fabric, b *mailbox) *domain {
 	var seed [32]byte
 	_, _ = crand.Read(seed[:]) // it never fails
-	return &domain{fabric: f, box: b, keys: rand.NewChaCha8(seed)}
+	return &domain{fabric: f, mailbox: b, keys: rand.NewChaCha8(seed)}
 }
 
-func (d *domain) ended() bool { return d.box.state.Load() == stateClosed }
+func (d *domain) ended() bool { return d.mailbox.state.Load() == stateClosed }
 
 // Attr returns what NewFabric was told.
 func (d *domain) Attr() transport.Attr {
@@ -60,7 +60,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	if d.cq != nil {
 		return nil, errors.New("inproc: the domain has a completion queue already")
 	}
-	d.cq = &queue{box: d.box}
+	d.cq = &queue{mailbox: d.mailbox}
 	return d.cq, nil
 }
 
@@ -74,7 +74,7 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 
 // RegisterMemory allows peers to copy from or to buf.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, buf, access)
+	r, err := d.mailbox.register(d.keys, d.fabric.opt.mrMode, buf, access)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +106,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 // Close ends the domain. Without a Shutdown before, peers are told PeerDown. It
 // waits for copies in flight from or to the domain's memory.
 func (d *domain) Close() error {
-	d.fabric.end(d.box, stateClosed)
-	d.box.withdrawAll()
-	d.box.closeFD()
+	d.fabric.end(d.mailbox, stateClosed)
+	d.mailbox.withdrawAll()
+	d.mailbox.closeFD()
 	return nil
 }

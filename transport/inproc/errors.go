@@ -10,8 +10,8 @@ import (
 const name = "inproc"
 
 var (
-	errGivenUp = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
-	errRefused = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
+	errDisconnected = fmt.Errorf("%w: it was given up", transport.ErrPeerDown)
+	errRefused      = fmt.Errorf("%w: peer has given this rank up", transport.ErrPeerDown)
 )
 
 // fail wraps a failure of an operation with a peer.

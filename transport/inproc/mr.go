@@ -22,8 +22,8 @@ const copyChunk = 256 << 10
 // region is registered memory. Regions are reused: a peer that finds one by its
 // slot compares the key under the lock.
 type region struct {
-	box  *box
-	slot int
+	mailbox *mailbox
+	slot    int
 
 	mu     sync.RWMutex // held for reading while bytes of buf are copied
 	key    uint64       // 0: closed
@@ -52,9 +52,9 @@ func (r *region) Base() uint64 {
 // give it to somebody else.
 func (r *region) Close() error {
 	if r.withdraw() {
-		r.box.mu.Lock()
-		r.box.freeRegions = append(r.box.freeRegions, r)
-		r.box.mu.Unlock()
+		r.mailbox.mu.Lock()
+		r.mailbox.freeRegions = append(r.mailbox.freeRegions, r)
+		r.mailbox.mu.Unlock()
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (r *region) windowLocked(key, addr uint64, n int, want transport.Access) ([
 }
 
 // register finds or makes a region for buf.
-func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
+func (b *mailbox) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, access transport.Access) (*region, error) {
 	b.mu.Lock()
 	if b.state.Load() != stateOpen {
 		b.mu.Unlock()
@@ -137,7 +137,7 @@ func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, ac
 			b.mu.Unlock()
 			return nil, transport.ErrAgain
 		}
-		r = &region{box: b, slot: len(b.regions)}
+		r = &region{mailbox: b, slot: len(b.regions)}
 		b.regions = append(b.regions, r)
 	}
 	b.mu.Unlock()
@@ -157,13 +157,13 @@ func (b *box) register(keys *rand.ChaCha8, mode transport.MRMode, buf []byte, ac
 }
 
 // find returns the region that a peer's key is for, and why there is none.
-func (b *box) find(from transport.Addr, key uint64) (*region, error) {
+func (b *mailbox) find(from transport.Addr, key uint64) (*region, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.goneLocked(); err != nil {
+	if err := b.endErrorLocked(); err != nil {
 		return nil, err
 	}
-	if b.cut[from] {
+	if b.refused[from] {
 		return nil, errRefused
 	}
 	slot := key & slotMask
@@ -174,7 +174,7 @@ func (b *box) find(from transport.Addr, key uint64) (*region, error) {
 }
 
 // withdrawAll closes all regions of a rank that has ended.
-func (b *box) withdrawAll() {
+func (b *mailbox) withdrawAll() {
 	b.mu.Lock()
 	all := b.regions
 	b.regions, b.freeRegions = nil, nil

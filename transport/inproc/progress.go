@@ -35,20 +35,20 @@ type event struct {
 	err  error
 }
 
-// box is what the fabric holds for a rank: the queue of what has happened to
+// mailbox is what the fabric holds for a rank: the queue of what has happened to
 // it, in the order in which it happened, its buffers and its regions.
-type box struct {
+type mailbox struct {
 	rank  transport.Addr
 	limit int          // of queued and of pooled, each
 	state atomic.Int32 // changed under mu
 
 	wake chan struct{} // of one token: a Wait may end
 
-	mu     sync.Mutex // see Fabric.mu for the order
-	opened bool
-	left   bool                    // it ended by Shutdown
-	goneBy []bool                  // by rank: its end is in the queue, nothing of it may follow
-	cut    map[transport.Addr]bool // given up by Disconnect
+	mu        sync.Mutex // see Fabric.mu for the order
+	opened    bool
+	left      bool                    // it ended by Shutdown
+	endQueued []bool                  // by rank: its end is in the queue, nothing of it may follow
+	refused   map[transport.Addr]bool // by Disconnect
 
 	ring []event // a power of two
 	head uint
@@ -68,18 +68,18 @@ type box struct {
 	freeRegions []*region
 }
 
-func newBox(rank transport.Addr, size, limit int) *box {
-	return &box{
-		rank:   rank,
-		limit:  limit,
-		wake:   make(chan struct{}, 1),
-		goneBy: make([]bool, size),
-		ring:   make([]event, 64),
+func newMailbox(rank transport.Addr, size, limit int) *mailbox {
+	return &mailbox{
+		rank:      rank,
+		limit:     limit,
+		wake:      make(chan struct{}, 1),
+		endQueued: make([]bool, size),
+		ring:      make([]event, 64),
 	}
 }
 
-// goneLocked says why nothing can be sent to the rank any more; nil: it can.
-func (b *box) goneLocked() error {
+// endErrorLocked says why nothing can be sent to the rank any more; nil: it can.
+func (b *mailbox) endErrorLocked() error {
 	switch {
 	case b.state.Load() == stateOpen:
 		return nil
@@ -90,10 +90,10 @@ func (b *box) goneLocked() error {
 	}
 }
 
-func (b *box) gone() error {
+func (b *mailbox) endError() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.goneLocked()
+	return b.endErrorLocked()
 }
 
 func classOf(n int) int {
@@ -104,11 +104,11 @@ func classOf(n int) int {
 }
 
 // reserve gives a buffer for a message of n bytes and counts it as queued.
-func (b *box) reserve(n int) ([]byte, error) {
+func (b *mailbox) reserve(n int) ([]byte, error) {
 	class := classOf(n)
 	size := minBuffer << class
 	b.mu.Lock()
-	if err := b.goneLocked(); err != nil {
+	if err := b.endErrorLocked(); err != nil {
 		b.mu.Unlock()
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (b *box) reserve(n int) ([]byte, error) {
 }
 
 // releaseLocked takes a buffer back.
-func (b *box) releaseLocked(buf []byte) {
+func (b *mailbox) releaseLocked(buf []byte) {
 	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
 		return // more than is needed
 	}
@@ -139,14 +139,14 @@ func (b *box) releaseLocked(buf []byte) {
 }
 
 // deliver queues a message whose buffer came from reserve.
-func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
+func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.goneLocked()
-	if err == nil && b.cut[from] {
+	err := b.endErrorLocked()
+	if err == nil && b.refused[from] {
 		err = errRefused
 	}
-	if err == nil && b.goneBy[from] {
+	if err == nil && b.endQueued[from] {
 		err = transport.ErrClosed
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *box) deliver(from transport.Addr, buf []byte, n int) error {
 }
 
 // push queues an event of the rank's own.
-func (b *box) push(ev event) {
+func (b *mailbox) push(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed {
 		b.pushLocked(ev)
@@ -167,17 +167,17 @@ func (b *box) push(ev event) {
 	b.mu.Unlock()
 }
 
-// pushLast queues the end of a peer, once.
-func (b *box) pushLast(ev event) {
+// pushEnd queues the end of a peer, once.
+func (b *mailbox) pushEnd(ev event) {
 	b.mu.Lock()
-	if b.state.Load() != stateClosed && !b.goneBy[ev.peer] {
-		b.goneBy[ev.peer] = true
+	if b.state.Load() != stateClosed && !b.endQueued[ev.peer] {
+		b.endQueued[ev.peer] = true
 		b.pushLocked(ev)
 	}
 	b.mu.Unlock()
 }
 
-func (b *box) pushLocked(ev event) {
+func (b *mailbox) pushLocked(ev event) {
 	size := uint(len(b.ring))
 	if b.tail-b.head == size {
 		ring := make([]event, 2*size)
@@ -195,7 +195,7 @@ func (b *box) pushLocked(ev event) {
 }
 
 // notifyLocked ends the Wait that is or will be.
-func (b *box) notifyLocked() {
+func (b *mailbox) notifyLocked() {
 	b.sleeping = false
 	select {
 	case b.wake <- struct{}{}:
@@ -207,8 +207,8 @@ func (b *box) notifyLocked() {
 	}
 }
 
-// quietLocked takes back what notifyLocked did.
-func (b *box) quietLocked() {
+// clearWakeLocked takes back what notifyLocked did.
+func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
 	default:
@@ -219,14 +219,14 @@ func (b *box) quietLocked() {
 	}
 }
 
-// cutOff refuses a peer from now on, forgets what it has sent, and reports it down.
-func (b *box) cutOff(peer transport.Addr) {
+// refuse refuses a peer from now on, forgets what it has sent, and reports it down.
+func (b *mailbox) refuse(peer transport.Addr) {
 	b.mu.Lock()
-	if b.cut == nil {
-		b.cut = make(map[transport.Addr]bool)
+	if b.refused == nil {
+		b.refused = make(map[transport.Addr]bool)
 	}
-	b.cut[peer] = true
-	b.keepLocked(func(ev *event) bool {
+	b.refused[peer] = true
+	b.filterLocked(func(ev *event) bool {
 		if ev.kind != transport.RecvDone || ev.peer != peer {
 			return true
 		}
@@ -235,11 +235,11 @@ func (b *box) cutOff(peer transport.Addr) {
 		return false
 	})
 	b.mu.Unlock()
-	b.pushLast(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errGivenUp)})
+	b.pushEnd(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errDisconnected)})
 }
 
-// keepLocked forgets all events but those that which picks.
-func (b *box) keepLocked(which func(ev *event) bool) {
+// filterLocked forgets all events but those that which picks.
+func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
 	for i := b.head; i != b.tail; i++ {
@@ -254,9 +254,9 @@ func (b *box) keepLocked(which func(ev *event) bool) {
 }
 
 // dropLocked forgets messages that nobody will read; a closed rank forgets all.
-func (b *box) dropLocked() {
+func (b *mailbox) dropLocked() {
 	closed := b.state.Load() == stateClosed
-	b.keepLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
+	b.filterLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
 	b.queued, b.pooled = 0, 0
 	b.free = [classes][][]byte{}
 	if closed {
@@ -264,7 +264,7 @@ func (b *box) dropLocked() {
 	}
 }
 
-func (b *box) closeFD() {
+func (b *mailbox) closeFD() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waker != nil {
@@ -273,9 +273,9 @@ func (b *box) closeFD() {
 	}
 }
 
-// queue is the user's side of a box.
+// queue is the user's side of a mailbox.
 type queue struct {
-	box *box
+	mailbox *mailbox
 
 	// Delayed operations in the order posted, linked by Op.Next; Op.Scratch is
 	// the number of the Read that carries one out.
@@ -298,7 +298,7 @@ func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
 	q.last = op
 }
 
-func (q *queue) carryOutDelayed() {
+func (q *queue) executeDelayed() {
 	q.reads++
 	for q.first != nil && q.first.Scratch <= q.reads {
 		op := q.first
@@ -306,7 +306,7 @@ func (q *queue) carryOutDelayed() {
 			q.last = nil
 		}
 		op.Next = nil
-		q.ep.carryOut(op)
+		q.ep.execute(op)
 	}
 }
 
@@ -314,9 +314,9 @@ func (q *queue) carryOutDelayed() {
 //
 // Hot path: no allocation, no lock held while copying, no system call.
 func (q *queue) Read(c []transport.Completion) (int, error) {
-	b := q.box
+	b := q.mailbox
 	if q.first != nil && b.state.Load() == stateOpen {
-		q.carryOutDelayed()
+		q.executeDelayed()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -347,14 +347,14 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 // Arm says whether there is nothing to Read, and if so has the next event end
 // the Wait.
 func (q *queue) Arm() bool {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.head != b.tail || q.first != nil || b.state.Load() == stateClosed {
 		return false
 	}
 	if !b.signaled {
-		b.quietLocked()
+		b.clearWakeLocked()
 	}
 	b.sleeping = true
 	return true
@@ -362,7 +362,7 @@ func (q *queue) Arm() bool {
 
 // Wait parks the goroutine.
 func (q *queue) Wait(timeout time.Duration) error {
-	b := q.box
+	b := q.mailbox
 	switch {
 	case timeout < 0:
 		<-b.wake
@@ -390,14 +390,14 @@ func (q *queue) Wait(timeout time.Duration) error {
 	if b.head != b.tail || b.state.Load() == stateClosed {
 		b.notifyLocked() // for whoever armed in the meantime
 	} else {
-		b.quietLocked()
+		b.clearWakeLocked()
 	}
 	b.mu.Unlock()
 	return q.ended()
 }
 
 func (q *queue) ended() error {
-	if q.box.state.Load() == stateClosed {
+	if q.mailbox.state.Load() == stateClosed {
 		return transport.ErrClosed
 	}
 	return nil
@@ -405,7 +405,7 @@ func (q *queue) ended() error {
 
 // Signal ends the Wait that is or, if there is none, the next.
 func (q *queue) Signal() {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	b.signaled = true
 	b.notifyLocked()
@@ -415,7 +415,7 @@ func (q *queue) Signal() {
 // FD makes a descriptor at its first call. ok is false if the system has no descriptor
 // left.
 func (q *queue) FD() (int, bool) {
-	b := q.box
+	b := q.mailbox
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waker == nil {

@@ -4,8 +4,8 @@
 // it. The same calls in the same order give the same deliveries in the same
 // order, so what goes wrong here goes wrong again.
 //
-//	rank 0: Send ── reserve ─ copy ─ deliver ──► box of rank 1 ── Read ──► rank 1
-//	rank 0: Read ── copy under the region's read lock ── event ──► box of rank 0
+//	rank 0: Send ── reserve ─ copy ─ deliver ──► mailbox of rank 1 ── Read ──► rank 1
+//	rank 0: Read ── copy under the region's read lock ── event ──► mailbox of rank 0
 //
 // The options of NewFabric make it look like other fabrics, for tests of what
 // stands above.
@@ -25,13 +25,13 @@ import (
 type Fabric struct {
 	opt options
 
-	// Lock order: Fabric.mu, then box.mu; never two boxes at once, and
+	// Lock order: Fabric.mu, then mailbox.mu; never two mailboxes at once, and
 	// region.mu with neither.
-	mu     sync.Mutex
-	size   int // 0 until the first Open
-	jobID  string
-	secret [32]byte
-	boxes  []*box // by rank; made by the first Open, so that a message may come before its receiver
+	mu        sync.Mutex
+	size      int // 0 until the first Open
+	jobID     string
+	secret    [32]byte
+	mailboxes []*mailbox // by rank; made by the first Open, so that a message may come before its receiver
 }
 
 var _ transport.Provider = (*Fabric)(nil)
@@ -128,15 +128,15 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 	defer f.mu.Unlock()
 	if f.size == 0 {
 		f.size, f.jobID, f.secret = cfg.Size, cfg.JobID, cfg.Secret
-		f.boxes = make([]*box, cfg.Size)
-		for i := range f.boxes {
-			f.boxes[i] = newBox(transport.Addr(i), cfg.Size, f.opt.backlog)
+		f.mailboxes = make([]*mailbox, cfg.Size)
+		for i := range f.mailboxes {
+			f.mailboxes[i] = newMailbox(transport.Addr(i), cfg.Size, f.opt.backlog)
 		}
 	}
 	if f.size != cfg.Size || f.jobID != cfg.JobID || f.secret != cfg.Secret {
 		return nil, errors.New("inproc: open: size, job id or secret differ from those of the other ranks")
 	}
-	b := f.boxes[cfg.Self]
+	b := f.mailboxes[cfg.Self]
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state.Load() != stateOpen {
@@ -157,11 +157,11 @@ func (f *Fabric) Open(cfg transport.Config) (transport.Domain, error) {
 // rank that has closed.
 func (f *Fabric) Kill(rank int) {
 	f.mu.Lock()
-	if rank < 0 || rank >= len(f.boxes) {
+	if rank < 0 || rank >= len(f.mailboxes) {
 		f.mu.Unlock()
 		return
 	}
-	b := f.boxes[rank]
+	b := f.mailboxes[rank]
 	f.mu.Unlock()
 	f.end(b, stateClosed)
 	b.withdrawAll()
@@ -170,7 +170,7 @@ func (f *Fabric) Kill(rank int) {
 // end moves a rank on to a later state and tells its peers if it was open until
 // now. What the rank sent before stands in their queues before the news, and
 // nothing of it comes after.
-func (f *Fabric) end(b *box, to int32) {
+func (f *Fabric) end(b *mailbox, to int32) {
 	b.mu.Lock()
 	was := b.state.Load()
 	if was >= to {
@@ -189,9 +189,9 @@ func (f *Fabric) end(b *box, to int32) {
 	if to == stateLeft {
 		ev = event{kind: transport.PeerLeft, peer: b.rank}
 	}
-	for _, p := range f.boxes {
+	for _, p := range f.mailboxes {
 		if p != b {
-			p.pushLast(ev)
+			p.pushEnd(ev)
 		}
 	}
 }

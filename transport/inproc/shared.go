@@ -16,7 +16,7 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 		return nil, nil, fmt.Errorf("inproc: allocate %d bytes: %w", n, transport.ErrBounds)
 	}
 	mem := alignedBytes(n)
-	r, err := d.box.register(d.keys, d.fabric.opt.mrMode, mem, transport.RemoteRead|transport.RemoteWrite)
+	r, err := d.mailbox.register(d.keys, d.fabric.opt.mrMode, mem, transport.RemoteRead|transport.RemoteWrite)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -28,10 +28,10 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 
 // Map returns what a peer's Alloc made.
 func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
-	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return nil, transport.ErrAddress
 	}
-	r, err := d.fabric.boxes[peer].find(d.box.rank, key)
+	r, err := d.fabric.mailboxes[peer].find(d.mailbox.rank, key)
 	if err != nil {
 		return nil, err
 	}
@@ -51,10 +51,10 @@ func (d *domain) Asleep() bool { return true }
 
 // Notify ends a peer's Wait.
 func (d *domain) Notify(peer transport.Addr) {
-	if peer < 0 || int(peer) >= len(d.fabric.boxes) {
+	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return
 	}
-	b := d.fabric.boxes[peer]
+	b := d.fabric.mailboxes[peer]
 	b.mu.Lock()
 	if b.sleeping {
 		b.signaled = true
