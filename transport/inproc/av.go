@@ -30,8 +30,8 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	return transport.Addr(first), nil
 }
 
-// InsertSym adds services ranks from the one that service names. The process is
-// the only node, whatever it is called.
+// InsertSym adds services ranks, from rank service on. nodes must be 1, because the process is
+// the only node; its name is ignored.
 func (v *addressVector) InsertSym(node string, nodes int, service string, services int) (transport.Addr, error) {
 	if v.dom.ended() {
 		return 0, transport.ErrClosed
@@ -39,7 +39,7 @@ func (v *addressVector) InsertSym(node string, nodes int, service string, servic
 	base, err := strconv.Atoi(service)
 	size := len(v.dom.fabric.mailboxes)
 	if err != nil || nodes != 1 || base < 0 || services < 1 || services > size || base > size-services {
-		return 0, fmt.Errorf("inproc: insert %d × %d from %q, %q: %w", nodes, services, node, service, transport.ErrAddress)
+		return 0, fmt.Errorf("inproc: insert %d nodes × %d services from node %q, service %q: %w", nodes, services, node, service, transport.ErrAddress)
 	}
 	first := len(v.mailboxes)
 	v.mailboxes = append(v.mailboxes, v.dom.fabric.mailboxes[base:base+services]...)
@@ -54,5 +54,5 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	return addressOf(int(v.mailboxes[a].rank)), nil
 }
 
-// Len is the number of ranks inserted.
+// Len returns the number of ranks inserted.
 func (v *addressVector) Len() int { return len(v.mailboxes) }

@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// domain is one rank's access to the fabric. All but the mailbox belongs to the
-// rank's user, who serialises calls.
+// domain is one rank's access to the fabric. The caller serialises calls. Only the mailbox is
+// used by other ranks too.
 type domain struct {
 	fabric  *Fabric
 	mailbox *mailbox
@@ -26,7 +26,7 @@ func newDomain(f *Fabric, b *mailbox) *domain {
 
 func (d *domain) ended() bool { return d.mailbox.state.Load() == stateClosed }
 
-// Attr returns what NewFabric was told.
+// Attr returns the attributes that the options of NewFabric set.
 func (d *domain) Attr() transport.Attr {
 	o := &d.fabric.opt
 	a := transport.Attr{
@@ -52,7 +52,7 @@ func (d *domain) Attr() transport.Attr {
 	return a
 }
 
-// OpenCQ opens the queue; a domain has one.
+// OpenCQ opens the completion queue. A domain has one.
 func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
@@ -81,17 +81,17 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	return r, nil
 }
 
-// OpenEndpoint opens the endpoint; a domain has one. av and cq must be its own.
+// OpenEndpoint opens the endpoint. A domain has one. av and cq must belong to the domain.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.ended() {
 		return nil, transport.ErrClosed
 	}
 	v, ok := av.(*addressVector)
 	if !ok || v.dom != d {
-		return nil, errors.New("inproc: open endpoint: the address vector is not this domain's")
+		return nil, errors.New("inproc: open endpoint: the address vector belongs to another domain")
 	}
 	if q, ok := cq.(*queue); !ok || q != d.cq {
-		return nil, errors.New("inproc: open endpoint: the completion queue is not this domain's")
+		return nil, errors.New("inproc: open endpoint: the completion queue belongs to another domain")
 	}
 	if d.ep != nil {
 		return nil, errors.New("inproc: the domain has an endpoint already")
@@ -103,7 +103,7 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return &rmaEndpoint{endpoint: d.ep, cq: d.cq}, nil
 }
 
-// Close ends the domain. Without a Shutdown before, peers are told PeerDown. It
+// Close ends the domain. Without an earlier Shutdown, peers report PeerDown. Close
 // waits for copies in flight from or to the domain's memory.
 func (d *domain) Close() error {
 	d.fabric.end(d.mailbox, stateClosed)

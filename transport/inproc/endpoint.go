@@ -6,7 +6,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// endpoint sends from one rank.
+// endpoint is the endpoint of one rank.
 type endpoint struct {
 	dom          *domain
 	av           *addressVector
@@ -25,7 +25,7 @@ var (
 	_ transport.RMAEndpoint        = (*rmaEndpoint)(nil)
 )
 
-// Address is the rank's number.
+// Address returns the rank as a decimal number.
 func (e *endpoint) Address() transport.Address { return addressOf(int(e.dom.mailbox.rank)) }
 
 // Send copies the message into the receiver's queue. A message up to the size that
@@ -48,7 +48,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return false, err
 	}
 	buf, err := to.reserve(n)
-	if err == transport.ErrAgain { //nolint:errorlint // returned bare
+	if err == transport.ErrAgain { //nolint:errorlint // reserve returns this very value
 		return false, err
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return false, nil
 }
 
-// peer returns the mailbox that op goes to.
+// peer returns the mailbox of op's peer. what names the operation in errors.
 func (e *endpoint) peer(op *transport.Op, what string) (*mailbox, error) {
 	if op.Peer < 0 || int(op.Peer) >= len(e.av.mailboxes) {
 		return nil, &transport.Error{Provider: name, Op: what, Peer: op.Peer, Err: transport.ErrAddress}
@@ -80,7 +80,7 @@ func (e *endpoint) peer(op *transport.Op, what string) (*mailbox, error) {
 	return e.av.mailboxes[op.Peer], nil
 }
 
-// Disconnect gives a peer up, and tells it.
+// Disconnect marks a peer as failed. The peer then reports this rank as down.
 func (e *endpoint) Disconnect(peer transport.Addr) error {
 	self := e.dom.mailbox
 	if self.state.Load() != stateOpen {
@@ -101,9 +101,9 @@ func (e *endpoint) Disconnect(peer transport.Addr) error {
 	return nil
 }
 
-// Shutdown tells all peers that the rank leaves. What it sent stands in their
-// queues already, so it does not block; what they sent and nobody has read is
-// dropped, and their operations with the rank fail with ErrPeerLeft from now on.
+// Shutdown tells all peers that the rank leaves. It does not block, because the rank's
+// messages are already in the peers' queues. It drops messages that the rank has not
+// read. From now on, operations of peers with the rank fail with ErrPeerLeft.
 func (e *endpoint) Shutdown(context.Context) error {
 	if e.dom.ended() {
 		return transport.ErrClosed
@@ -112,19 +112,19 @@ func (e *endpoint) Shutdown(context.Context) error {
 	return nil
 }
 
-// Read copies from the peer's region to op.Data; failures too come as completions.
+// Read copies from the peer's region to op.Data. A completion also reports failures.
 //
-// Hot path: no allocation, no lock held while copying but the region's, no
+// Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Read(op *transport.Op) error { return e.post(op, rmaRead) }
 
-// Write copies op.Data to the peer's region; failures too come as completions.
+// Write copies op.Data to the peer's region. A completion also reports failures.
 //
-// Hot path: no allocation, no lock held while copying but the region's, no
+// Hot path: no allocation, no lock held while copying except the region's, no
 // system call.
 func (e *rmaEndpoint) Write(op *transport.Op) error { return e.post(op, rmaWrite) }
 
-// What op.ID says while an operation is delayed.
+// Values of op.ID of an RMA operation.
 const (
 	rmaRead uint64 = iota
 	rmaWrite
@@ -150,7 +150,7 @@ func (e *rmaEndpoint) post(op *transport.Op, kind uint64) error {
 	return nil
 }
 
-// execute does a Read or Write and reports its completion.
+// execute makes the copy of a Read or Write and reports its completion.
 func (e *rmaEndpoint) execute(op *transport.Op) {
 	ev := event{kind: transport.OpDone, peer: op.Peer, op: op}
 	if err := e.copy(op); err != nil {
@@ -163,7 +163,7 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 	if e.dom.fabric.opt.mrMode&transport.MRLocal != 0 && op.Region == nil && len(op.Data) > 0 {
 		return transport.ErrAccess
 	}
-	if e.disconnected[op.Peer] { // since it was posted
+	if e.disconnected[op.Peer] { // after op was posted
 		return errDisconnected
 	}
 	target := e.av.mailboxes[op.Peer]
@@ -177,7 +177,7 @@ func (e *rmaEndpoint) copy(op *transport.Op) error {
 		err = r.read(op.RemoteKey, op.RemoteAddr, op.Data)
 	}
 	if err != nil {
-		if gone := target.endError(); gone != nil { // its regions went with it
+		if gone := target.endError(); gone != nil { // it has ended, and its regions with it
 			return gone
 		}
 	}

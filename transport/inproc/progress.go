@@ -24,8 +24,8 @@ const (
 	classes        = 40
 )
 
-// event is a completion in waiting. buf is the whole pooled buffer of which n
-// bytes are a message.
+// event is a completion in a mailbox. If it is a message, the message is the first n
+// bytes of buf, a buffer of the pool.
 type event struct {
 	kind transport.CompletionKind
 	peer transport.Addr
@@ -35,34 +35,34 @@ type event struct {
 	err  error
 }
 
-// mailbox is what the fabric holds for a rank: the queue of what has happened to
-// it, in the order in which it happened, its buffers and its regions.
+// mailbox is the fabric's state of a rank: the queue of its completions, in the order of
+// their events, its buffers and its regions.
 type mailbox struct {
 	rank  transport.Addr
-	limit int          // of queued and of pooled, each
+	limit int          // largest value of queued, and of pooled
 	state atomic.Int32 // changed under mu
 
-	wake chan struct{} // of one token: a Wait may end
+	wake chan struct{} // capacity 1; a token ends a Wait
 
 	mu        sync.Mutex // see Fabric.mu for the order
 	opened    bool
-	left      bool                    // it ended by Shutdown
-	endQueued []bool                  // by rank: its end is in the queue, nothing of it may follow
+	left      bool                    // it has ended by Shutdown
+	endQueued []bool                  // by rank: the rank's end is in the queue, and nothing from it may follow
 	refused   map[transport.Addr]bool // by Disconnect
 
-	ring []event // a power of two
+	ring []event // its length is a power of two
 	head uint
 	tail uint
 
-	queued int // bytes reserved or waiting to be read
+	queued int // bytes of buffers reserved or in the queue
 	pooled int // bytes in free
 	free   [classes][][]byte
-	lent   [][]byte // given to the user by the last Read
+	lent   [][]byte // buffers that the last Read returned
 
-	sleeping bool       // armed: the next event must notify
+	sleeping bool       // armed: the next event must end the Wait
 	signaled bool       // a Signal that no Wait has taken yet
-	waker    *sys.Waker // nil: nobody asked for its descriptor
-	wakerSet bool       // it is readable
+	waker    *sys.Waker // nil before FD is called
+	wakerSet bool       // the waker's descriptor is readable
 
 	regions     []*region // by slot
 	freeRegions []*region
@@ -78,7 +78,7 @@ func newMailbox(rank transport.Addr, size, limit int) *mailbox {
 	}
 }
 
-// endErrorLocked says why nothing can be sent to the rank any more; nil: it can.
+// endErrorLocked returns nil while the rank is open, then the reason why operations with it fail.
 func (b *mailbox) endErrorLocked() error {
 	switch {
 	case b.state.Load() == stateOpen:
@@ -103,7 +103,8 @@ func classOf(n int) int {
 	return bits.Len(uint(n-1)) - minBufferShift
 }
 
-// reserve gives a buffer for a message of n bytes and counts it as queued.
+// reserve returns a buffer for a message of n bytes and counts it as queued. If too much is
+// queued, it returns ErrAgain.
 func (b *mailbox) reserve(n int) ([]byte, error) {
 	class := classOf(n)
 	size := minBuffer << class
@@ -128,17 +129,17 @@ func (b *mailbox) reserve(n int) ([]byte, error) {
 	return make([]byte, size), nil
 }
 
-// releaseLocked takes a buffer back.
+// releaseLocked returns a buffer to the pool, or drops it if the pool is full.
 func (b *mailbox) releaseLocked(buf []byte) {
 	if b.pooled+len(buf) > b.limit || b.state.Load() != stateOpen {
-		return // more than is needed
+		return
 	}
 	b.pooled += len(buf)
 	class := classOf(len(buf))
 	b.free[class] = append(b.free[class], buf)
 }
 
-// deliver queues a message whose buffer came from reserve.
+// deliver queues a message of n bytes in buf, a buffer from reserve.
 func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +159,7 @@ func (b *mailbox) deliver(from transport.Addr, buf []byte, n int) error {
 	return nil
 }
 
-// push queues an event of the rank's own.
+// push queues an event of the rank's own operations.
 func (b *mailbox) push(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed {
@@ -167,7 +168,7 @@ func (b *mailbox) push(ev event) {
 	b.mu.Unlock()
 }
 
-// pushEnd queues the end of a peer, once.
+// pushEnd queues the end of a peer, at most once for each peer.
 func (b *mailbox) pushEnd(ev event) {
 	b.mu.Lock()
 	if b.state.Load() != stateClosed && !b.endQueued[ev.peer] {
@@ -194,7 +195,7 @@ func (b *mailbox) pushLocked(ev event) {
 	}
 }
 
-// notifyLocked ends the Wait that is or will be.
+// notifyLocked ends the Wait under way, or the next one.
 func (b *mailbox) notifyLocked() {
 	b.sleeping = false
 	select {
@@ -207,7 +208,7 @@ func (b *mailbox) notifyLocked() {
 	}
 }
 
-// clearWakeLocked takes back what notifyLocked did.
+// clearWakeLocked reverts notifyLocked.
 func (b *mailbox) clearWakeLocked() {
 	select {
 	case <-b.wake:
@@ -219,7 +220,7 @@ func (b *mailbox) clearWakeLocked() {
 	}
 }
 
-// refuse refuses a peer from now on, forgets what it has sent, and reports it down.
+// refuse drops all messages of a peer, now and later, and reports the peer as down.
 func (b *mailbox) refuse(peer transport.Addr) {
 	b.mu.Lock()
 	if b.refused == nil {
@@ -238,7 +239,7 @@ func (b *mailbox) refuse(peer transport.Addr) {
 	b.pushEnd(event{kind: transport.PeerDown, peer: peer, err: fail("disconnect", peer, errDisconnected)})
 }
 
-// filterLocked forgets all events but those that which picks.
+// filterLocked drops all events except those for which which returns true.
 func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	keep := b.head
 	mask := uint(len(b.ring) - 1)
@@ -253,7 +254,8 @@ func (b *mailbox) filterLocked(which func(ev *event) bool) {
 	b.tail = keep
 }
 
-// dropLocked forgets messages that nobody will read; a closed rank forgets all.
+// dropLocked drops the messages in the queue after the rank has ended. If the rank is closed, it
+// drops all events.
 func (b *mailbox) dropLocked() {
 	closed := b.state.Load() == stateClosed
 	b.filterLocked(func(ev *event) bool { return ev.kind != transport.RecvDone && !closed })
@@ -273,12 +275,12 @@ func (b *mailbox) closeFD() {
 	}
 }
 
-// queue is the user's side of a mailbox.
+// queue is the completion queue of a rank.
 type queue struct {
 	mailbox *mailbox
 
-	// Delayed operations in the order posted, linked by Op.Next; Op.Scratch is
-	// the number of the Read that carries one out.
+	// Delayed operations in the order posted, linked by Op.Next. Op.Scratch is
+	// the number of the Read that executes the operation.
 	first, last *transport.Op
 	reads       uint64
 	ep          *rmaEndpoint
@@ -286,7 +288,7 @@ type queue struct {
 	timer *time.Timer // Wait's
 }
 
-// delay puts an operation off until the n-th Read from now.
+// delay queues an operation that the n-th Read from now executes.
 func (q *queue) delay(ep *rmaEndpoint, op *transport.Op, n uint64) {
 	q.ep = ep
 	op.Next, op.Scratch = nil, q.reads+n
@@ -310,7 +312,7 @@ func (q *queue) executeDelayed() {
 	}
 }
 
-// Read gives what has happened, oldest first.
+// Read returns events, oldest first.
 //
 // Hot path: no allocation, no lock held while copying, no system call.
 func (q *queue) Read(c []transport.Completion) (int, error) {
@@ -344,8 +346,7 @@ func (q *queue) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-// Arm says whether there is nothing to Read, and if so has the next event end
-// the Wait.
+// Arm returns false if there is something to Read. Otherwise the next event ends the Wait.
 func (q *queue) Arm() bool {
 	b := q.mailbox
 	b.mu.Lock()
@@ -360,7 +361,7 @@ func (q *queue) Arm() bool {
 	return true
 }
 
-// Wait parks the goroutine.
+// Wait blocks the calling goroutine.
 func (q *queue) Wait(timeout time.Duration) error {
 	b := q.mailbox
 	switch {
@@ -388,7 +389,7 @@ func (q *queue) Wait(timeout time.Duration) error {
 	b.mu.Lock()
 	b.signaled = false
 	if b.head != b.tail || b.state.Load() == stateClosed {
-		b.notifyLocked() // for whoever armed in the meantime
+		b.notifyLocked() // the rank may have armed again meanwhile
 	} else {
 		b.clearWakeLocked()
 	}
@@ -403,7 +404,7 @@ func (q *queue) ended() error {
 	return nil
 }
 
-// Signal ends the Wait that is or, if there is none, the next.
+// Signal ends the Wait under way or, if there is none, the next Wait.
 func (q *queue) Signal() {
 	b := q.mailbox
 	b.mu.Lock()
@@ -412,7 +413,7 @@ func (q *queue) Signal() {
 	b.mu.Unlock()
 }
 
-// FD makes a descriptor at its first call. ok is false if the system has no descriptor
+// FD makes the descriptor at its first call. ok is false if the system has no descriptor
 // left.
 func (q *queue) FD() (int, bool) {
 	b := q.mailbox

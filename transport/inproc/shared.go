@@ -9,8 +9,8 @@ import (
 // pageSize is what Alloc aligns to.
 const pageSize = 4096
 
-// Alloc makes memory that the other ranks, being in the same process, have
-// access to as it is.
+// Alloc allocates memory and registers it. The other ranks are in the same process, so they
+// can use it directly.
 func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	if n <= 0 {
 		return nil, nil, fmt.Errorf("inproc: allocate %d bytes: %w", n, transport.ErrBounds)
@@ -26,7 +26,7 @@ func (d *domain) Alloc(n int) ([]byte, transport.MemoryRegion, error) {
 	return mem, r, nil
 }
 
-// Map returns what a peer's Alloc made.
+// Map returns memory that a peer's Alloc has returned.
 func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return nil, transport.ErrAddress
@@ -43,10 +43,10 @@ func (d *domain) Map(peer transport.Addr, key uint64) ([]byte, error) {
 	return r.buf, nil
 }
 
-// Unmap has nothing to do.
+// Unmap does nothing.
 func (d *domain) Unmap([]byte) error { return nil }
 
-// Asleep does not know better.
+// Asleep always returns true: the fabric does not count ranks that sleep.
 func (d *domain) Asleep() bool { return true }
 
 // Notify ends a peer's Wait.
