@@ -13,12 +13,13 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// begin posts an atomic.
+// begin posts the atomic o.
 func (o *outcome) begin(s *side) error {
 	o.done, o.err, o.User = false, nil, o
 	return s.e.Atomic(&o.Op)
 }
 
+// sumOf returns an atomic that adds n and fetches the former value.
 func sumOf(peer transport.Addr, key, addr, n uint64) *outcome {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], n)
@@ -27,7 +28,7 @@ func sumOf(peer transport.Addr, key, addr, n uint64) *outcome {
 	}}
 }
 
-// TestAtomicValid: which operations there are on which types.
+// TestAtomicValid checks which operations are possible on which types.
 func TestAtomicValid(t *testing.T) {
 	e := &endpoint{}
 	eight := make([]byte, 8)
@@ -69,8 +70,8 @@ func TestAtomicValid(t *testing.T) {
 	}
 }
 
-// TestAtomicRefusals: of memory that is a peer's own, of the rank itself, and of
-// the heap, and that elements which are refused stay as they are.
+// TestAtomicRefusals checks which atomics are refused: on a peer's private memory, on the rank's
+// own memory, and on the shared heap. A refused atomic must not change the elements.
 func TestAtomicRefusals(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 64)
@@ -122,7 +123,7 @@ func TestAtomicRefusals(t *testing.T) {
 			require.Equal(t, "atomic", whole.Op)
 			require.Equal(t, make([]byte, 64), mem)
 		}
-		o := sumOf(owner, writes.Key(), 8, 5) // without a fetch it may
+		o := sumOf(owner, writes.Key(), 8, 5) // permitted without a fetch
 		o.Fetch = nil
 		require.NoError(t, o.begin(all[0]))
 		pollUntilDone(t, o, all...)
@@ -131,7 +132,7 @@ func TestAtomicRefusals(t *testing.T) {
 	}
 }
 
-// TestAtomicCalls: what is wrong in the call itself begins nothing.
+// TestAtomicCalls: if Atomic returns an error, no completion follows.
 func TestAtomicCalls(t *testing.T) {
 	all := sides(t, 2, "auto")
 	key := keyValid | uint64(1)
@@ -152,7 +153,8 @@ func TestAtomicCalls(t *testing.T) {
 	require.ErrorIs(t, sumOf(1, key, 0, 1).begin(all[0]), transport.ErrClosed)
 }
 
-// TestAtomicsWithoutAnswer: so many and no more, and they end with the peer.
+// TestAtomicsWithoutAnswer: a rank can begin maxCalls atomics with a peer that does not answer, and
+// no more. They end if the peer ends.
 func TestAtomicsWithoutAnswer(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 8)
@@ -175,7 +177,7 @@ func TestAtomicsWithoutAnswer(t *testing.T) {
 	}
 	require.EqualValues(t, maxCalls, binary.NativeEndian.Uint64(mem))
 	require.NoError(t, one.begin(all[0]))
-	require.NoError(t, all[1].Close()) // it took no notice
+	require.NoError(t, all[1].Close()) // without an answer
 	for end := time.Now().Add(deadline); !one.done && time.Now().Before(end); {
 		require.NoError(t, all[0].poll())
 	}
@@ -184,8 +186,8 @@ func TestAtomicsWithoutAnswer(t *testing.T) {
 	require.ErrorIs(t, sumOf(1, mr.Key(), 0, 1).begin(all[0]), transport.ErrPeerDown)
 }
 
-// TestAnswersThatFindNoRoom: the asker's ring is full of messages that it does
-// not read; the answers come after them.
+// TestAnswersThatFindNoRoom: the ring to the rank that waits for answers is full of messages. The
+// answers must arrive after the messages.
 func TestAnswersThatFindNoRoom(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem := make([]byte, 8)
@@ -218,17 +220,17 @@ func TestAnswersThatFindNoRoom(t *testing.T) {
 	require.False(t, all[1].progress())
 }
 
-// TestMixedAtomics: by the owner's processor and by a peer's, through the
-// owner's progress, on the same words.
+// TestMixedAtomics: both ranks change the same word, by instructions and by requests that the
+// owner's progress serves. No change may be lost.
 func TestMixedAtomics(t *testing.T) {
 	all := sides(t, 2, "auto")
 	mem, heap, err := all[1].Alloc(4096)
 	require.NoError(t, err)
-	private, err := all[1].RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite) // a second name for it
+	private, err := all[1].RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite) // a second region of the same memory
 	require.NoError(t, err)
 	const rounds = 500
 	done := make(chan error, 1)
-	go func() { // ends after its rounds; awaited below
+	go func() { // ends after its rounds; received below
 		s := all[1]
 		var err error
 		for i := 0; i < rounds && err == nil; i++ {
@@ -280,7 +282,8 @@ func TestAtomicsAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzControlAtomic: no bytes of a peer can do more than end it.
+// FuzzControlAtomic handles arbitrary control messages of atomics. They may only cause a protocol
+// error, or change the elements of a region.
 func FuzzControlAtomic(f *testing.F) {
 	request := make([]byte, atomicHeader+16)
 	binary.LittleEndian.PutUint32(request[24:], 8)
@@ -297,7 +300,7 @@ func FuzzControlAtomic(f *testing.F) {
 		mr, err := all[1].RegisterMemory(guard[8:16], transport.RemoteRead|transport.RemoteWrite)
 		require.NoError(t, err)
 		if len(b) >= 16 && len(b)%2 == 0 {
-			binary.LittleEndian.PutUint64(b[8:], mr.Key()) // or it would never be found
+			binary.LittleEndian.PutUint64(b[8:], mr.Key()) // a random key would never match
 		}
 		waiting := sumOf(0, keyValid, 0, 1)
 		require.NoError(t, waiting.begin(all[1]))

@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// inherited opens jobs whose ranks have a memory file of the launcher's.
+// inherited opens jobs whose ranks have a memory file of the launcher.
 func inherited(p transport.Provider) transporttest.Opener {
 	jobs := 0
 	return func(t testing.TB, n int) *transporttest.Job {
@@ -35,17 +35,16 @@ func inherited(p transport.Provider) transporttest.Opener {
 	}
 }
 
-// TestConformance has ranks with a memory file of the launcher's.
+// TestConformance runs the conformance tests on ranks with a memory file of the launcher.
 func TestConformance(t *testing.T) { transporttest.Run(t, inherited(New())) }
 
-// TestConformanceFound has ranks that find each other by their addresses.
+// TestConformanceFound runs the conformance tests on ranks that find each other by their addresses.
 func TestConformanceFound(t *testing.T) {
 	transporttest.Run(t, transporttest.OpenWith(func(testing.TB) (transport.Provider, func(int)) { return New(), nil }),
 		transporttest.WithRanks(1, 2, 5))
 }
 
-// TestConformanceWrap has rings whose positions soon pass what the word's
-// sequence number can count.
+// TestConformanceWrap runs the conformance tests on rings whose sequence numbers soon wrap to 0.
 func TestConformanceWrap(t *testing.T) {
 	transporttest.Run(t, inherited(provider{start: 1<<32 - 100}), transporttest.WithRanks(2, 3))
 }

@@ -4,7 +4,7 @@ package shm
 
 import "unsafe"
 
-// pinned are sizes of, and places in, what ranks share.
+// pinned returns sizes and offsets of the types that lie in shared memory.
 func pinned() map[string]uintptr {
 	return map[string]uintptr{
 		"line": unsafe.Sizeof(line{}), "line.data": unsafe.Offsetof(line{}.data),

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHeldUntilThreadEnds has the kernel mark the word of a thread that ends.
+// TestHeldUntilThreadEnds checks that the kernel marks the word of a thread that ends.
 func TestHeldUntilThreadEnds(t *testing.T) {
 	if !robustFutexes() {
 		t.Skip("the kernel has no robust futexes")
@@ -22,9 +22,9 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	list := newRobustList(&word)
 	ready, end := make(chan error), make(chan struct{})
 	var hold func()
-	hold = func() { // the thread ends with it, as it is not unlocked
+	hold = func() { // its thread ends with it, because it does not unlock the thread
 		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() { // but for the first one
+		if unix.Gettid() == os.Getpid() { // the main thread does not end: use another one
 			defer runtime.UnlockOSThread()
 			go hold()
 			<-end
@@ -42,7 +42,7 @@ func TestHeldUntilThreadEnds(t *testing.T) {
 	runtime.KeepAlive(list)
 }
 
-// TestLiveness shows its end by itself, with and without the kernel's help.
+// TestLiveness checks that begin and end set the word, with and without robust futexes.
 func TestLiveness(t *testing.T) {
 	for _, robust := range []bool{false, robustFutexes()} {
 		var l liveness

@@ -50,5 +50,5 @@ func TestMemoryLeft(t *testing.T) {
 	}
 	left := memoryLeft("/")
 	require.Positive(t, left)
-	require.Less(t, left, int64(1)<<50, "this host says what it has")
+	require.Less(t, left, int64(1)<<50, "this host must report its memory")
 }

@@ -25,14 +25,15 @@ import (
 
 const childVariable = "WEFT_SHM_TEST_CHILD"
 
-// process is another rank, in a process of its own.
+// process is a rank in another process.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// start starts a rank that does what its name says, with the file if there is one.
+// start starts a process that runs rank as child does for what. It inherits memory, unless memory
+// is nil.
 func start(t testing.TB, what string, rank, size int, memory *os.File) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(os.Args[0])}
@@ -57,8 +58,8 @@ func start(t testing.TB, what string, rank, size int, memory *os.File) *process 
 	return p
 }
 
-// job starts size-1 processes and is rank 0 itself. Given: with a file from the
-// start; else they find each other.
+// job starts size-1 processes and opens rank 0 in this one. If inherit is set, all inherit a
+// memory file; otherwise they find each other by addresses.
 func job(t testing.TB, what string, size int, inherit bool) (*node, []*process) {
 	t.Helper()
 	cfg := config(0, size)
@@ -101,7 +102,7 @@ func insert(n *node, addrs []string) error {
 	return err
 }
 
-// child is the other process.
+// child runs a rank in a process that start has started.
 func child(spec string) error {
 	var what string
 	var rank, size int
@@ -137,7 +138,7 @@ func child(spec string) error {
 	case "chatter":
 		err = newChatter(n).run(func(c *chatter) bool { return c.down > 0 || c.left > 0 })
 	default:
-		err = errors.New("told to " + what)
+		err = errors.New("unknown behaviour " + what)
 	}
 	if err != nil {
 		return fmt.Errorf("rank %d: %w", rank, err)
@@ -159,7 +160,7 @@ func (n *node) echo() error {
 			case c.Kind == transport.RecvDone:
 				op := &transport.Op{Peer: c.Peer, Data: c.Msg}
 				for {
-					done, err := n.ep.Send(op) // a view of one ring may go into another
+					done, err := n.ep.Send(op) // c.Msg is a view of one ring, copied to another
 					if done {
 						break
 					}
@@ -180,7 +181,7 @@ func (n *node) echo() error {
 	}
 }
 
-// TestProcesses has processes exchange messages of all sizes.
+// TestProcesses exchanges messages of all sizes between processes.
 func TestProcesses(t *testing.T) {
 	for _, inherit := range []bool{true, false} {
 		t.Run(fmt.Sprintf("inherited=%t", inherit), func(t *testing.T) {
@@ -224,7 +225,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// chatter sends to all others without end, and checks what comes.
+// chatter sends messages to all other ranks without end, and checks the messages from them.
 type chatter struct {
 	*node
 	next       []uint64 // to send, by rank
@@ -241,9 +242,10 @@ func newChatter(n *node) *chatter {
 	return c
 }
 
-// length is the size of a message.
+// length returns the size of message seq.
 func length(seq uint64) int { return 8 + int(seq*2654435761%(1<<(seq%15))) }
 
+// run exchanges messages until end returns true.
 func (c *chatter) run(end func(*chatter) bool) error {
 	for !end(c) {
 		k, err := c.cq.Read(c.comp)
@@ -280,6 +282,7 @@ func (c *chatter) run(end func(*chatter) bool) error {
 	return nil
 }
 
+// speak sends the next message to each rank that has not ended.
 func (c *chatter) speak() error {
 	for to := range c.ended {
 		if c.ended[to] {
@@ -304,8 +307,8 @@ func (c *chatter) speak() error {
 	return nil
 }
 
-// TestKilled kills one of three processes at any moment. The others hear of it,
-// and what came before is whole.
+// TestKilled kills one of three processes at a random moment. The other two must report it, and
+// all messages before must be correct.
 func TestKilled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	before := names(t, "/dev/shm")
@@ -329,7 +332,7 @@ func TestKilled(t *testing.T) {
 		require.Equal(t, 1, c.down)
 		require.True(t, c.ended[1])
 		require.Error(t, procs[1].cmd.Wait())
-		require.NoError(t, procs[2].cmd.Wait()) // it heard of it too, and left
+		require.NoError(t, procs[2].cmd.Wait()) // rank 2 has reported it too, and has called Shutdown
 		require.NoError(t, c.run(func(c *chatter) bool { return c.left > 0 }))
 		require.NoError(t, n.Close())
 	}
@@ -337,7 +340,7 @@ func TestKilled(t *testing.T) {
 	require.Empty(t, names(t, os.TempDir()))
 }
 
-// TestKilledWhileAsleep has nobody poll when a process is killed.
+// TestKilledWhileAsleep kills a process while the other rank sleeps.
 func TestKilledWhileAsleep(t *testing.T) {
 	n, procs := job(t, "echo", 2, true)
 	n.retry(t, &transport.Op{Peer: 1, Data: []byte("hello")})
@@ -352,7 +355,7 @@ func TestKilledWhileAsleep(t *testing.T) {
 	require.Less(t, time.Since(killed), 2*time.Second)
 }
 
-// retry sends as soon as there is room.
+// retry sends op as soon as there is room.
 func (n *node) retry(t *testing.T, op *transport.Op) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -364,7 +367,7 @@ func (n *node) retry(t *testing.T, op *transport.Op) {
 	}, deadline, 100*time.Microsecond)
 }
 
-// names lists what may be ours in a directory.
+// names lists the files of a directory; of /dev/shm, those with weft in their names.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	l, err := os.ReadDir(dir)
