@@ -107,10 +107,9 @@ type known struct {
 
 // initHeap prepares the heap. join calls it after it has mapped the segment and before it
 // announces this rank.
-func (d *domain) initHeap() error {
+func (d *domain) initHeap() {
 	d.heap.free = extents{{0, heapSize}}
 	d.heap.keys = newKeys()
-	return nil
 }
 
 // closeHeap unmaps this rank's extents, except lasting ones, and the windows of other heaps.

@@ -47,7 +47,8 @@ import (
 // twice as many pages, up to the whole ring. So the pages that a ring takes are those by
 // which its writer was once ahead of its reader. The reader does not know end: it follows
 // a skip wherever it finds one. A skip passes over the rest of the positions of its round.
-// So every line is used, or passed over, once in each round, as the statements above need.
+// So every line belongs to one position of each round. The statements about the round
+// before, and the count of free lines, rely on that.
 
 // Kinds of messages in a ring.
 const (

@@ -106,7 +106,7 @@ type transfers struct {
 
 // initTransfers prepares one-sided operations. join calls it after it has mapped the segment
 // and before it announces this rank.
-func (d *domain) initTransfers() error {
+func (d *domain) initTransfers() {
 	t := &d.transfers
 	t.last = &t.first
 	t.lines.init()
@@ -116,7 +116,6 @@ func (d *domain) initTransfers() error {
 	if t.singleCopy {
 		d.publishProbe()
 	}
-	return nil
 }
 
 // closeTransfers ends all transfers. Close calls it before it unmaps memory. When

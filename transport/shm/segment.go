@@ -189,12 +189,8 @@ func (d *domain) join(file *os.File, locals []transport.Addr, nonce []byte) erro
 	if err := d.liveness.begin(&state.alive, d.deaths); err != nil {
 		return err
 	}
-	if err := d.initTransfers(); err != nil {
-		return err
-	}
-	if err := d.initHeap(); err != nil {
-		return err
-	}
+	d.initTransfers()
+	d.initHeap()
 	d.announce()
 	if err := d.authenticate(d.local(self)); err != nil {
 		return err

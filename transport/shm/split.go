@@ -53,8 +53,9 @@ import (
 // itself. The initiator must not complete the operation before done's back has reached
 // claimed's back: until then the helper may be accessing the initiator's buffer. From before
 // it claims until after it has increased done, the helper has the name of the claim line in
-// its hazard line (mr.go). So the initiator detects that done will never come: the name is not
-// there, because the helper broke the protocol, or the helper's process has ended.
+// its hazard line (mr.go). So the initiator detects a helper that will never increase done: the
+// name is not in the hazard line, because the helper broke the protocol, or the helper's
+// process has ended.
 //
 // No word of the claim line is an address: both ranks compute addresses from numbers of
 // their own. A word that does not match those numbers is a protocol error.

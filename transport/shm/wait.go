@@ -31,7 +31,7 @@ const (
 	asleep = 1
 
 	minScanInterval = 250 * time.Millisecond
-	scanPeers       = 64 // the interval grows by minScanInterval for each so many ranks
+	scanPeers       = 64 // number of ranks for which the interval grows by minScanInterval
 )
 
 // epoch is the zero of monotonic times.
