@@ -159,9 +159,9 @@ type card struct {
 	// sees what the other has stored. If a sender ends before it has set its bit,
 	// checkPeer finds its message.
 	polled  [bitWords]atomic.Uint64
-	refused [bitWords]atomic.Uint64 // a bit for each rank that has disconnected this one
+	refused [bitWords]atomic.Uint64 // a bit for each rank that refuses this one, after Disconnect or a protocol error
 	waiters [bitWords]atomic.Uint64 // a bit for each rank to signal when this one has joined
-	changed [bitWords]atomic.Uint64 // a bit for each rank to check: its state has changed, or it has disconnected this one
+	changed [bitWords]atomic.Uint64 // a bit for each rank to check: its state has changed, or it refuses this one
 }
 
 var (

@@ -296,7 +296,7 @@ func (d *domain) tryUnlist(p *peer) bool {
 	return true
 }
 
-// checkPeer handles the end of a peer: it has left, has died, or has disconnected this rank.
+// checkPeer handles the end of a peer: it has left, has died, or refuses this rank.
 func (d *domain) checkPeer(p *peer) {
 	if p.err != nil || p.ending != nil || p.local == d.self {
 		return
@@ -330,7 +330,7 @@ func (d *domain) checkPeer(p *peer) {
 	}
 }
 
-// refusedBy reports whether a rank of the host has disconnected this one.
+// refusedBy reports whether a rank of the host refuses this one.
 func (d *domain) refusedBy(local int) bool {
 	return d.seg.card(d.self).refused[local/64].Load()&(1<<(local%64)) != 0
 }

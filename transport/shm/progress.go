@@ -94,7 +94,9 @@ func (d *domain) poll(p *peer) {
 		case kind >= firstControl:
 			err = d.control(p, kind, b)
 		case kind == kindSkip:
-			err = r.skip(b)
+			if err = r.skip(b); err != nil {
+				err = protocolError(err)
+			}
 		default:
 			err = protocolError(errWord)
 		}

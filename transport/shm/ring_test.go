@@ -152,6 +152,20 @@ func TestRingRefuses(t *testing.T) {
 	require.ErrorIs(t, o.readFreed(), transport.ErrProtocol)
 }
 
+// TestBadSkip: a peer sends a skip with data. The rank must report a protocol error.
+func TestBadSkip(t *testing.T) {
+	all := nodes(t, 2, New())
+	all[0].send(t, 1, nil)
+	all[1].await(t, transport.RecvDone)
+	out := &all[0].local(1).out
+	i, err := out.reserve(1)
+	require.NoError(t, err)
+	out.publish(i, 1, 8, kindSkip)
+	down := all[1].await(t, transport.PeerDown)
+	require.ErrorIs(t, down.Err, transport.ErrPeerDown)
+	require.ErrorIs(t, down.Err, transport.ErrProtocol)
+}
+
 // FuzzRing reads a ring in which a writer has written arbitrary bytes. Every message must lie
 // within the ring, and the reader must not move after an error.
 func FuzzRing(f *testing.F) {
