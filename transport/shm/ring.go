@@ -44,8 +44,8 @@ import (
 //	                       ▲ a skip at the latest: the first page ends behind it
 //
 // If less than half of these lines is free, the writer continues past end, and end moves to
-// twice as many pages, up to the whole ring. So the pages that a ring takes are those by
-// which its writer was once ahead of its reader. The reader does not know end: it follows
+// twice as many pages, up to the whole ring. So a ring takes about as many pages as its
+// writer has ever been ahead of its reader. The reader does not know end: it follows
 // a skip wherever it finds one. A skip passes over the rest of the positions of its round.
 // So every line belongs to one position of each round. The statements about the round
 // before, and the count of free lines, rely on that.
