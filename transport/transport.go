@@ -364,7 +364,7 @@ type Op struct {
 
 	// For the provider, between posting and completion.
 	Next    *Op    // queue link
-	Scratch uint64 // progress or handle
+	Scratch uint64 // for example a number of bytes or a handle
 	ID      uint64 // identifies the operation in messages
 }
 

@@ -285,7 +285,7 @@ type queue struct {
 	reads       uint64
 	ep          *rmaEndpoint
 
-	timer *time.Timer // Wait's
+	timer *time.Timer // reused by Wait
 }
 
 // delay queues an operation that the n-th Read from now executes.

@@ -6,7 +6,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// pageSize is what Alloc aligns to.
+// pageSize is the alignment of memory from Alloc.
 const pageSize = 4096
 
 // Alloc allocates memory and registers it. The other ranks are in the same process, so they
@@ -49,7 +49,7 @@ func (d *domain) Unmap([]byte) error { return nil }
 // Asleep always returns true: the fabric does not count ranks that sleep.
 func (d *domain) Asleep() bool { return true }
 
-// Notify ends a peer's Wait.
+// Notify ends a peer's Wait if the peer is in one or has Armed.
 func (d *domain) Notify(peer transport.Addr) {
 	if peer < 0 || int(peer) >= len(d.fabric.mailboxes) {
 		return

@@ -58,7 +58,7 @@ type domain struct {
 	av *addressVector
 	ep *endpoint
 
-	// Sleeping; see wait.go. Any goroutine may use these.
+	// Sleeping; see wait.go. Any goroutine may use these fields.
 	attached atomic.Pointer[segment] // seg, until Close
 	early    atomic.Uint32           // the word that Wait sleeps on before join
 	signaled atomic.Bool
@@ -148,7 +148,7 @@ func (d *domain) Close() error {
 	d.endSleep()
 	for _, p := range d.locals {
 		if p != nil && p.out.mem != nil {
-			_ = unmapFile(p.out.mem) // it was mapped
+			_ = unmapFile(p.out.mem) // it cannot fail for a mapping
 			p.out = outRing{}
 		}
 	}
@@ -157,7 +157,7 @@ func (d *domain) Close() error {
 		d.seg.close()
 	}
 	if d.file != nil {
-		_ = d.file.Close() // it holds no data of its own
+		_ = d.file.Close() // a failed close loses no data
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (d *domain) closeHeap() {
 		v := &d.heap.views[i]
 		for _, mem := range append(v.windows, v.old...) {
 			if mem != nil {
-				_ = unmapFile(mem) // it was mapped
+				_ = unmapFile(mem) // it cannot fail for a mapping
 			}
 		}
 	}
@@ -322,7 +322,7 @@ func (d *domain) unpublish(s *heapRegion) {
 
 // release unmaps the memory.
 func (s *heapRegion) release() {
-	_ = unmapFile(s.mem) // it was mapped
+	_ = unmapFile(s.mem) // it cannot fail for a mapping
 	s.mem = nil
 }
 

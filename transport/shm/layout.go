@@ -111,7 +111,7 @@ func (l *layout) ring(from, to int) int64 {
 // heap returns the offset of a rank's part of the shared heap.
 func (l *layout) heap(rank int) int64 { return l.heaps + int64(rank)*heapSize }
 
-// fileHeader is the file's first page.
+// fileHeader lies at the start of the file's first page.
 type fileHeader struct {
 	label atomic.Uint64 // identifies the job and the ranks that share the file, see wire.ShmJob
 	_     [lineSize - 8]byte
@@ -124,8 +124,8 @@ type fileHeader struct {
 // or twice in a job, and every rank reads those of all others from time to time. So the
 // states of all ranks lie side by side: to read those of a thousand ranks touches two pages.
 type rankState struct {
-	state atomic.Uint32 // cardAbsent and so on
-	alive atomic.Uint32 // the thread that lives as long as the process, or ownerDied; see liveness.go
+	state atomic.Uint32 // cardAbsent, cardTaken, cardPresent or cardLeft
+	alive atomic.Uint32 // id of a thread that lives as long as the process, or ownerDied; see liveness.go
 }
 
 // card is the page on which a rank publishes its identity and receives signals from
@@ -179,7 +179,7 @@ const (
 // The states of a rank; they only grow.
 const (
 	cardAbsent  = iota
-	cardTaken   // its rank is writing it
+	cardTaken   // the rank is writing its card
 	cardPresent // identity is valid
 	cardLeft    // the rank has called Shutdown: it sends nothing any more
 )

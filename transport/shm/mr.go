@@ -87,7 +87,7 @@ type region struct {
 	next   *region
 }
 
-// regions is the owner's own table.
+// regions are the regions of this rank.
 type regions struct {
 	slots    []*region
 	free     *region // the last closed first, so that few pages of the table are in use

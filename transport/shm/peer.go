@@ -26,7 +26,7 @@ type peer struct {
 
 	rank         transport.Addr // its rank in the world
 	local        int            // its local rank
-	page         *card
+	page         *card          // its card, which may be anything until it is authenticated
 	reach        reach
 	stream       *stream // transfers by messages; nil: none yet
 	calls        *calls  // atomics by messages; nil: none yet
@@ -235,7 +235,7 @@ func (d *domain) takeEvents(events uint32) {
 // isListed reports whether the ring from a peer is polled.
 func (d *domain) isListed(p *peer) bool { return d.listed[p.local/64]&(1<<(p.local%64)) != 0 }
 
-// admit puts the ring from a peer that has sent on the list of rings to poll.
+// admit adds the ring from a peer that has sent to the list of rings to poll.
 func (d *domain) admit(p *peer) {
 	if d.isListed(p) || p.err != nil || p.local == d.self {
 		return

@@ -41,7 +41,7 @@ import (
 //	┌──────────┬─────────────┬─────────────────────────────────────────────────┐
 //	│ progress │ used        │ never touched                                   │
 //	└──────────┴─────────────┴─────────────────────────────────────────────────┘
-//	                       ▲ a skip at the latest: the first page ends behind it
+//	                       ▲ the last line of the page holds at most a skip
 //
 // If less than half of these lines is free, the writer continues past end, and end moves to
 // twice as many pages, up to the whole ring. So a ring takes about as many pages as its
@@ -216,7 +216,7 @@ type inRing struct {
 	freed *atomic.Uint64
 	mask  uint64
 	start uint64
-	// shown ≤ free ≤ pos.
+	// published ≤ free ≤ pos.
 	pos       uint64 // the next line to read
 	free      uint64 // the messages before it are not used any more
 	published uint64 // the writer knows that the lines before it are free

@@ -117,7 +117,7 @@ func TestRingRefuses(t *testing.T) {
 	for _, w := range []wire.ShmWord{
 		wire.NewShmWord(2, 0, kindMessage), // early
 		wire.NewShmWord(0, 0, kindMessage), // late
-		wire.NewShmWord(1, 0, 0),           // of no kind
+		wire.NewShmWord(1, 0, 0),           // of unknown kind
 		wire.NewShmWord(1, 16*lineSize, kindMessage),
 		wire.NewShmWord(1, wire.ShmMaxLength, kindMessage),
 		1, 1 << 63,

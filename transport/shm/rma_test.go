@@ -231,7 +231,7 @@ func TestRefusalIsNoEnd(t *testing.T) {
 		require.NoError(t, err)
 		o := &outcome{Op: transport.Op{Peer: 1, RemoteKey: mr.Key(), Data: mine}}
 		require.NoError(t, a.post(o, write))
-		require.NoError(t, b.poll()) // helps
+		require.NoError(t, b.poll()) // b helps
 		require.NotNil(t, a.transfers.first)
 		a.drain(a.transfers.first, syscall.EPERM) // as if copyPiece had returned it
 		pollUntilDone(t, o, a, b)

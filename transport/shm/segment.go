@@ -27,7 +27,7 @@ type segment struct {
 	self  int
 	file  *os.File
 	front []byte // header, notes of ended processes, states, cards, claims, tables
-	inbox []byte // this rank's rings
+	inbox []byte // the rings to this rank
 }
 
 // openSegment maps the file for rank self of n. The first rank sets the file's size, seals
@@ -105,14 +105,14 @@ func unmapFile(mem []byte) error {
 // close unmaps the inbox. The garbage collector unmaps front.
 func (s *segment) close() {
 	if s.inbox != nil {
-		_ = unmapFile(s.inbox) // it was mapped
+		_ = unmapFile(s.inbox) // it cannot fail for a mapping
 		s.inbox = nil
 	}
 }
 
 func (s *segment) header() *fileHeader { return at[fileHeader](s.front, 0) }
 
-// state returns a rank's state.
+// state returns a rank's rankState.
 func (s *segment) state(rank int) *rankState {
 	return at[rankState](s.front, s.states+int64(rank)*stateSize)
 }

@@ -16,8 +16,8 @@ import (
 // Sleeping
 //
 //	rank that sleeps                          rank that has something for it
-//	sleep ◄ asleep                            stores its word (a full barrier)
-//	looks at everything once more             looks at sleep
+//	sleep ◄ asleep                            stores a message or an event (a full barrier)
+//	looks for events and messages again       looks at sleep
 //	futex_wait while sleep is asleep          if it is asleep: ◄ awake, futex_wake
 //
 // Each side stores before it loads, so at least one sees the other's store. The rank that
@@ -221,7 +221,7 @@ func (d *domain) Asleep() bool {
 	return n != 0
 }
 
-// Notify ends a peer's Wait.
+// Notify ends a peer's Wait if the peer is in one or has Armed.
 func (d *domain) Notify(a transport.Addr) {
 	s := d.attached.Load()
 	if s == nil {
