@@ -153,7 +153,7 @@ func operation[T any](op OpFor[T]) (coll.Op, int, error) {
 	o, info := op(), infoOf[T]()
 	if o.combine != nil {
 		// Nothing is ever combined where elements have no size.
-		return coll.Op{Size: max(info.size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
+		return coll.Op{Size: max(info.size, 1), Commutes: o.commutes, Reduce2: o.combine}, opOfProgram, nil
 	}
 	if o.name == "" {
 		return coll.Op{}, 0, fmt.Errorf("%w: it is zero, or its function is nil", ErrOp)
@@ -162,5 +162,5 @@ func operation[T any](op OpFor[T]) (coll.Op, int, error) {
 	if !ok || k.Size != info.size { // not to be had with the constraints of this file
 		return coll.Op{}, 0, fmt.Errorf("%w: %s over %T", ErrOp, o.name, *new(T))
 	}
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil
+	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}, int(o.kind) + 1, nil
 }

@@ -39,7 +39,7 @@ func (t *typeInfo) accumulator(op rma.Op) func(inout, in []byte) {
 			continue
 		}
 		if k, ok := kernel.For(kernel.Op(kind), t.elem); ok && k.Size == t.size {
-			return k.Combine
+			return k.Reduce2
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func TestAgainstKernels(t *testing.T) {
 				}
 				was := append([]byte(nil), mem...)
 				copy(want, mem)
-				k.Combine(want, data)
+				k.Reduce2(want, data)
 				Apply(op, typ, mem, data, nil, fetch)
 				require.Equal(t, want, mem, "operation %d on type %d: % x and % x", op, typ, was, data)
 				require.Equal(t, was, fetch, "operation %d on type %d", op, typ)

@@ -25,7 +25,7 @@ func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
 		if err := l.Recv(in, partner); err != nil {
 			return err
 		}
-		op.Combine(in, acc)
+		op.Reduce2(in, acc)
 		acc, in = in, acc
 	}
 	for mask := 1; mask < f.pow; mask *= 2 {
@@ -34,9 +34,9 @@ func allreduceDoubling(l Link, _ *Config, send, recv []byte, op Op) error {
 			return err
 		}
 		if me&mask != 0 {
-			op.Combine(acc, in)
+			op.Reduce2(acc, in)
 		} else {
-			op.Combine(in, acc)
+			op.Reduce2(in, acc)
 			acc, in = in, acc
 		}
 	}

@@ -61,9 +61,9 @@ func allreduceRing(l Link, cfg *Config, send, recv []byte, op Op) error {
 			continue
 		}
 		if r.tmp[0] == nil {
-			op.Combine(r.item(recv, i), r.item(send, i))
+			op.Reduce2(r.item(recv, i), r.item(send, i))
 		} else {
-			op.Combine(r.item(recv, i), r.landing(recv, i))
+			op.Reduce2(r.item(recv, i), r.landing(recv, i))
 		}
 	}
 	return l.Wait(sent)

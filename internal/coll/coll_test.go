@@ -60,7 +60,7 @@ func sum64() coll.Op { return sumOf(kernel.Int64) }
 
 func sumOf(t kernel.Type) coll.Op {
 	k, _ := kernel.For(kernel.Sum, t)
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}
+	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}
 }
 
 // randomConfig returns a Config that forces an algorithm, with small random values for everything

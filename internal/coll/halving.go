@@ -27,13 +27,13 @@ func foldIn(l Link, op Op, f fold, send, work []byte) ([]byte, error) {
 		if err := l.Recv(tmp, partner); err != nil {
 			return nil, err
 		}
-		op.Combine(work, tmp)
+		op.Reduce2(work, tmp)
 		return work, nil
 	}
 	if err := l.Recv(work, partner); err != nil {
 		return nil, err
 	}
-	op.Combine(work, send)
+	op.Reduce2(work, send)
 	return work, nil
 }
 
@@ -55,7 +55,7 @@ func halve(l Link, op Op, f fold, c *partition, me int, src, work []byte) error 
 			if err := l.Sendrecv(out, peer, mine, peer); err != nil {
 				return err
 			}
-			op.Combine(mine, c.of(src, keep, keep+mask))
+			op.Reduce2(mine, c.of(src, keep, keep+mask))
 			src = work
 			continue
 		}
@@ -66,7 +66,7 @@ func halve(l Link, op Op, f fold, c *partition, me int, src, work []byte) error 
 		if err := l.Sendrecv(out, peer, in, peer); err != nil {
 			return err
 		}
-		op.Combine(mine, in)
+		op.Reduce2(mine, in)
 	}
 	return nil
 }

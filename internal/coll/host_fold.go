@@ -30,31 +30,31 @@ func (o *operands) reduce(dst []byte, op Op, n int) {
 		return
 	}
 	next := o.of(n-2, size)
-	if n == 2 && op.Into != nil {
-		op.Into(dst, next, last)
+	if n == 2 && op.Reduce3 != nil {
+		op.Reduce3(dst, next, last)
 		return
 	}
 	// If dst is the own operand, reduce must not overwrite it before it has combined it.
 	acc, early := dst, n-1
-	if op.Into != nil {
+	if op.Reduce3 != nil {
 		early = n - 2
 	}
 	if me < early && same(dst, o.own) {
 		acc = o.h.scratch(size)
 	}
-	if op.Into != nil {
-		op.Into(acc, next, last)
+	if op.Reduce3 != nil {
+		op.Reduce3(acc, next, last)
 	} else {
 		move(acc, last)
-		op.Combine(acc, next)
+		op.Reduce2(acc, next)
 	}
 	for r := n - 3; r >= 0; r-- {
-		if r == me && op.Into != nil {
-			op.Into(dst, o.own[:size], acc)
+		if r == me && op.Reduce3 != nil {
+			op.Reduce3(dst, o.own[:size], acc)
 			acc = dst
 			continue
 		}
-		op.Combine(acc, o.of(r, size))
+		op.Reduce2(acc, o.of(r, size))
 	}
 	move(dst, acc)
 }

@@ -130,7 +130,7 @@ func TestHostSeries(t *testing.T) {
 // TestHostSameBits checks that all ranks get the same bits, in every run.
 func TestHostSameBits(t *testing.T) {
 	k, _ := kernel.For(kernel.Sum, kernel.Float64)
-	op := coll.Op{Size: 8, Commutes: true, Combine: k.Combine, Into: k.Into}
+	op := coll.Op{Size: 8, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}
 	for _, n := range []int{2, 3, 5, 8} {
 		for _, length := range []int{1, 7, 100, 3000} {
 			var seen []byte

@@ -56,10 +56,10 @@ type Op struct {
 	Size     int  // bytes of an element
 	Commutes bool // the order of operands does not matter; all operations are associative
 
-	// Combine is the reduction on two buffers: inout[i] = in[i] ∘ inout[i].
-	Combine func(inout, in []byte)
+	// Reduce2 is the reduction on two buffers: inout[i] = in[i] ∘ inout[i].
+	Reduce2 func(inout, in []byte)
 
-	// Into is the reduction on three buffers of equal length: dst[i] = left[i] ∘ right[i]. dst
-	// may be the same slice as left or right. Into may be nil.
-	Into func(dst, left, right []byte)
+	// Reduce3 is the reduction on three buffers of equal length: dst[i] = left[i] ∘ right[i]. dst
+	// may be the same slice as left or right. Reduce3 may be nil.
+	Reduce3 func(dst, left, right []byte)
 }

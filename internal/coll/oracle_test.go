@@ -75,7 +75,7 @@ func mismatch(a, b []byte) int {
 
 // affine composes maps x → ax + b modulo 2^32. It does not commute, and every operand affects the
 // result.
-var affine = coll.Op{Size: 8, Combine: func(inout, in []byte) {
+var affine = coll.Op{Size: 8, Reduce2: func(inout, in []byte) {
 	for i := 0; i+8 <= len(inout) && i+8 <= len(in); i += 8 {
 		a1, b1 := binary.LittleEndian.Uint32(in[i:]), binary.LittleEndian.Uint32(in[i+4:])
 		a2, b2 := binary.LittleEndian.Uint32(inout[i:]), binary.LittleEndian.Uint32(inout[i+4:])
@@ -85,7 +85,7 @@ var affine = coll.Op{Size: 8, Combine: func(inout, in []byte) {
 }}
 
 // matrix multiplies 2×2 matrices of 16-bit integers, which take 8 bytes each.
-var matrix = coll.Op{Size: 8, Combine: func(inout, in []byte) {
+var matrix = coll.Op{Size: 8, Reduce2: func(inout, in []byte) {
 	for i := 0; i+8 <= len(inout) && i+8 <= len(in); i += 8 {
 		var a, b [4]uint16
 		for j := range a {
@@ -102,7 +102,7 @@ var matrix = coll.Op{Size: 8, Combine: func(inout, in []byte) {
 func reduced(op coll.Op, inputs [][]byte) []byte {
 	acc := bytes.Clone(inputs[len(inputs)-1])
 	for r := len(inputs) - 2; r >= 0; r-- {
-		op.Combine(acc, inputs[r])
+		op.Reduce2(acc, inputs[r])
 	}
 	return acc
 }

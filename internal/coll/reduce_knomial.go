@@ -53,7 +53,7 @@ func reduceKnomialRadix(l Link, cfg *Config, send, recv []byte, op Op, root int)
 }
 
 // reduction accumulates operands in rank order without a copy of the first one. The partial result
-// is in the buffer to which the last Combine wrote.
+// is in the buffer to which the last Reduce2 wrote.
 type reduction struct {
 	op    Op
 	acc   []byte // the partial result
@@ -94,10 +94,10 @@ func (t *reduction) buffer(l Link) []byte {
 // right sets acc to acc ∘ in. in is the spare buffer.
 func (t *reduction) right(in []byte) {
 	if t.own && t.op.Commutes {
-		t.op.Combine(t.acc, in)
+		t.op.Reduce2(t.acc, in)
 		return
 	}
-	t.op.Combine(in, t.acc)
+	t.op.Reduce2(in, t.acc)
 	t.spare = nil
 	if t.own {
 		t.spare = t.acc

@@ -36,7 +36,7 @@ func reduceLinear(l Link, _ *Config, send, recv []byte, op Op, root int) error {
 			in = tmp
 			fallthrough
 		default:
-			op.Combine(acc, in)
+			op.Reduce2(acc, in)
 		}
 	}
 	move(recv, acc)

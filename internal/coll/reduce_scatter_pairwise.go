@@ -40,16 +40,16 @@ func reduceScatterPairwise(l Link, _ *Config, send, recv []byte, b blocks, op Op
 		}
 		switch have := tmp[k%2]; {
 		case k <= rank || op.Commutes:
-			op.Combine(low, have)
+			op.Reduce2(low, have)
 		case highest:
 			copy(high, have)
 			highest = false
 		default:
-			op.Combine(high, have)
+			op.Reduce2(high, have)
 		}
 	}
 	if high != nil {
-		op.Combine(high, low)
+		op.Reduce2(high, low)
 		low = high
 	}
 	copy(recv, low)

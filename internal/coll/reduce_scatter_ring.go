@@ -22,7 +22,7 @@ func reduceScatterRing(l Link, _ *Config, send, recv []byte, b blocks, op Op) er
 		if err := l.Sendrecv(part, right, in, left); err != nil {
 			return err
 		}
-		op.Combine(in, b.of(send, block))
+		op.Reduce2(in, b.of(send, block))
 		part = in
 		in, spare = spare, in[:most]
 	}

@@ -36,10 +36,10 @@ func scanDoubling(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) e
 		case exclusive && d == 1:
 			copy(recv, in)
 		case exclusive:
-			op.Combine(recv, in)
+			op.Reduce2(recv, in)
 		}
 		if !exclusive || 2*d+rank < size { // exscan needs acc only for a further send
-			op.Combine(acc, in)
+			op.Reduce2(acc, in)
 		}
 	}
 	return nil

@@ -19,12 +19,12 @@ func scanLinear(l Link, _ *Config, send, recv []byte, op Op, exclusive bool) err
 		switch {
 		case !exclusive:
 			move(recv, send)
-			op.Combine(recv, before)
+			op.Reduce2(recv, before)
 			acc = recv
 		case rank < last:
 			acc = l.Scratch(len(send))
 			copy(acc, send)
-			op.Combine(acc, before)
+			op.Reduce2(acc, before)
 			copy(recv, before)
 		default:
 			copy(recv, before)

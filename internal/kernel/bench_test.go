@@ -32,7 +32,7 @@ func BenchmarkKernel(b *testing.B) {
 			{Sum, Float64}, {Sum, Float32}, {Sum, Int32}, {Prod, Int64}, {Prod, Complex128}, {Prod, Complex64},
 			{Min, Float64}, {Max, Int8}, {Bxor, Uint8}, {Land, Int32}, {MinLoc, Float64},
 		} {
-			run(v.name+"/"+opNames[k.op]+"/"+typeNames[k.typ], kernels[k.op][k.typ].Into)
+			run(v.name+"/"+opNames[k.op]+"/"+typeNames[k.typ], kernels[k.op][k.typ].Reduce3)
 		}
 	}
 }

@@ -47,8 +47,8 @@ func (v variant) kernel(op Op, typ Type) Kernel {
 	if op == MinLoc || op == MaxLoc {
 		return Kernel{
 			Size:    pairSizes[typ],
-			Combine: func(inout, in []byte) { loop(inout, in, inout) },
-			Into:    loop,
+			Reduce2: func(inout, in []byte) { loop(inout, in, inout) },
+			Reduce3: loop,
 		}
 	}
 	l := &lengths{size: sizes[typ], loop: loop, narrowFrom: math.MaxInt, wideFrom: math.MaxInt}
@@ -60,8 +60,8 @@ func (v variant) kernel(op Op, typ Type) Kernel {
 	}
 	return Kernel{
 		Size:    l.size,
-		Combine: func(inout, in []byte) { l.into(inout, in, inout) },
-		Into:    l.into,
+		Reduce2: func(inout, in []byte) { l.reduce3(inout, in, inout) },
+		Reduce3: l.reduce3,
 	}
 }
 
@@ -76,11 +76,11 @@ type lengths struct {
 	wideFrom     int
 }
 
-// into is Kernel.Into. Each call of itself is a point where the scheduler can
+// reduce3 is Kernel.Reduce3. Each call of itself is a point where the scheduler can
 // interrupt it.
 //
 // Hot path: no allocation.
-func (l *lengths) into(dst, left, right []byte) {
+func (l *lengths) reduce3(dst, left, right []byte) {
 	n := min(len(dst), len(left), len(right)) &^ (l.size - 1)
 	dst, left, right = dst[:n], left[:n], right[:n]
 	switch {
@@ -89,7 +89,7 @@ func (l *lengths) into(dst, left, right []byte) {
 	case n > stretch:
 		for len(dst) > 0 {
 			n = min(len(dst), stretch)
-			l.into(dst[:n], left[:n], right[:n])
+			l.reduce3(dst[:n], left[:n], right[:n])
 			dst, left, right = dst[n:], left[n:], right[n:]
 		}
 	default:

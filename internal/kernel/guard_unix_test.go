@@ -56,8 +56,8 @@ func TestFences(t *testing.T) {
 				s.fill(r, left)
 				s.fill(r, right)
 				at = fmt.Sprintf("%v of %d elements, placed %03b", s, elems, ends)
-				k.Into(dst, left, right)
-				k.Combine(dst, left)
+				k.Reduce3(dst, left, right)
+				k.Reduce2(dst, left)
 			}
 		}
 	})

@@ -84,12 +84,12 @@ type Pair[T any] struct {
 type Kernel struct {
 	Size int // bytes of an element
 
-	// Combine is inout[i] = in[i] ∘ inout[i].
-	Combine func(inout, in []byte)
+	// Reduce2 is inout[i] = in[i] ∘ inout[i].
+	Reduce2 func(inout, in []byte)
 
-	// Into is dst[i] = left[i] ∘ right[i]. dst may be the very slice that left
+	// Reduce3 is dst[i] = left[i] ∘ right[i]. dst may be the very slice that left
 	// or right is; otherwise it does not overlap them.
-	Into func(dst, left, right []byte)
+	Reduce3 func(dst, left, right []byte)
 }
 
 // For returns the operation over elements of type t (over Pair of it for MinLoc
@@ -102,7 +102,7 @@ func For(op Op, t Type) (Kernel, bool) {
 		return Kernel{}, false
 	}
 	k := kernels()[op][t]
-	return k, k.Into != nil
+	return k, k.Reduce3 != nil
 }
 
 // table is a kernel for each operation and type that there is one for.

@@ -23,13 +23,13 @@ const (
 	distinct = iota
 	dstIsLeft
 	dstIsRight
-	combined // dstIsRight, by Combine
+	combined // dstIsRight, by Reduce2
 	operandsSame
 	allSame
 	forms
 )
 
-var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Combine", "left is right", "all the same"}
+var formNames = [forms]string{"distinct", "dst is left", "dst is right", "Reduce2", "left is right", "all the same"}
 
 // memory is three operands, with bytes around them that must stay.
 type memory struct{ dst, left, right region }
@@ -77,9 +77,9 @@ func (s subject) check(k Kernel, m memory, n, form int) error {
 	left, right := region{slices.Clone(m.left.all), m.left.begin}, region{slices.Clone(m.right.all), m.right.begin}
 	s.oracle(want.bytes(n), left.bytes(n), right.bytes(n))
 	if form == combined {
-		k.Combine(m.dst.bytes(n), m.left.bytes(n))
+		k.Reduce2(m.dst.bytes(n), m.left.bytes(n))
 	} else {
-		k.Into(m.dst.bytes(n), m.left.bytes(n), m.right.bytes(n))
+		k.Reduce3(m.dst.bytes(n), m.left.bytes(n), m.right.bytes(n))
 	}
 	if s.tidy != nil {
 		s.tidy(want.bytes(n))
@@ -105,7 +105,7 @@ func TestAgainstOracle(t *testing.T) {
 	eachVariant(t, func(t *testing.T, kernels *table) {
 		for _, s := range subjects() {
 			k := kernels[s.op][s.typ]
-			require.NotNil(t, k.Into, "%v", s)
+			require.NotNil(t, k.Reduce3, "%v", s)
 			require.Equal(t, s.size, k.Size, "%v", s)
 			r := rand.New(rand.NewPCG(uint64(s.op), uint64(s.typ)))
 			for i := range 120 {
@@ -160,8 +160,8 @@ func TestOrderOfOperands(t *testing.T) {
 			m := newMemory(r, s, n, distinct)
 			left, right, one, other := m.left.bytes(n), m.right.bytes(n), make([]byte, n), make([]byte, n)
 			k := kernels[s.op][s.typ]
-			k.Into(one, left, right)
-			k.Into(other, right, left)
+			k.Reduce3(one, left, right)
+			k.Reduce3(other, right, left)
 			if s.tidy != nil {
 				s.tidy(one)
 				s.tidy(other)
@@ -183,7 +183,7 @@ func TestUnequalLengths(t *testing.T) {
 					m := newMemory(r, s, n+16, distinct)
 					want := slices.Clone(m.dst.all)
 					s.oracle(want[m.dst.begin:][:n], m.left.bytes(n), m.right.bytes(n))
-					kernels[s.op][s.typ].Into(m.dst.bytes(n+more[0]), m.left.bytes(n+more[1]), m.right.bytes(n+more[2]))
+					kernels[s.op][s.typ].Reduce3(m.dst.bytes(n+more[0]), m.left.bytes(n+more[1]), m.right.bytes(n+more[2]))
 					if s.tidy != nil {
 						s.tidy(m.dst.bytes(n))
 						s.tidy(want[m.dst.begin:][:n])
@@ -224,8 +224,8 @@ func TestNoAllocation(t *testing.T) {
 			for _, elems := range []int{1, 40, 1000} {
 				dst, left, right := make([]byte, elems*s.size), make([]byte, elems*s.size), make([]byte, elems*s.size)
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
-					k.Into(dst, left, right)
-					k.Combine(dst, left)
+					k.Reduce3(dst, left, right)
+					k.Reduce2(dst, left)
 				}), "%v", s)
 			}
 		}

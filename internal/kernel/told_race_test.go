@@ -21,7 +21,7 @@ func TestRaceDetectorIsTold(t *testing.T) {
 			operands[touched][500] = 1
 			close(done)
 		}()
-		kernels()[Sum][Int8].Into(operands["dst"], operands["left"], operands["right"])
+		kernels()[Sum][Int8].Reduce3(operands["dst"], operands["left"], operands["right"])
 		<-done
 		return
 	}
