@@ -190,8 +190,8 @@ func (x *window) connect(name string, local []byte, alloc int, info *typeInfo) e
 		return err
 	}
 	cfg := rma.Config{
-		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.align, Combine: info.accumulator,
-		Remains: &x.c.s.job.remains,
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.size, Align: info.align, Kernel: info.accumulator,
+		DeferredFrees: &x.c.s.job.deferredFrees,
 	}
 	cfg.Datatype, cfg.HasType = info.datatype()
 	x.comparable = info.comparable()

@@ -320,7 +320,7 @@ func TestFailureDuringCreation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			es := openEngines(t, 2, inproc.NewFabric(), nil)
-			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), Remains: new(Remains)}}
+			w := &Window{cfg: Config{Ctx: es[0].OpenContext(2, []int{0, 1}), DeferredFrees: new(DeferredFrees)}}
 			_, err := w.cfg.Ctx.OpenPort(w.attach)
 			require.NoError(t, err)
 			fail(es, w.cfg.Ctx)

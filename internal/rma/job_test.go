@@ -94,7 +94,7 @@ func openRails(t testing.TB, n int, set map[string]string, providers ...transpor
 
 // ofInt64 returns the configuration of a window of int64.
 func ofInt64() Config {
-	return Config{Elem: 8, Align: 8, Datatype: transport.Int64, HasType: true, Combine: kernels}
+	return Config{Elem: 8, Align: 8, Datatype: transport.Int64, HasType: true, Kernel: kernels}
 }
 
 // kernels returns the kernel of an operation on int64.

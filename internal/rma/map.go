@@ -17,7 +17,7 @@ import (
 //	Leave     records in their lock tables that this rank does not access them any more
 //	          (a barrier of the caller)
 //	Close     unmaps them, and frees this rank's own memory once all ranks have left it.
-//	          After the barrier they have; otherwise Remains frees it later
+//	          After the barrier they have; otherwise DeferredFrees frees it later
 //
 // It is not an error if a rank cannot allocate or map memory; the others learn it from the results of
 // Connect. Without a lock table a rank could not record that it has left, so then the window uses no
@@ -46,10 +46,10 @@ type shared struct {
 // allocate allocates this rank's lock table, and its part if Config.Alloc asks for it.
 func (w *Window) allocate() {
 	ctx, n := w.cfg.Ctx, w.port.Size()
-	if w.cfg.Remains == nil {
-		w.cfg.Remains = new(Remains)
+	if w.cfg.DeferredFrees == nil {
+		w.cfg.DeferredFrees = new(DeferredFrees)
 	}
-	_ = w.cfg.Remains.Sweep() // ignore errors, which concern other windows
+	_ = w.cfg.DeferredFrees.Sweep() // ignore errors, which concern other windows
 	w.own.unshared = true
 	for i := range n {
 		if i != w.port.Rank() && ctx.SharesMemory(i) {
@@ -259,23 +259,23 @@ func (w *Window) unmap() error {
 
 // freeOwn frees this rank's own memory, now or when no other rank accesses it any more.
 func (w *Window) freeOwn() error {
-	x := remain{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
+	x := deferredFree{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
 	if w.own.lockTableRegion != nil && !w.own.unshared {
 		x.lockTable = lockTableOf(w.own.lockTable, w.port.Size())
 	}
-	return w.cfg.Remains.add(x)
+	return w.cfg.DeferredFrees.add(x)
 }
 
-// Remains holds memory of closed windows that some ranks may still use, after a failure or a
+// DeferredFrees holds memory of closed windows that some ranks may still use, after a failure or a
 // revocation. The memory is freed when those ranks have left or ended. Creating and closing windows
-// checks for that; otherwise the end of the engine frees it. Remains is safe for concurrent use.
-type Remains struct {
+// checks for that; otherwise the end of the engine frees it. DeferredFrees is safe for concurrent use.
+type DeferredFrees struct {
 	mu   sync.Mutex
-	list []remain // guarded by mu
+	list []deferredFree // guarded by mu
 }
 
-// remain is the memory of one closed window.
-type remain struct {
+// deferredFree is the memory of one closed window.
+type deferredFree struct {
 	port      *engine.Port
 	ctx       *engine.Context
 	rank      int
@@ -284,7 +284,7 @@ type remain struct {
 }
 
 // add adds the memory of a window, and frees it at once if possible.
-func (r *Remains) add(x remain) error {
+func (r *DeferredFrees) add(x deferredFree) error {
 	r.mu.Lock()
 	r.list = append(r.list, x)
 	r.mu.Unlock()
@@ -292,7 +292,7 @@ func (r *Remains) add(x remain) error {
 }
 
 // Sweep frees the memory that no other rank uses any more.
-func (r *Remains) Sweep() error {
+func (r *DeferredFrees) Sweep() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var err error
@@ -316,7 +316,7 @@ func (r *Remains) Sweep() error {
 
 // drop releases the hold of the part, and returns true, if no other rank accesses the memory any
 // more.
-func (x *remain) drop() bool {
+func (x *deferredFree) drop() bool {
 	x.port.Lock()
 	defer x.port.Unlock()
 	if !x.port.Ended() && x.lockTable.lockTableHead != nil {

@@ -5,7 +5,7 @@ import "github.com/weft-hpc/weft/transport"
 // Op is the operation that an accumulate applies to an element of the target.
 type Op uint8
 
-// The operations (MPI 4.1, 12.3.4). Config.Combine returns kernels for those after NoOp.
+// The operations (MPI 4.1, 12.3.4). Config.Kernel returns kernels for those after NoOp.
 const (
 	Replace Op = iota // stores the origin's element
 	NoOp              // does nothing; with a fetch it reads

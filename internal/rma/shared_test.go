@@ -110,7 +110,7 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}{
 		"all":         {cfg: ofInt64(), locks: true, whole: true, words: true},
 		"structs":     {cfg: ofStructs, locks: true, whole: true},
-		"own kernels": {cfg: Config{Elem: 8, Align: 8, Combine: kernels}, locks: true, whole: true},
+		"own kernels": {cfg: Config{Elem: 8, Align: 8, Kernel: kernels}, locks: true, whole: true},
 		"no parts": {cfg: ofInt64(), locks: true, f: &sharer{alloc: func(_, n int) error {
 			if n == 8*modelElems {
 				return no
@@ -140,7 +140,7 @@ func TestHowRanksReachEachOther(t *testing.T) {
 			}
 			each(t, ms, func(m *member) error { return m.leave() })
 			for _, m := range ms {
-				require.Empty(t, m.cfg.Remains.list)
+				require.Empty(t, m.cfg.DeferredFrees.list)
 			}
 			require.Zero(t, x.f.bytes.Load())
 			require.Zero(t, x.f.maps.Load())
@@ -181,7 +181,7 @@ func TestWideElements(t *testing.T) {
 	}
 	for _, fabric := range []string{"shared", "shm"} {
 		p, set := flavours()[fabric]()
-		ms := openWindows(t, openEngines(t, 4, p, set), elem*elems, Config{Elem: elem, Align: 8, Combine: combine})
+		ms := openWindows(t, openEngines(t, 4, p, set), elem*elems, Config{Elem: elem, Align: 8, Kernel: combine})
 		require.True(t, ms[0].allMapped)
 		each(t, ms, func(m *member) error {
 			if err := m.LockAll(background); err != nil {
@@ -265,7 +265,7 @@ func TestMemoryRemains(t *testing.T) {
 			before := f.bytes.Load()
 			each(t, ms, func(m *member) error { return m.fence() })
 			require.NoError(t, ms[1].Close()) // before rank 0 has left
-			require.NoError(t, ms[1].cfg.Remains.Sweep())
+			require.NoError(t, ms[1].cfg.DeferredFrees.Sweep())
 			require.Equal(t, before, f.bytes.Load())
 			require.NoError(t, ms[0].Put(background, 1, 0, word(1)), "rank 0 does not know of the Close")
 			require.NoError(t, end(ms[0]))
@@ -273,8 +273,8 @@ func TestMemoryRemains(t *testing.T) {
 			if name == "leaves" {
 				require.NoError(t, err)
 			}
-			require.NoError(t, ms[1].cfg.Remains.Sweep())
-			require.Empty(t, ms[1].cfg.Remains.list)
+			require.NoError(t, ms[1].cfg.DeferredFrees.Sweep())
+			require.Empty(t, ms[1].cfg.DeferredFrees.list)
 			require.LessOrEqual(t, f.bytes.Load(), before/2)
 		})
 	}

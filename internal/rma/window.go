@@ -28,19 +28,19 @@ type Config struct {
 	Local []byte // this rank's part; may be empty
 	Alloc int    // if > 0, New allocates a part of so many bytes instead of Local, and Close frees it
 	Elem  int    // bytes of an element, the same on all ranks
-	Align int    // alignment in bytes that the kernels of Combine need, and that Local has; 0: none
+	Align int    // alignment in bytes that the kernels need, and that Local has; 0: none
 
-	// Remains takes memory of closed windows that other ranks may still use. All windows of an
+	// DeferredFrees takes memory of closed windows that other ranks may still use. All windows of an
 	// engine share it.
-	Remains *Remains
+	DeferredFrees *DeferredFrees
 
 	// Datatype is the element type in package transport, if HasType.
 	Datatype transport.Datatype
 	HasType  bool
-	// Combine returns the kernel of an operation after NoOp, or nil if the operation is not defined
+	// Kernel returns the kernel of an operation after NoOp, or nil if the operation is not defined
 	// for the element type. A kernel sets inout[i] to in[i] ∘ inout[i] for whole elements. The
 	// window calls it with the engine's lock held, for up to 64 KiB at once.
-	Combine func(op Op) func(inout, in []byte)
+	Kernel func(op Op) func(inout, in []byte)
 }
 
 // Limits of a rank's pending operations with one target.
@@ -191,9 +191,9 @@ func New(cfg Config) (*Window, Part, error) {
 	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
 		return nil, Part{}, fmt.Errorf("elements of %d bytes: %w", cfg.Elem, ErrOp)
 	}
-	if cfg.Combine != nil {
+	if cfg.Kernel != nil {
 		for op := Sum; op < Ops; op++ {
-			w.kernels[op] = cfg.Combine(op)
+			w.kernels[op] = cfg.Kernel(op)
 		}
 	}
 	for op := range w.changes { // without HasType, only those that do not depend on the type are used
