@@ -81,7 +81,7 @@ type Host struct {
 	arrivedAll  uint64 // this rank knows that all ranks of the host have arrived at this call
 	sig         uint16 // signature of the current call
 	history     uint16 // hash of the signatures of this call and of all before it; see historyFactor
-	deferWake   bool   // the arrival does not wake others; the caller of Enter does, when Owes says so
+	deferWake   bool   // the arrival does not wake others; TakePendingWake reports that it must happen
 	wakePending bool   // this rank has arrived with deferWake, and has not called Wake since
 	link        HostLink
 	tmp         []byte // scratch of the current call; nil before its first use
@@ -182,10 +182,10 @@ func enter(l Link) *Host {
 
 // Enter begins a call of [Host.Barrier], [Host.Bcast], [Host.Reduce], [Host.Allreduce],
 // [Host.Allgather] or [Host.Alltoall]: the functions of the package without their checks and
-// without the choice of an algorithm. The caller has checked with [SharedUpTo] that shared
-// memory carries the call. When the call has ended, the caller asks [Host.Owes] whether it must
-// wake the other ranks; before that Wake it does a store of sync/atomic. So a rank that arrives
-// needs one such store, not two.
+// without the choice of an algorithm. The caller has checked with [SharedUpTo] that the call may use
+// shared memory. When the call has ended, the caller asks [Host.TakePendingWake] whether it must wake
+// the other ranks; before that Wake it does a store of sync/atomic. So a rank that arrives needs one
+// such store, not two.
 //
 // Hot path: no allocation.
 func (h *Host) Enter(l HostLink, sig uint16) {
@@ -197,15 +197,15 @@ func (h *Host) Enter(l HostLink, sig uint16) {
 // Mark returns a number that is equal on all ranks that have made the same calls.
 func (h *Host) Mark() uint64 { return h.arrival() }
 
-// Rest drops the references to the last call's link. Another link may Enter the next call.
-func (h *Host) Rest() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
+// Detach drops the references to the last call's link. Another link may Enter the next call.
+func (h *Host) Detach() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
 
-// Owes reports whether this rank has arrived without a Wake after it. If so, the caller must
-// call Wake; Owes reports true only once.
-func (h *Host) Owes() bool {
-	owes := h.wakePending
+// TakePendingWake reports whether this rank has arrived without a Wake after it. If so, the caller must
+// call Wake; TakePendingWake reports true only once.
+func (h *Host) TakePendingWake() bool {
+	pending := h.wakePending
 	h.wakePending = false
-	return owes
+	return pending
 }
 
 // next begins a call within the host. A collective that uses the arena several times calls next
@@ -348,11 +348,11 @@ func (h *Host) awaitAllArrivals() error {
 	return nil
 }
 
-// Differs returns a rank of the host whose calls differ from those of this rank, and whether
+// FindMismatch returns a rank of the host whose calls differ from those of this rank, and whether
 // there is one. It finds differences in calls in which no rank waited for another. The caller
 // ensures that all ranks have made all their calls. An arena that its rank has given back reads
-// as zero; Differs skips it.
-func (h *Host) Differs() (rank int, ok bool) {
+// as zero; FindMismatch skips it.
+func (h *Host) FindMismatch() (rank int, ok bool) {
 	for r := range h.peers {
 		for i := range h.own().lines {
 			v := h.peers[r].lines[i].word.Load()

@@ -50,7 +50,7 @@ func (l delayed) Wake() {
 	}
 }
 
-// TestNobodyDiffersAfterABarrier checks that Differs finds no rank after a barrier, even while
+// TestNobodyDiffersAfterABarrier checks that FindMismatch finds no rank after a barrier, even while
 // another rank is delayed within the barrier: all ranks have arrived at it.
 func TestNobodyDiffersAfterABarrier(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 0}, {0, 0, 0, 1, 1}} {
@@ -73,7 +73,7 @@ func TestNobodyDiffersAfterABarrier(t *testing.T) {
 				defer close(looked)
 			}
 			h, _ := l.Host()
-			if rank, differs := h.Differs(); differs {
+			if rank, differs := h.FindMismatch(); differs {
 				return fmt.Errorf("rank %d differs", rank)
 			}
 			return nil

@@ -156,7 +156,7 @@ func TestHostSameBits(t *testing.T) {
 }
 
 // TestHostMismatch checks that ranks that make different calls get an error or are found by
-// Differs, and that none of them waits forever.
+// FindMismatch, and that none of them waits forever.
 func TestHostMismatch(t *testing.T) {
 	cfg := coll.DefaultConfig()
 	buf := func() []byte { return make([]byte, 64) }
@@ -186,7 +186,7 @@ func TestHostMismatch(t *testing.T) {
 			all := errors.Join(errs...)
 			if all == nil {
 				h, _ := w.Link(1).Host()
-				rank, differs := h.Differs()
+				rank, differs := h.FindMismatch()
 				require.True(t, differs, "%s and %s", one, other)
 				require.Zero(t, rank)
 				continue
