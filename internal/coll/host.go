@@ -162,12 +162,12 @@ func NewHost(shape Shape, rank int, arenas [][]byte, total int) (*Host, error) {
 	}
 	for r, a := range arenas {
 		if len(a) < ArenaBytes(total, n) {
-			return nil, fmt.Errorf("an arena of %d bytes, not %d", len(a), ArenaBytes(total, n))
+			return nil, fmt.Errorf("arena of %d bytes, want at least %d", len(a), ArenaBytes(total, n))
 		}
 		a = stagger(a, r)
 		h.peers = append(h.peers, peer{controlOf(a), a[controlBytes : controlBytes+2*h.dataBufferBytes]})
 	}
-	h.maxBytes = maxSteps / 4 * h.maxElem // slices take two steps, and a step may be half a unit
+	h.maxBytes = maxSteps / 4 * h.maxElem // slices takes two steps per segment, which has at least maxElem/2 bytes
 	return h, nil
 }
 

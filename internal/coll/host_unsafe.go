@@ -18,7 +18,7 @@ type line struct {
 	data [inlineBytes]byte
 }
 
-// control is the beginning of a rank's arena.
+// control is the first part of a rank's arena.
 //
 //	0                          512        576         640
 //	│ arrival lines, a ring     │ written  │ consumed  │

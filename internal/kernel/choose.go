@@ -7,7 +7,7 @@ import "math"
 // neither reads nor writes outside of the n bytes.
 type vector = func(dst, left, right *byte, n int)
 
-// vectors are the kernels of one instruction set.
+// vectors holds the kernels of one instruction set.
 type vectors struct {
 	width   int // bytes of a register
 	kernels [ops][types]vector

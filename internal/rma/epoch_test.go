@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	require.NoError(t, w.Fence(x, true))
 	forbidden(w.Put(x, 1, 0, b), ErrEpoch)
 	require.NoError(t, w.Fence(x, false))
-	require.NoError(t, w.Lock(x, 1, true)) // nothing was done since the fence
+	require.NoError(t, w.Lock(x, 1, true)) // the fence epoch has no operations
 	forbidden(w.Put(x, 0, 0, b), ErrEpoch)
 	require.NoError(t, w.Unlock(x, 1))
 }

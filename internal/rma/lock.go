@@ -207,7 +207,7 @@ func (t *target) lockChanged() bool {
 
 // Locks by messages
 
-// lockRequest is a rank that waits for the lock of this rank's part.
+// lockRequest is the request of a rank that waits for the lock of this rank's part.
 type lockRequest struct {
 	rank      int
 	exclusive bool

@@ -31,7 +31,7 @@ func TestLocksOfSeveralGoroutines(t *testing.T) {
 	ms := withoutProgress(t)
 	m, x := ms[0], &ms[0].targets[1]
 	done := make(chan error, 2)
-	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 moves on
+	go func() { done <- m.Lock(background, 1, true) }() // ends when rank 1 makes progress
 	m.until(func() bool { return x.lock == lockRequested })
 	require.ErrorIs(t, m.LockAll(background), ErrEpoch)
 	require.ErrorIs(t, m.Start([]int{1}), ErrEpoch)
@@ -41,7 +41,7 @@ func TestLocksOfSeveralGoroutines(t *testing.T) {
 
 	require.NoError(t, m.Put(background, 1, 0, word(3)))
 	for range 2 {
-		go func() { done <- m.Unlock(background, 1) }() // ends when rank 1 moves on
+		go func() { done <- m.Unlock(background, 1) }() // ends when rank 1 makes progress
 	}
 	m.until(func() bool { return x.flushes[0].n == 2 })
 	var refused int
@@ -76,7 +76,7 @@ func TestEpochIsClosedOnce(t *testing.T) {
 			require.NoError(t, progressUntil(ms[1], func() error { return m.Put(background, 1, 0, word(3)) }))
 			done := make(chan error, 2)
 			for range cap(done) {
-				go func() { done <- x.end(m) }() // ends when rank 1 moves on
+				go func() { done <- x.end(m) }() // ends when rank 1 makes progress
 			}
 			m.until(func() bool { return m.targets[1].flushes[0].n == cap(done) })
 			var ended []error
@@ -103,12 +103,12 @@ func TestEpochEndsWhileWaiting(t *testing.T) {
 		require.NoError(t, m.Accumulate(background, 1, 0, word(1), Sum))
 	}
 	waits, ends := make(chan error, 1), make(chan error, 1)
-	go func() { waits <- m.Accumulate(background, 1, 0, word(1), Sum) }() // ends when rank 1 moves on
+	go func() { waits <- m.Accumulate(background, 1, 0, word(1), Sum) }() // ends when rank 1 makes progress
 	m.until(func() bool { return len(x.slotQueue) == 1 })
 	m.port.Lock()
 	m.Window.fence = false // as if another call had closed the epoch first
 	m.port.Unlock()
-	go func() { ends <- m.Flush(background, 1) }() // ends when rank 1 moves on
+	go func() { ends <- m.Flush(background, 1) }() // ends when rank 1 makes progress
 	require.NoError(t, progressUntil(ms[1], func() error { return <-ends }))
 	require.ErrorIs(t, progressUntil(ms[1], func() error { return <-waits }), ErrEpoch)
 	require.Equal(t, int64(maxPending), get(ms[1].local))

@@ -233,8 +233,8 @@ func (w *Window) changeWords(c *call, part []byte) {
 	}
 }
 
-// latched is how many bytes are changed under one hold of a latch, or one
-// element if that is longer.
+// latchBytes is the most bytes that a rank changes while it holds a latch, unless a single element is
+// longer.
 const latchBytes = 4 << 10
 
 // latchTries is the number of attempts to take a latch before the caller lets others run.

@@ -80,7 +80,7 @@ func (d sharerDomain) Unmap(mem []byte) error {
 	return d.SharedMemoryDomain.Unmap(mem)
 }
 
-// sharing opens a window over a sharer.
+// sharing opens a window on n ranks over a sharer.
 func sharing(t *testing.T, f *sharer, n int, cfg Config) []*member {
 	f.Fabric = inproc.NewFabric()
 	return openWindows(t, openEngines(t, n, f, nil), 8*modelElems, cfg)

@@ -219,7 +219,7 @@ func New(cfg Config) (*Window, Part, error) {
 	return w, part, nil
 }
 
-// attach prepares w for events of its port, of which the first may be that a rank has ended. The
+// attach prepares w for events of its port. The first event may be that a rank has ended. The
 // caller holds the engine's lock.
 func (w *Window) attach(port *engine.Port) engine.Service {
 	w.port, w.rank = port, port.Rank()

@@ -9,7 +9,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// set is an instruction set.
+// set describes an instruction set.
 type set struct {
 	name  string
 	width int  // bytes of a register
@@ -24,7 +24,7 @@ var (
 // unroll is the number of registers that an iteration of the main loop combines.
 const unroll = 4
 
-// code is a function under construction.
+// code generates one function.
 type code struct {
 	*build.Context
 	set       *set
