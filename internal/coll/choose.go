@@ -95,7 +95,6 @@ func (n Needs) String() string {
 type Info struct {
 	Family Family
 	Name   string
-	Doc    string // one line: what it does and when Auto chooses it
 	Needs  Needs
 }
 
@@ -121,7 +120,6 @@ type algorithm[F any] struct {
 	name  string
 	needs Needs
 	run   F
-	doc   string
 }
 
 // facts are the inputs of a choice of algorithm. They are equal on all ranks, so all ranks choose

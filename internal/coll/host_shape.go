@@ -29,14 +29,3 @@ func NewShape(lowest []int) Shape {
 
 // Hosts returns the number of hosts. Hosts are numbered in the order of their lowest ranks.
 func (s *Shape) Hosts() int { return len(s.lowest) }
-
-// Members returns the ranks of a host, in increasing order.
-func (s *Shape) Members(host int) []int {
-	var m []int
-	for r, of := range s.of {
-		if of == host {
-			m = append(m, r)
-		}
-	}
-	return m
-}
