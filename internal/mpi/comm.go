@@ -268,7 +268,7 @@ func (s *state) differs() error {
 	if a == nil || a == noArena {
 		return nil
 	}
-	if rank, ok := a.host.Differs(); ok {
+	if rank, ok := a.host.FindMismatch(); ok {
 		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
 	}
 	return nil

@@ -49,12 +49,12 @@ type job struct {
 
 	refusals refusals
 
-	checks   bool        // the tunable check
-	check    *checker    // nil: nothing is checked
-	outlives bool        // ranks that fail; the launcher tells which
-	shares   bool        // a transport is of shared memory; the same on all ranks
-	remains  rma.Remains // of windows
-	arenas   arenaPool
+	checks        bool              // the tunable check
+	check         *checker          // nil: nothing is checked
+	outlives      bool              // ranks that fail; the launcher tells which
+	shares        bool              // a transport is of shared memory; the same on all ranks
+	deferredFrees rma.DeferredFrees // memory of closed windows
+	arenas        arenaPool
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
