@@ -86,7 +86,7 @@ func (j *job) openCouncil(all Group) {
 		send: func(b *ballot, world int) {
 			talk.Isend(b.append(nil), engine.Env{Peer: world}).Abandon()
 		},
-		stir: j.eng.Nudge, cases: make(map[caseID]*hearing), settled: make(map[uint64]*ballot),
+		stir: j.eng.WakeAttend, cases: make(map[caseID]*hearing), settled: make(map[uint64]*ballot),
 	}
 }
 
@@ -130,7 +130,7 @@ func (s *state) lose(failed bitmap) error {
 			more = append(more, s.group.ranks[r])
 		}
 	}
-	s.job.eng.Lose("the other ranks have given it up", more...)
+	s.job.eng.MarkFailed("the other ranks have given it up", more...)
 	if failed.has(s.rank) {
 		return fmt.Errorf("%w: the other ranks have given this one up", ErrProcFailed)
 	}
@@ -157,7 +157,7 @@ type party struct {
 
 func (p *party) wait(ctx context.Context) (*ballot, error) {
 	for {
-		if turn := p.job.eng.Turn(); p.absent == nil || turn != p.turn {
+		if turn := p.job.eng.ChangeCount(); p.absent == nil || turn != p.turn {
 			p.turn = turn
 			p.miss(p.job.eng.Absent(p.s.group.ranks))
 		}

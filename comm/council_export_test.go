@@ -7,7 +7,7 @@ import "context"
 func TellVerdict(c *Comm) error {
 	k := &c.s.job.council
 	for {
-		m, st, err := k.talk.Attend(c.ctx, c.s.job.eng.Turn(), false)
+		m, st, err := k.talk.Attend(c.ctx, c.s.job.eng.ChangeCount(), false)
 		if err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ func LoseInFinalize(c *Comm, world int) {
 		in = k.leaving
 		k.mu.Unlock()
 	}
-	c.s.job.eng.Lose("the test says so", world)
+	c.s.job.eng.MarkFailed("the test says so", world)
 }
 
 // LoseArenas releases what is in this rank's pool.

@@ -90,7 +90,7 @@ func (j *job) watchLoop() {
 		}
 		j.council.answer()
 		j.council.remind()
-		j.eng.Inquire()
+		j.eng.QueryPeers()
 		j.endOthers()
 		j.ask()
 	}

@@ -204,7 +204,7 @@ func TestAccountWithoutAProgram(t *testing.T) {
 	e := cs[0]
 	ended := make(chan error, 1)
 	go func() { // ends with Nudge
-		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.Turn(), true)
+		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.ChangeCount(), true)
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {
@@ -212,7 +212,7 @@ func TestAccountWithoutAProgram(t *testing.T) {
 		defer e.mu.Unlock()
 		return e.asleep || len(e.parked) > 0
 	}, patienceOfTests, time.Millisecond)
-	e.Nudge()
+	e.WakeAttend()
 	require.NoError(t, <-ended)
 	require.Zero(t, e.Account().Waited)
 }

@@ -7,15 +7,15 @@ import "context"
 
 var anything = Env{Peer: AnySource, Tag: AnyTag}
 
-// Turn counts the ends of peers and the calls of Nudge.
-func (e *Engine) Turn() uint32 {
+// ChangeCount counts the ends of peers and the calls of WakeAttend.
+func (e *Engine) ChangeCount() uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ends
 }
 
-// Nudge makes the calls of Attend that block now return.
-func (e *Engine) Nudge() {
+// WakeAttend makes the calls of Attend that block now return.
+func (e *Engine) WakeAttend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ends++
@@ -23,7 +23,7 @@ func (e *Engine) Nudge() {
 }
 
 // Attend blocks until there is a message of the context, and takes it out of matching
-// as Mprobe does. When Turn differs from seen it returns the zero message. Neither a
+// as Mprobe does. When ChangeCount differs from seen it returns the zero message. Neither a
 // failed peer nor a revocation makes it fail. background: no call of the program waits for it.
 func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m Message, st Status, err error) {
 	e := c.e

@@ -35,9 +35,9 @@ type Env struct {
 	// Attended says that the caller waits for the request next, without
 	// computing in between: asynchronous progress need not look after it.
 	Attended bool
-	// Aside marks a nonblocking probe whose message no goroutine waits for:
-	// Inquire does not connect for it.
-	Aside bool
+	// NoQuery marks a nonblocking probe whose message no goroutine waits for:
+	// QueryPeers does not connect for it.
+	NoQuery bool
 }
 
 // OpenContext opens a context with an id that is the same on all its members
@@ -113,12 +113,12 @@ func (c *Context) key(env *Env) matchKey {
 	return k
 }
 
-// News returns a count that changes when a communicator is revoked and when the engine
+// StateVersion returns a count that changes when a communicator is revoked and when the engine
 // closes or fails. Until then Usable returns the same as before. Code that works in
-// shared memory without the engine polls News.
+// shared memory without the engine polls StateVersion.
 //
 // Hot path: one load.
-func (e *Engine) News() uint32 { return e.news.Load() }
+func (e *Engine) StateVersion() uint32 { return e.news.Load() }
 
 // Usable returns why the context cannot be used any more; nil: it can.
 func (c *Context) Usable() error {
@@ -339,7 +339,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 			continue
 		}
 		if !block {
-			if !env.Aside {
+			if !env.NoQuery {
 				e.inquiry.asked = question{c, key}
 			}
 			e.foundNothing()

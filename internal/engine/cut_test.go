@@ -325,10 +325,10 @@ func TestWhatEndsAMessageCutShort(t *testing.T) {
 		end  func(j *cutJob)
 		want error
 	}{
-		"the sender fails": {func(j *cutJob) { j.c.e.Lose("told so", 1) }, ErrProcFailed},
+		"the sender fails": {func(j *cutJob) { j.c.e.MarkFailed("told so", 1) }, ErrProcFailed},
 		"revoked":          {func(j *cutJob) { j.c.Revoke(errors.New("cause")) }, ErrRevoked},
 		"killed":           {func(j *cutJob) { j.c.e.Kill() }, ErrClosed},
-		"the engine fails": {func(j *cutJob) { j.c.e.Lose("told so", 0) }, ErrClosed},
+		"the engine fails": {func(j *cutJob) { j.c.e.MarkFailed("told so", 0) }, ErrClosed},
 	} {
 		for _, waits := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/waits %v", name, waits), func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestASendCutShort(t *testing.T) {
 
 	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
 	require.ErrorAs(t, err, &u)
-	c.e.Lose("told so", 1)
+	c.e.MarkFailed("told so", 1)
 	require.ErrorIs(t, u.Wait(background), ErrProcFailed)
 }
 

@@ -169,7 +169,7 @@ type Engine struct {
 	notice     func(error)
 	onClose    []func()
 	launcher   *os.File
-	news       atomic.Uint32 // see News
+	news       atomic.Uint32 // see StateVersion
 
 	mu mutex // guards everything below
 
@@ -224,7 +224,7 @@ type Engine struct {
 	sleeper     *waiter       // this one, or the background goroutine
 	nap         time.Duration // the limit of that Wait; negative: it has none
 	failures    int           // peers known to have failed
-	ends        uint32        // number of peers that have ended, plus calls of Nudge
+	ends        uint32        // number of peers that have ended, plus calls of WakeAttend
 	finals      int           // peers known to be in Finalize
 	dropped     dropped       // see leftover.go
 	origins     []origin      // by slot; empty unless SetOrigin was called
@@ -265,7 +265,7 @@ type peer struct {
 	left     bool          // the peer shut down in good order
 	givenUp  bool          // by giveUp
 	final    bool          // the peer is in Finalize; counted in Engine.finals
-	asked    bool          // Inquire has sent the peer a message
+	asked    bool          // QueryPeers has sent the peer a message
 	told     bool          // this rank has sent the peer MsgLeave
 }
 

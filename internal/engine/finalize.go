@@ -22,7 +22,7 @@ import (
 // MsgLeave travels in the queue of the users' messages, so all messages that the rank has
 // sent earlier arrive before it. The rank sends MsgLeave to the peers with which it has
 // exchanged messages. Other peers seldom wait for this rank; one that does asks by
-// Inquire.
+// QueryPeers.
 //
 // A sender checks nothing: the rank in Finalize refuses each message whose sender waits
 // for the receive and which no posted receive matches.

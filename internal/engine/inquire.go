@@ -11,15 +11,15 @@ import (
 // lasts for a long time, the engine connects and sends an empty message:
 //
 //	receive, probe, Await, Port.Await
-//	   └── waits at two Inquires ──► Connect ──► refused: PeerDown
+//	   └── waits at two calls of QueryPeers ──► Connect ──► refused: PeerDown
 //	                                    └──────► accepted: will report the peer's end
 //	                             └─► MsgCredit ► in Finalize: answers MsgLeave
 //
 // If the wait names the peer, the peer's message would make the same connection. For a
 // wait for any source the engine connects with a few members of the group at each
-// Inquire, so that a large job does not connect all with all because one rank is late.
+// QueryPeers, so that a large job does not connect all with all because one rank is late.
 
-// membersAtOnce is the number of members of a group that one Inquire connects with for
+// membersAtOnce is the number of members of a group that one call of QueryPeers connects with for
 // a wait for any source.
 const membersAtOnce = 8
 
@@ -29,18 +29,18 @@ type question struct {
 	key matchKey
 }
 
-// inquiry is what Inquire remembers. The field waited of a receive, a waiter of a
-// blocking probe or a port says that an Inquire has found it waiting.
+// inquiry is what QueryPeers remembers. The field waited of a receive, a waiter of a
+// blocking probe or a port says that an QueryPeers has found it waiting.
 type inquiry struct {
-	asked question // of the last nonblocking probe since the last Inquire that found nothing
-	again question // asked at the Inquire before
+	asked question // of the last nonblocking probe since the last QueryPeers that found nothing
+	again question // asked at the QueryPeers before
 	turn  int      // which members are next for a wait for any source
 }
 
-// Inquire connects with the peers that receives, probes and ports have waited for
-// since the last Inquire, so that these waits end if the peers do. The caller calls it
+// QueryPeers connects with the peers that receives, probes and ports have waited for
+// since the last QueryPeers, so that these waits end if the peers do. The caller calls it
 // at intervals; a wait that is shorter than an interval makes no connection.
-func (e *Engine) Inquire() {
+func (e *Engine) QueryPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	q := &e.inquiry

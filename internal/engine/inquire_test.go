@@ -97,7 +97,7 @@ func TestTheDeadAreFoundWithoutContact(t *testing.T) {
 				go func() { ended <- call(c, n-1) }() // ends with the call
 				deadline := time.After(patienceOfTests)
 				for {
-					engines[0].Inquire()
+					engines[0].QueryPeers()
 					select {
 					case err := <-ended:
 						require.ErrorIs(t, err, ErrProcFailed)
@@ -164,7 +164,7 @@ func TestWhomInquireCalls(t *testing.T) {
 	e := engines[0]
 	calls := func() []transport.Addr {
 		f.called[0] = nil
-		e.Inquire()
+		e.QueryPeers()
 		return f.called[0]
 	}
 	require.Empty(t, calls())
@@ -195,7 +195,7 @@ func TestWhomInquireCalls(t *testing.T) {
 	require.NoError(t, anyone.Cancel())
 
 	for range 3 {
-		_, _, err = c.Iprobe(Env{Peer: AnySource, Tag: 1, Aside: true})
+		_, _, err = c.Iprobe(Env{Peer: AnySource, Tag: 1, NoQuery: true})
 		require.NoError(t, err)
 		require.Empty(t, calls())
 	}

@@ -16,7 +16,7 @@ import (
 //
 //	launcher ── line ──► newsLoop ──┐
 //	                                ├─► giveUp ──► end         all that waits for it
-//	ranks that agree ──► Lose ──────┘      └─────► Disconnect  all that the transport has
+//	ranks that agree ► MarkFailed ──┘      └─────► Disconnect  all that the transport has
 //
 // A transport reports a process that dies, but not a host that no longer answers:
 // tcp sends to it again for a quarter of an hour. The engine gives a reported rank up
@@ -76,14 +76,14 @@ func (e *Engine) newsLoop() {
 			e.mu.Unlock()
 			return
 		}
-		e.Lose(reason, ranks...)
+		e.MarkFailed(reason, ranks...)
 	}
 }
 
-// Lose gives world ranks up: operations with them that are under way and later
+// MarkFailed gives world ranks up: operations with them that are under way and later
 // ones end with ErrProcFailed and the reason. A rank that is given up already
 // stays so. It does not block.
-func (e *Engine) Lose(reason string, ranks ...int) {
+func (e *Engine) MarkFailed(reason string, ranks ...int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -118,7 +118,7 @@ func (e *Engine) drain() {
 	}
 }
 
-// giveUp is Lose for a peer. If the transport has reported the peer's end before, the
+// giveUp is MarkFailed for a peer. If the transport has reported the peer's end before, the
 // new reason replaces the transport's, since the launcher knows better why.
 func (e *Engine) giveUp(peer int32, reason string) {
 	p := &e.peers[peer]

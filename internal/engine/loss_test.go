@@ -77,7 +77,7 @@ func receive(c *Context, source int) error {
 
 // TestALostRankEndsEveryCall gives a rank up that lives and says nothing.
 func TestALostRankEndsEveryCall(t *testing.T) {
-	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].Lose(silent, 2) })
+	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].MarkFailed(silent, 2) })
 }
 
 func TestTheLauncherTells(t *testing.T) {
@@ -189,7 +189,7 @@ func TestALostRankClings(t *testing.T) {
 	engines[0].mu.Lock()
 	engines[0].rails[0].cut = nil
 	engines[0].mu.Unlock()
-	engines[0].Lose(silent, 1)
+	engines[0].MarkFailed(silent, 1)
 	ctx, cancel := context.WithTimeout(background, patienceOfTests)
 	defer cancel()
 	require.NoError(t, engines[0].Close(ctx))
@@ -229,7 +229,7 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 	_, done, err := r.Test()
 	require.NoError(t, err)
 	require.False(t, done, "another may send it")
-	engines[0].Lose("killed by signal 9", 2)
+	engines[0].MarkFailed("killed by signal 9", 2)
 	_, err = r.Wait(background)
 	require.EqualError(t, err, "rank 2 of the world failed: killed by signal 9")
 	require.Equal(t, []int{2}, engines[0].Failed())
@@ -238,7 +238,7 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 func TestAcknowledgedFailures(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].Lose(silent, 2)
+	engines[0].MarkFailed(silent, 2)
 	fromAny := Env{Peer: AnySource, Tag: 1}
 	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed)
 	_, _, err := cs[0].Iprobe(fromAny)
@@ -250,7 +250,7 @@ func TestAcknowledgedFailures(t *testing.T) {
 	_, err = r.Wait(background)
 	require.NoError(t, err)
 	require.ErrorIs(t, receive(cs[0], 2), ErrProcFailed)
-	engines[0].Lose(silent, 3)
+	engines[0].MarkFailed(silent, 3)
 	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed, "one more")
 	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
 }
@@ -262,7 +262,7 @@ func TestHearsay(t *testing.T) {
 			engines := openJob(t, 3, inproc.NewFabric(), nil)
 			members := []int{0, 1, 2}
 			zero := engines[0].OpenContext(0, members)
-			engines[0].Lose("to part them", 2)
+			engines[0].MarkFailed("to part them", 2)
 			two := engines[2].OpenContext(0, members)
 			open := func() *Context { return engines[1].OpenContext(0, members) }
 			var one *Context
@@ -283,7 +283,7 @@ func TestHearsay(t *testing.T) {
 				_, _, err := side.Iprobe(Env{Peer: 2, Tag: 0}) // moves on
 				require.NoError(t, err)
 			}
-			engines[1].Lose("", 0)
+			engines[1].MarkFailed("", 0)
 			if late {
 				one = open()
 			}
@@ -299,8 +299,8 @@ func TestHearsay(t *testing.T) {
 func TestAttend(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].Lose(silent, 3)
-	turn := engines[0].Turn()
+	engines[0].MarkFailed(silent, 3)
+	turn := engines[0].ChangeCount()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}) })
 	m, st, err := cs[0].Attend(background, turn, false)
@@ -311,15 +311,15 @@ func TestAttend(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []byte{7}, buf)
 	for _, stir := range []func(){
-		engines[0].Nudge, func() { engines[0].Lose("", 2) }, engines[1].Kill,
+		engines[0].WakeAttend, func() { engines[0].MarkFailed("", 2) }, engines[1].Kill,
 	} {
-		turn = engines[0].Turn()
+		turn = engines[0].ChangeCount()
 		wg.Go(stir)
 		m, _, err = cs[0].Attend(background, turn, false)
 		require.NoError(t, err)
 		require.True(t, m.IsZero())
 	}
-	turn = engines[0].Turn()
+	turn = engines[0].ChangeCount()
 	ctx, cancel := context.WithCancel(background)
 	wg.Go(cancel)
 	_, _, err = cs[0].Attend(ctx, turn, false)
@@ -350,7 +350,7 @@ func TestIattend(t *testing.T) {
 		return buf, err
 	}
 	none()
-	engines[0].Lose(silent, 3)
+	engines[0].MarkFailed(silent, 3)
 	none()
 	engines[0].mu.Lock()
 	engines[0].rails[1].skip = paceMax
@@ -399,7 +399,7 @@ func TestCloseHearsOfLoss(t *testing.T) {
 		defer e.mu.Unlock()
 		return len(e.watchers) > 0
 	}, patienceOfTests, time.Millisecond, "Close does not wait for the send")
-	e.Lose("gone", 1)
+	e.MarkFailed("gone", 1)
 	select {
 	case <-closed:
 	case <-time.After(patienceOfTests):

@@ -54,7 +54,7 @@ type Port struct {
 	err     error     // what End was told
 	counted bool      // in Engine.active
 	closed  bool      // by Close
-	waited  bool      // the last Inquire has found a goroutine in Await
+	waited  bool      // the last QueryPeers has found a goroutine in Await
 	pauses  uint      // calls of Pause
 	waiters []*waiter // those in Await
 	all     []*Transfer
@@ -95,14 +95,14 @@ func (p *Port) Close() {
 	e := p.e
 	p.closed = true
 	delete(e.ports, p.c.id)
-	p.Rest()
+	p.StopProgress()
 	for _, t := range p.all {
 		if t.r.done {
 			t.forget()
 		}
 	}
 	p.all = nil
-	p.Tell()
+	p.WakeAwait()
 }
 
 // Lock takes the engine's lock. The caller must not keep it for longer than a copy or
@@ -112,8 +112,8 @@ func (p *Port) Lock() { p.e.mu.Lock() }
 // Unlock releases the lock.
 func (p *Port) Unlock() { p.e.mu.Unlock() }
 
-// Breathe lets others have the lock in between.
-func (p *Port) Breathe() { p.e.mu.breathe() }
+// YieldLock lets others have the lock in between.
+func (p *Port) YieldLock() { p.e.mu.breathe() }
 
 // Rank is this rank in the group, Size the number of its ranks.
 func (p *Port) Rank() int { return p.c.rank(int32(p.e.rank)) }
@@ -125,15 +125,15 @@ func (p *Port) Size() int { return p.c.size }
 // meanwhile.
 func (p *Port) Poll() { p.e.poll() }
 
-// Await blocks until Tell, and returns the error of ctx, or ErrClosed. The caller
+// Await blocks until WakeAwait, and returns the error of ctx, or ErrClosed. The caller
 // holds the lock, which Await releases meanwhile, and checks afterwards whether what
 // it waits for has happened.
 func (p *Port) Await(ctx context.Context) error {
 	return p.e.awaitIn(ctx, &p.waiters, awaited{})
 }
 
-// Tell ends every Await. The caller holds the lock.
-func (p *Port) Tell() { p.e.tellAll(p.waiters) }
+// WakeAwait ends every Await. The caller holds the lock.
+func (p *Port) WakeAwait() { p.e.tellAll(p.waiters) }
 
 // Begin returns a request for Complete to complete. The caller holds the lock.
 func (p *Port) Begin() Request {
@@ -259,7 +259,7 @@ type TransferKind uint8
 
 // The kinds.
 const (
-	TransferMessage TransferKind = iota // of Say
+	TransferMessage TransferKind = iota // of SetMessage
 	TransferRead                        // Op.Data, Region, RemoteKey, RemoteAddr
 	TransferWrite                       // the same
 	TransferAtomic                      // the same, Fetch, Compare, Atomic, Datatype
@@ -288,8 +288,8 @@ func (p *Port) NewTransfer() *Transfer {
 	return t
 }
 
-// Say makes t a message.
-func (t *Transfer) Say(w wire.Window, data []byte) {
+// SetMessage makes t a message.
+func (t *Transfer) SetMessage(w wire.Window, data []byte) {
 	t.r.header = w.Message(t.port.c.id, len(data))
 	t.Op.Data = data
 }
@@ -424,7 +424,7 @@ func (e *Engine) endPorts(which func(*Port) bool, err error) {
 		if p.err == nil && which(p) {
 			p.err = err
 			p.service.End(err)
-			p.Tell()
+			p.WakeAwait()
 		}
 	}
 }
@@ -434,7 +434,7 @@ func (e *Engine) portsLose(peer int32) {
 	for _, p := range e.ports {
 		if p.err == nil && p.c.has(peer) {
 			p.service.Down(p.c.rank(peer), e.peers[peer].err)
-			p.Tell()
+			p.WakeAwait()
 		}
 	}
 }

@@ -20,9 +20,9 @@ func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
 	return s.regions[r.index].Key(), int(address(buf) - s.start), true
 }
 
-// Rest says that peers need nothing of this rank's progress for the port any
+// StopProgress says that peers need nothing of this rank's progress for the port any
 // more: asynchronous progress does not look after it. The caller holds the lock.
-func (p *Port) Rest() {
+func (p *Port) StopProgress() {
 	e := p.e
 	if !p.counted {
 		return
@@ -33,9 +33,9 @@ func (p *Port) Rest() {
 	}
 }
 
-// Ended reports whether the engine is closed or has failed; mapped memory must not be
+// Defunct reports whether the engine is closed or has failed; mapped memory must not be
 // used then. The caller holds the lock.
-func (p *Port) Ended() bool { return p.e.over() != nil }
+func (p *Port) Defunct() bool { return p.e.over() != nil }
 
 // restEvery is how many Pauses are one that offers the processor to other
 // goroutines where no ranks share it: to offer it wakes a thread that may find

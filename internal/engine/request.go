@@ -75,7 +75,7 @@ type request struct {
 	abandoned  bool // no goroutine collects it; free it when it is done
 	buffered   bool // of SendBuffered; counted in Context.buffered
 	named      bool // a Request names it; if it is done it is counted in Engine.ended
-	waited     bool // an Inquire has found it posted
+	waited     bool // an QueryPeers has found it posted
 	replied    bool // send: FIN or ACK has come before op was done
 	moving     bool // counted in Engine.moving
 	reported   bool // Wait has returned an error of its context

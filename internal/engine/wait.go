@@ -53,7 +53,7 @@ import (
 type waiter struct {
 	ready   bool // what it waits for has happened
 	parked  bool // in Engine.parked, asleep on sema
-	waited  bool // an Inquire has found it in Engine.probes
+	waited  bool // an QueryPeers has found it in Engine.probes
 	standby bool // runnable although it is not ready, to lead if no other does
 	waking  bool // runnable and ready; counted in Engine.waking
 	bounded bool // a context may end the wait

@@ -111,7 +111,7 @@ func (t *target) granted() {
 		t.giveBack()
 	}
 	t.look()
-	t.w.port.Tell()
+	t.w.port.WakeAwait()
 }
 
 // giveBack gives the lock of a part back.
@@ -175,7 +175,7 @@ func (t *target) grant() {
 	w.granted = t.board.grant(w.granted[:0])
 	for _, r := range w.granted {
 		if r == w.rank {
-			w.port.Tell()
+			w.port.WakeAwait()
 		} else {
 			w.targets[r].say(wire.Window{Kind: wire.WinGrant})
 		}
@@ -190,7 +190,7 @@ func (t *target) arrived() bool {
 	case t.board.holds(w.rank):
 		t.lock = lockHeld
 		t.look()
-		w.port.Tell()
+		w.port.WakeAwait()
 		return true
 	case t.mourned == w.losses:
 		return false

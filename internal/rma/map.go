@@ -230,7 +230,7 @@ func (w *Window) Leave() {
 	w.left = true
 	w.lookAll()
 	w.gate.shut()
-	if w.port.Ended() {
+	if w.port.Defunct() {
 		return // others know it of this rank, and what was mapped may be gone
 	}
 	for i := range w.targets {
@@ -320,7 +320,7 @@ func (r *Remains) Sweep() error {
 func (x *remain) drop() bool {
 	x.port.Lock()
 	defer x.port.Unlock()
-	if !x.port.Ended() && x.board.boardHead != nil {
+	if !x.port.Defunct() && x.board.boardHead != nil {
 		for i := range x.board.stands {
 			if i != x.rank && x.ctx.SharesMemory(i) && x.board.stand(i) != standLeft && !x.port.Gone(i) {
 				return false

@@ -87,7 +87,7 @@ func (t *target) pump() {
 			op.last, op.sent = t.sent, true
 			t.awaited.push(op)
 		}
-		op.Say(m, data)
+		op.SetMessage(m, data)
 		done, err := t.w.port.Post(op.Transfer, engine.TransferMessage, t.rank, 0)
 		if err != nil {
 			t.fail(err)
@@ -240,7 +240,7 @@ func (w *Window) serveSelf(c *call, n int) error {
 	step := max(unit, maxChunk/unit*unit)
 	for at := 0; at < n; at += step {
 		if at > 0 {
-			w.port.Breathe()
+			w.port.YieldLock()
 			if w.err != nil {
 				return w.err
 			}
@@ -278,7 +278,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 	switch m.Kind {
 	case wire.WinGrant:
 		if t.w.locks { // a board says whose it is, and this one only that it has changed
-			t.w.port.Tell()
+			t.w.port.WakeAwait()
 			return nil
 		}
 		if t.lock != lockAsked {
@@ -403,7 +403,7 @@ func (t *target) say(m wire.Window) { t.note().send(m) }
 // send sends a note. That the other rank has ended is not for it to tell.
 func (x *note) send(m wire.Window) {
 	x.kind = m.Kind
-	x.Say(m, x.buf)
+	x.SetMessage(m, x.buf)
 	done, err := x.t.w.port.Post(x.Transfer, engine.TransferMessage, x.t.rank, 0)
 	if done || err != nil {
 		x.done()

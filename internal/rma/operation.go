@@ -269,7 +269,7 @@ func (t *target) queueUp(ctx context.Context) error {
 		}
 	}
 	if len(t.line) > 0 {
-		t.w.port.Tell() // there may be room for more
+		t.w.port.WakeAwait() // there may be room for more
 	}
 	return err
 }
@@ -402,7 +402,7 @@ func (t *target) tell(local bool) {
 	}
 	if f.n > 0 && t.complete(f.goal, local) {
 		f.goal = math.MaxUint64 // who waits for more will say so
-		t.w.port.Tell()
+		t.w.port.WakeAwait()
 	}
 }
 
@@ -439,7 +439,7 @@ func (op *operation) finish(err error) {
 	t.tell(false)
 	t.tell(true)
 	if t.pending--; t.pending == maxPending-1 {
-		w.port.Tell()
+		w.port.WakeAwait()
 	}
 	t.look()
 }

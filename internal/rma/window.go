@@ -322,7 +322,7 @@ func (w *Window) Settle(all Reach) error {
 		return nil
 	}
 	w.native = false
-	w.port.Rest() // nothing is served
+	w.port.StopProgress() // nothing is served
 	return w.deregister()
 }
 
@@ -381,7 +381,7 @@ func (w *Window) end(err error) {
 		w.targets[i].fail(err)
 	}
 	w.queue = w.queue[:0]
-	w.port.Tell()
+	w.port.WakeAwait()
 }
 
 // fail ends the operations with a target that has ended.
@@ -401,7 +401,7 @@ func (t *target) fail(err error) {
 			}
 		}
 	}
-	t.w.port.Tell()
+	t.w.port.WakeAwait()
 }
 
 // service is the window as its port sees it.
