@@ -44,10 +44,10 @@ type World struct {
 	// closes it.
 	Memory *os.File
 
-	// News is where gorun writes which ranks have failed (wire.AppendNews), for
+	// Failures is where gorun writes which ranks have failed (wire.AppendFailures), for
 	// this rank alone; nil: it ends the job at the first that does. Who reads it
 	// closes it.
-	News *os.File
+	Failures *os.File
 
 	// Inspect is the channel on which gorun asks what this rank does, in frames of
 	// wire.AppendInspect. It is nil if gorun does not ask. The code that reads it closes it.

@@ -52,7 +52,7 @@ type Card struct {
 	Control  int         `json:"control"`             // number of the PMI-1 descriptor in every rank
 	Memory   int         `json:"memory,omitempty"`    // number of the memory file in every rank; 0: none
 	NoMemory string      `json:"no_memory,omitempty"` // why the ranks of this host have no memory file, although those of other hosts may have one; "": they have one, or no rank has
-	News     int         `json:"news,omitempty"`      // number of the socket, another one in every rank, on which gorun reports failures; 0: none
+	Failures int         `json:"news,omitempty"`      // number of the socket, another one in every rank, on which gorun reports failures; 0: none
 	Inspect  int         `json:"inspect,omitempty"`   // number of the socket, another one in every rank, on which gorun asks what the rank does; 0: none
 	Epoch    int         `json:"epoch,omitempty"`     // how often the job has been restarted
 	Nodes    []Run       `json:"nodes"`               // the host of each rank, dense from 0
@@ -266,8 +266,8 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: secret of %d bytes", len(c.Secret))
 	case c.Memory < 0:
 		return fmt.Errorf("job card: memory file %d", c.Memory)
-	case c.News < 0:
-		return fmt.Errorf("job card: news on descriptor %d", c.News)
+	case c.Failures < 0:
+		return fmt.Errorf("job card: news on descriptor %d", c.Failures)
 	case c.Inspect < 0:
 		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
 	case c.Epoch < 0:

@@ -55,8 +55,8 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if card.Memory != 0 && !memoryFile(card.Memory) {
 		return nil, fmt.Errorf("descriptor %d is not the job's memory file", card.Memory)
 	}
-	if card.News != 0 && !channel(card.News) {
-		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.News)
+	if card.Failures != 0 && !channel(card.Failures) {
+		return nil, fmt.Errorf("descriptor %d is not the channel of the launcher's news", card.Failures)
 	}
 	if card.Inspect != 0 && !channel(card.Inspect) {
 		return nil, fmt.Errorf("descriptor %d is not the channel on which the launcher asks what the rank does", card.Inspect)
@@ -80,8 +80,8 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 			return nil, err
 		}
 	}
-	if card.News != 0 {
-		if w.News, err = channelFile(card.News, "news"); err != nil {
+	if card.Failures != 0 {
+		if w.Failures, err = channelFile(card.Failures, "news"); err != nil {
 			return nil, err
 		}
 	}

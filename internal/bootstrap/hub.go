@@ -138,7 +138,7 @@ func (h *hub) greet(c net.Conn) (*wire.TCPSession, error) {
 		return nil, errStranger
 	}
 	s := h.session
-	if !s.Meet(&hello) {
+	if !s.AcceptHello(&hello) {
 		return nil, errStranger
 	}
 	_, _ = rand.Read(s.Responder[:]) // never fails

@@ -56,19 +56,19 @@ const lateGrace = time.Second
 // ranks have failed.
 func (e *Engine) newsLoop() {
 	defer e.listening.Done()
-	lines := bufio.NewReaderSize(e.launcher, wire.NewsMaxLine)
+	lines := bufio.NewReaderSize(e.launcher, wire.FailuresMaxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, os.ErrClosed) || errors.Is(err, io.EOF) && len(line) == 0 {
 			return // at Close, or the launcher has ended: others notice that
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
-			err = wire.ErrNewsLong
+			err = wire.ErrFailuresLong
 		}
 		var ranks []int
 		var reason string
 		if err == nil {
-			ranks, reason, err = wire.ParseNews(line, e.size)
+			ranks, reason, err = wire.ParseFailures(line, e.size)
 		}
 		if err != nil {
 			e.mu.Lock()

@@ -89,7 +89,7 @@ func TestTheLauncherTells(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			engines, launcher := told(t, 4, open(), "", "failed 3 early\n")
 			cs := world(engines)
-			line := string(wire.AppendNews(nil, []int{2, 3}, silent))
+			line := string(wire.AppendFailures(nil, []int{2, 3}, silent))
 			ends := make(chan error, 2)
 			go func() { ends <- receive(cs[0], 2) }()         // ends with the news
 			go func() { ends <- receive(cs[0], AnySource) }() // the same
@@ -119,11 +119,11 @@ func TestTheLauncherTells(t *testing.T) {
 // TestNonsenseFromTheLauncher: a malformed report makes the engine fail.
 func TestNonsenseFromTheLauncher(t *testing.T) {
 	for line, want := range map[string]error{
-		"saved 1\n":                              wire.ErrNewsVerb,
-		"failed 2\n":                             wire.ErrNewsSize,
-		"failed 1,0\n":                           wire.ErrNewsRanks,
-		"\n":                                     wire.ErrNewsVerb,
-		strings.Repeat("x", wire.NewsMaxLine+10): wire.ErrNewsLong,
+		"saved 1\n":    wire.ErrFailuresVerb,
+		"failed 2\n":   wire.ErrFailuresSize,
+		"failed 1,0\n": wire.ErrFailuresRanks,
+		"\n":           wire.ErrFailuresVerb,
+		strings.Repeat("x", wire.FailuresMaxLine+10): wire.ErrFailuresLong,
 	} {
 		t.Run(line[:min(len(line), 10)], func(t *testing.T) {
 			engines, launcher := told(t, 2, inproc.NewFabric())

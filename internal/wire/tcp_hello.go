@@ -48,7 +48,7 @@ type TCPHello struct {
 	From, To uint32
 	Nonce    TCPNonce
 	Security TCPSecurity
-	Mac      TCPMac // TCPSession.Introduction
+	Mac      TCPMac // TCPSession.HelloMac
 }
 
 // Put writes the message to b of TCPHelloSize bytes.
@@ -97,22 +97,24 @@ type TCPVerdict uint8
 
 // The verdicts.
 const (
-	TCPWelcome    TCPVerdict = iota + 1 // the connection is established
-	TCPBusy                             // there is, or will be, another connection between the two
-	TCPLeft                             // the responder is leaving the job
-	TCPDead                             // the responder has marked the initiator as failed
-	TCPUnlike                           // transport.tcp.security differs; the responder's value is added to this code
-	tcpVerdictEnd = TCPUnlike + TCPVerdict(tcpSecurityEnd)
+	TCPWelcome         TCPVerdict = iota + 1 // the connection is established
+	TCPBusy                                  // there is, or will be, another connection between the two
+	TCPLeft                                  // the responder is leaving the job
+	TCPDead                                  // the responder has marked the initiator as failed
+	TCPSecurityDiffers                       // transport.tcp.security differs; the responder's value is added to this code
+	tcpVerdictEnd      = TCPSecurityDiffers + TCPVerdict(tcpSecurityEnd)
 )
 
-// TCPUnlikeVerdict returns the verdict of a responder if the initiator's
+// TCPSecurityVerdict returns the verdict of a responder if the initiator's
 // transport.tcp.security differs from its own.
-func TCPUnlikeVerdict(responder TCPSecurity) TCPVerdict { return TCPUnlike + TCPVerdict(responder) }
+func TCPSecurityVerdict(responder TCPSecurity) TCPVerdict {
+	return TCPSecurityDiffers + TCPVerdict(responder)
+}
 
-// Unlike returns the responder's transport.tcp.security. ok is false if the verdict does
+// OtherSecurity returns the responder's transport.tcp.security. ok is false if the verdict does
 // not say that the initiator's value differs.
-func (v TCPVerdict) Unlike() (responder TCPSecurity, ok bool) {
-	return TCPSecurity(v - TCPUnlike), v >= TCPUnlike && v < tcpVerdictEnd
+func (v TCPVerdict) OtherSecurity() (responder TCPSecurity, ok bool) {
+	return TCPSecurity(v - TCPSecurityDiffers), v >= TCPSecurityDiffers && v < tcpVerdictEnd
 }
 
 // PutTCPVerdict writes the responder's last message to b of TCPVerdictSize bytes.
@@ -146,8 +148,8 @@ type TCPSession struct {
 	Security             TCPSecurity // the initiator's
 }
 
-// Introduction returns the mac of the hello. It does not depend on the responder's nonce.
-func (s *TCPSession) Introduction() TCPMac {
+// HelloMac returns the mac of the hello. It does not depend on the responder's nonce.
+func (s *TCPSession) HelloMac() TCPMac {
 	i := *s
 	i.Responder = TCPNonce{}
 	return i.mac("weft tcp hello", 0)
@@ -155,15 +157,15 @@ func (s *TCPSession) Introduction() TCPMac {
 
 // Hello returns the initiator's first message.
 func (s *TCPSession) Hello() TCPHello {
-	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.Introduction()}
+	return TCPHello{From: s.From, To: s.To, Nonce: s.Initiator, Security: s.Security, Mac: s.HelloMac()}
 }
 
-// Meet copies the ranks, the nonce and the security of a hello into the responder's
+// AcceptHello copies the ranks, the nonce and the security of a hello into the responder's
 // session. It returns false if the hello does not prove that the process that made it
 // knows the secret.
-func (s *TCPSession) Meet(h *TCPHello) bool {
+func (s *TCPSession) AcceptHello(h *TCPHello) bool {
 	s.From, s.To, s.Initiator, s.Security = h.From, h.To, h.Nonce, h.Security
-	want := s.Introduction()
+	want := s.HelloMac()
 	return want.Equal(&h.Mac)
 }
 

@@ -163,14 +163,14 @@ func TestTCPSecurityNames(t *testing.T) {
 		got, err := ParseTCPSecurity(s.String())
 		require.NoError(t, err)
 		require.Equal(t, s, got)
-		v := TCPUnlikeVerdict(s)
-		got, ok := v.Unlike()
+		v := TCPSecurityVerdict(s)
+		got, ok := v.OtherSecurity()
 		require.True(t, ok)
 		require.Equal(t, s, got)
 	}
 	_, err := ParseTCPSecurity("tls")
 	require.Error(t, err)
-	_, ok := TCPDead.Unlike()
+	_, ok := TCPDead.OtherSecurity()
 	require.False(t, ok)
 }
 

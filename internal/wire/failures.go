@@ -15,31 +15,31 @@ import (
 //	       │     └─ why, in words; may be missing
 //	       └─ ranks, ascending, without spaces
 const (
-	NewsMaxLine   = 4096 // bytes of a line, its newline included
-	newsMaxReason = 1024
-	newsVerb      = "failed "
+	FailuresMaxLine   = 4096 // bytes of a line, its newline included
+	failuresMaxReason = 1024
+	failuresVerb      = "failed "
 )
 
 // The ways in which a line is no news.
 var (
-	ErrNewsLong  = errors.New("news: line is longer than 4096 bytes")
-	ErrNewsVerb  = errors.New("news: line does not say who has failed")
-	ErrNewsRanks = errors.New("news: not a list of ranks in ascending order")
-	ErrNewsSize  = errors.New("news: a rank that the job does not have")
+	ErrFailuresLong  = errors.New("news: line is longer than 4096 bytes")
+	ErrFailuresVerb  = errors.New("news: line does not say who has failed")
+	ErrFailuresRanks = errors.New("news: not a list of ranks in ascending order")
+	ErrFailuresSize  = errors.New("news: a rank that the job does not have")
 )
 
-// AppendNews appends to dst that ranks have failed, and why: one line, or
+// AppendFailures appends to dst that ranks have failed, and why: one line, or
 // several where they are too many for one; none for no ranks. They may be in
 // any order. Of a reason that has no room, the beginning stands there, and
 // what cannot stand in a line becomes spaces.
-func AppendNews(dst []byte, ranks []int, reason string) []byte {
+func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	sorted := slices.Clone(ranks)
 	slices.Sort(sorted)
 	sorted = slices.Compact(sorted)
 	why := appendReason(nil, reason)
 	for len(sorted) > 0 {
 		begin := len(dst)
-		dst = append(dst, newsVerb...)
+		dst = append(dst, failuresVerb...)
 		for first := true; len(sorted) > 0; first = false {
 			n := 1
 			for n < len(sorted) && sorted[n] == sorted[0]+n {
@@ -55,7 +55,7 @@ func AppendNews(dst []byte, ranks []int, reason string) []byte {
 				run = append(run, '-')
 				run = strconv.AppendInt(run, int64(sorted[n-1]), 10)
 			}
-			if len(dst)-begin+len(run)+len(why)+1 > NewsMaxLine {
+			if len(dst)-begin+len(run)+len(why)+1 > FailuresMaxLine {
 				break
 			}
 			dst = append(dst, run...)
@@ -80,7 +80,7 @@ func appendReason(dst []byte, reason string) []byte {
 		if len(dst) == begin {
 			dst = append(dst, ' ')
 		}
-		if len(dst)-begin+utf8.RuneLen(r) > newsMaxReason {
+		if len(dst)-begin+utf8.RuneLen(r) > failuresMaxReason {
 			break
 		}
 		dst = utf8.AppendRune(dst, r)
@@ -88,15 +88,15 @@ func appendReason(dst []byte, reason string) []byte {
 	return bytes.TrimRight(dst, " ")
 }
 
-// ParseNews reads a line, with or without its newline: which ranks of a job of
+// ParseFailures reads a line, with or without its newline: which ranks of a job of
 // size have failed, in ascending order, and why, which may be empty.
-func ParseNews(line []byte, size int) (ranks []int, reason string, err error) {
-	if len(line) > NewsMaxLine {
-		return nil, "", ErrNewsLong
+func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
+	if len(line) > FailuresMaxLine {
+		return nil, "", ErrFailuresLong
 	}
-	rest, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte{'\n'}), []byte(newsVerb))
+	rest, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte{'\n'}), []byte(failuresVerb))
 	if !ok || bytes.IndexByte(rest, '\n') >= 0 {
-		return nil, "", ErrNewsVerb
+		return nil, "", ErrFailuresVerb
 	}
 	list, why, _ := bytes.Cut(rest, []byte{' '})
 	next := 0 // the least that may come
@@ -104,18 +104,18 @@ func ParseNews(line []byte, size int) (ranks []int, reason string, err error) {
 		var run []byte
 		run, list, more = bytes.Cut(list, []byte{','})
 		from, to, several := bytes.Cut(run, []byte{'-'})
-		first, err := newsRank(from, size)
+		first, err := failureRank(from, size)
 		if err != nil {
 			return nil, "", err
 		}
 		last := first
 		if several {
-			if last, err = newsRank(to, size); err != nil {
+			if last, err = failureRank(to, size); err != nil {
 				return nil, "", err
 			}
 		}
 		if first < next || last < first || several && last == first {
-			return nil, "", ErrNewsRanks
+			return nil, "", ErrFailuresRanks
 		}
 		for r := first; r <= last; r++ {
 			ranks = append(ranks, r)
@@ -126,17 +126,17 @@ func ParseNews(line []byte, size int) (ranks []int, reason string, err error) {
 }
 
 // newsRank is a number without sign and leading zeros, below size.
-func newsRank(digits []byte, size int) (int, error) {
+func failureRank(digits []byte, size int) (int, error) {
 	if len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
-		return 0, ErrNewsRanks
+		return 0, ErrFailuresRanks
 	}
 	n := 0
 	for _, c := range digits {
 		if c < '0' || c > '9' {
-			return 0, ErrNewsRanks
+			return 0, ErrFailuresRanks
 		}
 		if n = 10*n + int(c-'0'); n >= size {
-			return 0, ErrNewsSize
+			return 0, ErrFailuresSize
 		}
 	}
 	return n, nil

@@ -11,7 +11,7 @@ import (
 //
 // Where a job outlives ranks that fail, each rank inherits one end of a stream
 // socketpair(2) of its own. gorun writes a line at the other end for ranks that
-// have gone (internal/wire/news.go) and never reads. The end of the stream says
+// have gone (internal/wire/failures.go) and never reads. The end of the stream says
 // that gorun, or its agent on this host, is gone.
 //
 //	gorun ── failed 3,7-9 killed by signal 9 on node2 ──► rank
