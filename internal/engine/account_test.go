@@ -77,7 +77,7 @@ func TestMessagesToItselfAreCounted(t *testing.T) {
 
 // asleepIn starts f, which waits for a message of rank 1, and returns when a goroutine is in
 // the queue's Wait.
-func asleepIn(q *heldQueue, f func() error) (ended chan error) {
+func asleepIn(q *pausedQueue, f func() error) (ended chan error) {
 	ended = make(chan error, 1)
 	go func() { ended <- f() }() // ends with the message, or the engine
 	<-q.inWait
@@ -88,7 +88,7 @@ func asleepIn(q *heldQueue, f func() error) (ended chan error) {
 func TestWaitsAreTimed(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
-	q := holdQueue(e)
+	q := pauseQueue(e)
 	begun := time.Now()
 	recv := func(tag int) func() error {
 		return func() error {
@@ -103,7 +103,7 @@ func TestWaitsAreTimed(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.parked) == 1
-	}, patienceOfTests, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Zero(t, e.Account().Waited) // neither receive has returned
 	close(q.goOn)
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
@@ -123,7 +123,7 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 			e := cs[0].e
-			q := holdQueue(e)
+			q := pauseQueue(e)
 			task := e.Go(func() error {
 				_, err := cs[0].Recv(background, nil, Env{Peer: 1})
 				return err
@@ -139,11 +139,11 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 					e.mu.Lock()
 					defer e.mu.Unlock()
 					return len(e.parked) == 1
-				}, patienceOfTests, time.Millisecond)
+				}, testTimeout, time.Millisecond)
 			}
 			close(q.goOn)
 			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0}))
-			require.Eventually(t, task.Done, patienceOfTests, time.Millisecond)
+			require.Eventually(t, task.Done, testTimeout, time.Millisecond)
 			if waits {
 				require.NoError(t, <-ended)
 				require.Positive(t, e.Account().Waited)
@@ -160,7 +160,7 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 // sleeps for the one that is parked.
 func TestFollowersAreTimed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
-	q := holdQueue(e)
+	q := pauseQueue(e)
 	var w waiter
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,7 +173,7 @@ func TestFollowersAreTimed(t *testing.T) {
 		e.mu.Unlock()
 		close(q.goOn)
 	}()
-	e.doze(background, nil)
+	e.sleepArmed(background, nil)
 	e.endWait(&w)
 	require.Positive(t, e.account.Waited)
 	require.Zero(t, e.account.waiting)
@@ -211,7 +211,7 @@ func TestAccountWithoutAProgram(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.asleep || len(e.parked) > 0
-	}, patienceOfTests, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	e.WakeAttend()
 	require.NoError(t, <-ended)
 	require.Zero(t, e.Account().Waited)

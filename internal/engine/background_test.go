@@ -19,7 +19,7 @@ import (
 // overlaps with is over, or the test.
 func compute(over *atomic.Bool) {
 	start := time.Now()
-	for !over.Load() && time.Since(start) < patienceOfTests {
+	for !over.Load() && time.Since(start) < testTimeout {
 		work := 1.0
 		for range 1000 {
 			work = work*1.01 + 1
@@ -85,7 +85,7 @@ func TestTransfersGoOnWhileTheProgramComputes(t *testing.T) {
 					c.e.mu.Lock()
 					defer c.e.mu.Unlock()
 					return c.e.active == 0 && c.e.large == 0 && c.e.moving == 0 && c.e.tasks == 0
-				}, patienceOfTests, time.Millisecond)
+				}, testTimeout, time.Millisecond)
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 				}
 				if test.sleeper {
 					go receiveLast() // it ends with rank 1's last message
-					for start := time.Now(); !slept.Load() && time.Since(start) < patienceOfTests; {
+					for start := time.Now(); !slept.Load() && time.Since(start) < testTimeout; {
 						c.e.mu.Lock()
 						slept.Store(c.e.asleep)
 						c.e.mu.Unlock()

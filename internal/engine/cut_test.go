@@ -160,7 +160,7 @@ func TestReceiversOfOneKeyCutShort(t *testing.T) {
 }
 
 // over is a context that has ended: a call does what it can without waiting.
-func over() context.Context {
+func endedContext() context.Context {
 	ctx, cancel := context.WithCancel(background)
 	cancel()
 	return ctx
@@ -172,7 +172,7 @@ func over() context.Context {
 type cutJob struct {
 	t     *testing.T
 	c     *Context
-	s     *stranger
+	s     *rawPeer
 	h     *hooks
 	first error  // of the call
 	fills bool   // the sender sends the data
@@ -183,20 +183,20 @@ const cutSize = 5000
 
 func cutRead(t *testing.T) *cutJob {
 	h := &hooks{hold: true}
-	c, s := againstHooked(t, h, noAsync)
+	c, s := openHooked(t, h, noAsync)
 	mr, err := s.dom.RegisterMemory(pattern(cutSize, 1), transport.RemoteRead)
 	require.NoError(t, err)
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Key: mr.Key(), Handle: 7})
-	return cutFirst(t, c, s, h)
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Key: mr.Key(), Handle: 7})
+	return cutFirstReceive(t, c, s, h)
 }
 
 func cutFill(t *testing.T) *cutJob {
 	h := &hooks{}
-	c, s := againstHooked(t, h, noAsync, inproc.WithoutRMA())
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7})
-	j := cutFirst(t, c, s, h)
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7})
+	j := cutFirstReceive(t, c, s, h)
 	j.fills = true
-	s.listen(t, func(x *transport.Completion) {
+	s.receiveOne(t, func(x *transport.Completion) {
 		var m wire.Message
 		_, err := m.Parse(x.Msg)
 		require.NoError(t, err)
@@ -207,11 +207,11 @@ func cutFill(t *testing.T) *cutJob {
 	return j
 }
 
-func cutFirst(t *testing.T, c *Context, s *stranger, h *hooks) *cutJob {
-	s.say(t, wire.Message{Kind: wire.MsgEager, Tag: 1, Length: 1}, 99)
+func cutFirstReceive(t *testing.T, c *Context, s *rawPeer, h *hooks) *cutJob {
+	s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Tag: 1, Length: 1}, 99)
 	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
 	require.NoError(t, err)
-	st, err := c.Recv(over(), make([]byte, cutSize), Env{Peer: 1, Tag: AnyTag})
+	st, err := c.Recv(endedContext(), make([]byte, cutSize), Env{Peer: 1, Tag: AnyTag})
 	require.ErrorIs(t, err, context.Canceled)
 	require.True(t, st.Cancelled)
 	return &cutJob{t: t, c: c, s: s, h: h, first: err}
@@ -219,7 +219,7 @@ func cutFirst(t *testing.T, c *Context, s *stranger, h *hooks) *cutJob {
 
 // piece is a part of the message that the sender sends.
 func (j *cutJob) piece(from, to int) {
-	j.s.say(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
+	j.s.sendMessage(j.t, wire.Message{Kind: wire.MsgData, Handle: j.key, Addr: uint64(from), Length: to - from}, pattern(cutSize, 1)[from:to]...)
 }
 
 // finish lets the data come.
@@ -236,7 +236,7 @@ func (j *cutJob) finish() {
 // fins counts the answers to the message.
 func (j *cutJob) fins() (n int) {
 	for range 10 {
-		j.s.listen(j.t, func(x *transport.Completion) {
+		j.s.receiveOne(j.t, func(x *transport.Completion) {
 			var m wire.Message
 			if _, err := m.Parse(x.Msg); x.Kind == transport.RecvDone && err == nil && m.Kind == wire.MsgFin {
 				require.EqualValues(j.t, 7, m.Handle)
@@ -271,7 +271,7 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 		},
 		"cut again": func(j *cutJob, buf []byte) (Status, error) {
 			for range 3 {
-				_, err := j.c.Recv(over(), buf, Env{Peer: 1, Tag: 1})
+				_, err := j.c.Recv(endedContext(), buf, Env{Peer: 1, Tag: 1})
 				require.ErrorIs(j.t, err, context.Canceled)
 				var u *Unfinished
 				require.False(j.t, errors.As(err, &u), "the transfer has another buffer")
@@ -284,7 +284,7 @@ func TestAMatchedMessageCanBeReceivedAgain(t *testing.T) {
 			m, st, err := j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
 			require.NoError(j.t, err)
 			require.Equal(j.t, cutSize, st.Bytes)
-			_, err = m.Recv(over(), buf)
+			_, err = m.Recv(endedContext(), buf)
 			require.ErrorIs(j.t, err, context.Canceled)
 			m, _, err = j.c.Mprobe(background, Env{Peer: AnySource, Tag: AnyTag})
 			require.NoError(j.t, err)
@@ -364,11 +364,11 @@ func TestWhatEndsAMessageCutShort(t *testing.T) {
 // TestATooLongMessageCutShort: what its sender has begun to send in part is lost, and the
 // call says so.
 func TestATooLongMessageCutShort(t *testing.T) {
-	c, s := againstHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
-	s.say(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
+	c, s := openHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
+	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: cutSize})
 	_, err := c.Probe(background, Env{Peer: 1, Tag: 1})
 	require.NoError(t, err)
-	_, err = c.Recv(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	_, err = c.Recv(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, ErrTruncate)
 	require.ErrorIs(t, err, context.Canceled)
 	_, ok, err := c.Iprobe(Env{Peer: 1, Tag: 1})
@@ -380,20 +380,20 @@ func TestATooLongMessageCutShort(t *testing.T) {
 // its error lets the caller wait for it.
 func TestASendCutShort(t *testing.T) {
 	h := &hooks{again: true}
-	c, s := againstHooked(t, h, noAsync)
-	err := c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1})
+	c, s := openHooked(t, h, noAsync)
+	err := c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1})
 	require.ErrorIs(t, err, context.Canceled)
 	var u *Unfinished
 	require.False(t, errors.As(err, &u))
 	h.again = false
 
-	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	err = c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorAs(t, err, &u)
-	require.ErrorIs(t, u.Wait(over()), context.Canceled)
+	require.ErrorIs(t, u.Wait(endedContext()), context.Canceled)
 	var handle uint64
 	for range 10 {
-		s.listen(t, func(x *transport.Completion) {
+		s.receiveOne(t, func(x *transport.Completion) {
 			var m wire.Message
 			_, err := m.Parse(x.Msg)
 			require.NoError(t, err)
@@ -401,10 +401,10 @@ func TestASendCutShort(t *testing.T) {
 			handle = m.Handle
 		})
 	}
-	s.say(t, wire.Message{Kind: wire.MsgAck, Handle: handle})
+	s.sendMessage(t, wire.Message{Kind: wire.MsgAck, Handle: handle})
 	require.NoError(t, u.Wait(background))
 
-	err = c.Send(over(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
+	err = c.Send(endedContext(), make([]byte, 10), Env{Peer: 1, Tag: 1, Mode: Synchronous})
 	require.ErrorAs(t, err, &u)
 	c.e.MarkFailed("told so", 1)
 	require.ErrorIs(t, u.Wait(background), ErrProcFailed)
@@ -423,7 +423,7 @@ func TestAMessageCutShortInFinalize(t *testing.T) {
 				if waits {
 					r = receive()
 				}
-				j.s.say(t, wire.Message{Kind: wire.MsgLeave})
+				j.s.sendMessage(t, wire.Message{Kind: wire.MsgLeave})
 				_, err := j.c.Recv(background, nil, Env{Peer: 1, Tag: 2})
 				require.ErrorIs(t, err, ErrFinalized)
 				j.finish()

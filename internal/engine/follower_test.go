@@ -41,7 +41,7 @@ func untilWaiting(t *testing.T, e *Engine, n int) {
 			waits++
 		}
 		return waits == n && e.leader == nil
-	}, patienceOfTests, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 }
 
 // TestFollowerOfALeaderThatComputes: a goroutine gets its message although the one
@@ -72,7 +72,7 @@ func TestFollowerOfALeaderThatComputes(t *testing.T) {
 				require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
 				wg.Wait()
 				require.NoError(t, followerErr)
-				require.Less(t, time.Since(start), patienceOfTests)
+				require.Less(t, time.Since(start), testTimeout)
 			})
 		}
 	})
@@ -250,7 +250,7 @@ func TestCloseWhileGoroutinesWait(t *testing.T) {
 			}()
 			select {
 			case <-closed:
-			case <-time.After(patienceOfTests):
+			case <-time.After(testTimeout):
 				buf := make([]byte, 1<<20)
 				t.Fatalf("Close hangs:\n%s", buf[:runtime.Stack(buf, true)])
 			}

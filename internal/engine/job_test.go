@@ -19,7 +19,7 @@ import (
 var background = context.Background()
 
 // patienceOfTests bounds what must not hang.
-const patienceOfTests = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // openJob makes n engines over one provider and closes them when the test ends.
 func openJob(t testing.TB, n int, provider transport.Provider, set map[string]string) []*Engine {
@@ -120,7 +120,7 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 			errs <- nil
 		}()
 	}
-	deadline := time.After(patienceOfTests)
+	deadline := time.After(testTimeout)
 	for range cs {
 		select {
 		case err := <-errs:

@@ -46,7 +46,7 @@ func TestLeftovers(t *testing.T) {
 			short := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 2})
 			short.SetOrigin("b")
 			reported := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 3})
-			if _, err := reported.Wait(over()); err == nil {
+			if _, err := reported.Wait(endedContext()); err == nil {
 				return fmt.Errorf("a receive without its message is complete")
 			}
 			cancelled := c.Irecv(make([]byte, 5), Env{Peer: 1, Tag: 4})

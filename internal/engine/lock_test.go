@@ -33,7 +33,7 @@ func TestMutexExcludesAndLetsIn(t *testing.T) {
 	}
 	m.Lock()
 	for done < goroutines*turns {
-		m.breathe()
+		m.yield()
 	}
 	m.Unlock()
 	wg.Wait()
@@ -55,9 +55,9 @@ func TestMutexHandsOver(t *testing.T) {
 		m.Lock()
 		close(got)
 	}()
-	require.Eventually(t, func() bool { return m.state.Load() == lockTaken+lockWaiter }, patienceOfTests, time.Millisecond)
+	require.Eventually(t, func() bool { return m.state.Load() == lockTaken+lockWaiter }, testTimeout, time.Millisecond)
 	m.wake <- struct{}{} // wakes the waiter, which finds the lock still taken
-	require.Eventually(t, func() bool { return m.state.Load()&lockStarving != 0 }, patienceOfTests, time.Millisecond)
+	require.Eventually(t, func() bool { return m.state.Load()&lockStarving != 0 }, testTimeout, time.Millisecond)
 	m.Unlock()
 	require.False(t, m.TryLock(), "the lock belongs to the waiter")
 	<-got

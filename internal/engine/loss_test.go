@@ -22,10 +22,10 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-const silent = "host node2 does not answer"
+const reason = "host node2 does not answer"
 
 // channel is a channel of news as gorun makes it.
-func channel(t testing.TB) (launcher, rank *os.File) {
+func failureChannel(t testing.TB) (launcher, rank *os.File) {
 	t.Helper()
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
@@ -39,13 +39,13 @@ func channel(t testing.TB) (launcher, rank *os.File) {
 
 // told makes n engines with a launcher that has something to say before they are
 // there.
-func told(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
+func openWithLauncher(t testing.TB, n int, provider transport.Provider, before ...string) ([]*Engine, []*os.File) {
 	t.Helper()
 	rails := openRail(t, n, &params.Set{}, provider)
 	engines, launcher := make([]*Engine, n), make([]*os.File, n)
 	for i := range n {
 		var news *os.File
-		launcher[i], news = channel(t)
+		launcher[i], news = failureChannel(t)
 		if i < len(before) {
 			say(t, launcher[i], before[i])
 		}
@@ -69,27 +69,27 @@ func say(t testing.TB, to *os.File, line string) {
 
 // receive waits for a message that does not come.
 func receive(c *Context, source int) error {
-	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	ctx, cancel := context.WithTimeout(background, testTimeout)
 	defer cancel()
 	_, err := c.Recv(ctx, make([]byte, 8), Env{Peer: source, Tag: 1})
 	return err
 }
 
 // TestALostRankEndsEveryCall gives a rank up that lives and says nothing.
-func TestALostRankEndsEveryCall(t *testing.T) {
-	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].MarkFailed(silent, 2) })
+func TestMarkFailedEndsEveryCall(t *testing.T) {
+	endDuring(t, ErrProcFailed, func(engines []*Engine, _ []*Context) { engines[0].MarkFailed(reason, 2) })
 }
 
-func TestTheLauncherTells(t *testing.T) {
+func TestTheLauncherReportsFailures(t *testing.T) {
 	for name, open := range map[string]func() transport.Provider{
 		"inproc": func() transport.Provider { return inproc.NewFabric() },
 		"faults": func() transport.Provider { return fault.Wrap(inproc.NewFabric(), fault.Legal(7)) },
 		"tcp":    func() transport.Provider { return tcp.New() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			engines, launcher := told(t, 4, open(), "", "failed 3 early\n")
+			engines, launcher := openWithLauncher(t, 4, open(), "", "failed 3 early\n")
 			cs := world(engines)
-			line := string(wire.AppendFailures(nil, []int{2, 3}, silent))
+			line := string(wire.AppendFailures(nil, []int{2, 3}, reason))
 			ends := make(chan error, 2)
 			go func() { ends <- receive(cs[0], 2) }()         // ends with the news
 			go func() { ends <- receive(cs[0], AnySource) }() // the same
@@ -98,9 +98,9 @@ func TestTheLauncherTells(t *testing.T) {
 			for range 2 {
 				err := <-ends
 				require.ErrorIs(t, err, ErrProcFailed)
-				require.ErrorContains(t, err, "failed: "+silent)
+				require.ErrorContains(t, err, "failed: "+reason)
 			}
-			require.EqualError(t, receive(cs[0], 3), "rank 3 of the world failed: "+silent)
+			require.EqualError(t, receive(cs[0], 3), "rank 3 of the world failed: "+reason)
 			require.Equal(t, []int{2, 3}, engines[0].Failed())
 			require.EqualError(t, receive(cs[1], 3), "rank 3 of the world failed: early")
 			err := cs[3].Send(background, nil, Env{Peer: 1, Tag: 1, Mode: Synchronous})
@@ -117,7 +117,7 @@ func TestTheLauncherTells(t *testing.T) {
 }
 
 // TestNonsenseFromTheLauncher: a malformed report makes the engine fail.
-func TestNonsenseFromTheLauncher(t *testing.T) {
+func TestMalformedFailureReports(t *testing.T) {
 	for line, want := range map[string]error{
 		"saved 1\n":    wire.ErrFailuresVerb,
 		"failed 2\n":   wire.ErrFailuresSize,
@@ -126,7 +126,7 @@ func TestNonsenseFromTheLauncher(t *testing.T) {
 		strings.Repeat("x", wire.FailuresMaxLine+10): wire.ErrFailuresLong,
 	} {
 		t.Run(line[:min(len(line), 10)], func(t *testing.T) {
-			engines, launcher := told(t, 2, inproc.NewFabric())
+			engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 			cs := world(engines)
 			ends := make(chan error, 1)
 			go func() { ends <- receive(cs[0], 1) }() // ends with the engine
@@ -139,8 +139,8 @@ func TestNonsenseFromTheLauncher(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheChannel(t *testing.T) {
-	engines, launcher := told(t, 2, inproc.NewFabric())
+func TestTheLauncherClosesItsChannel(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 	cs := world(engines)
 	require.NoError(t, launcher[0].Close())
 	say(t, launcher[1], "failed 0") // in a line
@@ -151,27 +151,27 @@ func TestTheEndOfTheChannel(t *testing.T) {
 }
 
 // TestNewsOfOneself ends the rank, since the others have given it up.
-func TestNewsOfOneself(t *testing.T) {
-	engines, launcher := told(t, 3, inproc.NewFabric())
+func TestFailureReportOfThisRank(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 3, inproc.NewFabric())
 	cs := world(engines)
 	requests := []Request{
 		cs[1].Irecv(make([]byte, 8), Env{Peer: 0, Tag: 1}),
 		cs[1].Isend(make([]byte, 1<<20), Env{Peer: 2, Tag: 1}),
 	}
-	say(t, launcher[1], "failed 0-1 "+silent+"\n")
+	say(t, launcher[1], "failed 0-1 "+reason+"\n")
 	for _, r := range requests {
 		_, err := r.Wait(background)
 		require.ErrorIs(t, err, ErrProcFailed)
 	}
 	err := receive(cs[1], 2)
 	require.ErrorIs(t, err, ErrClosed)
-	require.ErrorContains(t, err, "rank 1 of the world failed: "+silent)
+	require.ErrorContains(t, err, "rank 1 of the world failed: "+reason)
 	require.ErrorIs(t, receive(cs[2], 1), ErrProcFailed)
 	_ = engines[1].Close(background) // returns
 }
 
 // meet has two ranks connect.
-func meet(t *testing.T, engines []*Engine) {
+func connectRanks(t *testing.T, engines []*Engine) {
 	t.Helper()
 	ranks(t, world(engines), func(c *Context, rank int) error {
 		if rank == 0 {
@@ -183,35 +183,35 @@ func meet(t *testing.T, engines []*Engine) {
 }
 
 // TestALostRankClings: the transport cannot be told, and would say goodbye to it.
-func TestALostRankClings(t *testing.T) {
-	engines, _ := told(t, 2, tcp.New())
-	meet(t, engines)
+func TestCloseWithoutDisconnect(t *testing.T) {
+	engines, _ := openWithLauncher(t, 2, tcp.New())
+	connectRanks(t, engines)
 	engines[0].mu.Lock()
-	engines[0].rails[0].cut = nil
+	engines[0].rails[0].disconnect = nil
 	engines[0].mu.Unlock()
-	engines[0].MarkFailed(silent, 1)
-	ctx, cancel := context.WithTimeout(background, patienceOfTests)
+	engines[0].MarkFailed(reason, 1)
+	ctx, cancel := context.WithTimeout(background, testTimeout)
 	defer cancel()
 	require.NoError(t, engines[0].Close(ctx))
 	require.NoError(t, ctx.Err())
 }
 
 // TestNewsWhileARankLeaves: the peer would be waited for.
-func TestNewsWhileARankLeaves(t *testing.T) {
-	engines, launcher := told(t, 2, tcp.New())
-	meet(t, engines)
+func TestFailureReportDuringClose(t *testing.T) {
+	engines, launcher := openWithLauncher(t, 2, tcp.New())
+	connectRanks(t, engines)
 	closed := make(chan error, 1)
 	go func() { closed <- engines[0].Close(background) }() // rank 1 does not move: it ends by the news
 	for left := false; !left; time.Sleep(time.Millisecond) {
 		engines[0].mu.Lock()
-		left = engines[0].late != nil
+		left = engines[0].cancelShutdown != nil
 		engines[0].mu.Unlock()
 	}
-	say(t, launcher[0], "failed 1 "+silent+"\n")
+	say(t, launcher[0], "failed 1 "+reason+"\n")
 	select {
 	case err := <-closed:
 		require.NoError(t, err)
-	case <-time.After(patienceOfTests):
+	case <-time.After(testTimeout):
 		t.Fatal("it waits for a rank that has failed")
 	}
 	_, err := launcher[0].WriteString("failed 1\n") // nobody listens
@@ -219,7 +219,7 @@ func TestNewsWhileARankLeaves(t *testing.T) {
 }
 
 // TestNewsOfARankThatLeft: it is counted among the failed from then on.
-func TestNewsOfARankThatLeft(t *testing.T) {
+func TestFailureReportOfARankThatHasLeft(t *testing.T) {
 	engines := openJob(t, 3, inproc.NewFabric(), nil)
 	cs := world(engines)
 	require.NoError(t, engines[2].Close(background))
@@ -238,7 +238,7 @@ func TestNewsOfARankThatLeft(t *testing.T) {
 func TestAcknowledgedFailures(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].MarkFailed(silent, 2)
+	engines[0].MarkFailed(reason, 2)
 	fromAny := Env{Peer: AnySource, Tag: 1}
 	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed)
 	_, _, err := cs[0].Iprobe(fromAny)
@@ -250,13 +250,13 @@ func TestAcknowledgedFailures(t *testing.T) {
 	_, err = r.Wait(background)
 	require.NoError(t, err)
 	require.ErrorIs(t, receive(cs[0], 2), ErrProcFailed)
-	engines[0].MarkFailed(silent, 3)
+	engines[0].MarkFailed(reason, 3)
 	require.ErrorIs(t, receive(cs[0], AnySource), ErrProcFailed, "one more")
 	require.Equal(t, []bool{false, false, true, true}, engines[0].Absent([]int{0, 1, 2, 3}))
 }
 
 // TestHearsay: a rank that revokes fails when it has told one of two members.
-func TestHearsay(t *testing.T) {
+func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
 			engines := openJob(t, 3, inproc.NewFabric(), nil)
@@ -299,7 +299,7 @@ func TestHearsay(t *testing.T) {
 func TestAttend(t *testing.T) {
 	engines := openJob(t, 4, inproc.NewFabric(), nil)
 	cs := world(engines)
-	engines[0].MarkFailed(silent, 3)
+	engines[0].MarkFailed(reason, 3)
 	turn := engines[0].ChangeCount()
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = cs[1].Send(background, []byte{7}, Env{Peer: 0, Tag: 5}) })
@@ -350,7 +350,7 @@ func TestIattend(t *testing.T) {
 		return buf, err
 	}
 	none()
-	engines[0].MarkFailed(silent, 3)
+	engines[0].MarkFailed(reason, 3)
 	none()
 	engines[0].mu.Lock()
 	engines[0].rails[1].skip = paceMax
@@ -382,10 +382,10 @@ func TestIattend(t *testing.T) {
 
 // TestCloseHearsOfLoss: Close waits for a send in flight to a peer of which the
 // transport cannot be told that it is given up. It goes on when the peer is.
-func TestCloseHearsOfLoss(t *testing.T) {
+func TestMarkFailedEndsClose(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	e.mu.Lock()
-	e.rails[0].cut = nil
+	e.rails[0].disconnect = nil
 	r := e.take(kindSend)
 	r.peer, r.inflight = 1, true
 	e.mu.Unlock()
@@ -397,12 +397,12 @@ func TestCloseHearsOfLoss(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return len(e.watchers) > 0
-	}, patienceOfTests, time.Millisecond, "Close does not wait for the send")
+		return len(e.completionWaiters) > 0
+	}, testTimeout, time.Millisecond, "Close does not wait for the send")
 	e.MarkFailed("gone", 1)
 	select {
 	case <-closed:
-	case <-time.After(patienceOfTests):
+	case <-time.After(testTimeout):
 		t.Fatal("Close still waits for a peer that is given up")
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // naive is matching as the standard words it: two lists, searched from the
 // front.
-type naive struct {
+type naiveMatcher struct {
 	posted  []matchKey
 	postIDs []int
 	msgs    []matchKey
@@ -23,7 +23,7 @@ func accepts(r, m matchKey) bool {
 	return r.context == m.context && (r.source == wild || r.source == m.source) && (r.tag == wild || r.tag == m.tag)
 }
 
-func (n *naive) post(k matchKey, id int) (msg int) {
+func (n *naiveMatcher) post(k matchKey, id int) (msg int) {
 	for i, m := range n.msgs {
 		if accepts(k, m) {
 			msg = n.msgIDs[i]
@@ -36,7 +36,7 @@ func (n *naive) post(k matchKey, id int) (msg int) {
 	return -1
 }
 
-func (n *naive) arrive(k matchKey, id int) (recv int) {
+func (n *naiveMatcher) arrive(k matchKey, id int) (recv int) {
 	for i, r := range n.posted {
 		if accepts(r, k) {
 			recv = n.postIDs[i]
@@ -49,7 +49,7 @@ func (n *naive) arrive(k matchKey, id int) (recv int) {
 	return -1
 }
 
-func (n *naive) cancel(id int) {
+func (n *naiveMatcher) cancel(id int) {
 	for i := range n.postIDs {
 		if n.postIDs[i] == id {
 			n.posted = append(n.posted[:i], n.posted[i+1:]...)
@@ -101,7 +101,7 @@ func (m *matcher) cancel(id int) {
 // play runs a script of calls on both and compares each answer. Two bytes are
 // a call.
 func play(t *testing.T, script []byte) {
-	n := &naive{}
+	n := &naiveMatcher{}
 	m := &matcher{recvs: map[int]*request{}}
 	for id := 0; len(script) >= 2; id, script = id+1, script[2:] {
 		what, where := script[0], script[1]
@@ -128,7 +128,7 @@ func play(t *testing.T, script []byte) {
 		}
 		require.Equal(t, len(n.posted), posted)
 		asked := 1
-		for _, a := range m.unexp.asked {
+		for _, a := range m.unexp.searched {
 			if a {
 				asked++
 			}

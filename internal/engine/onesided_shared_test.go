@@ -11,7 +11,7 @@ import (
 
 // A port at rest keeps nobody awake: asynchronous progress counts it no more,
 // and goes to sleep for good.
-func TestPortAtRest(t *testing.T) {
+func TestStopProgress(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
 	require.NoError(t, err)

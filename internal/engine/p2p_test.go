@@ -203,7 +203,7 @@ func TestFloodWithinCredits(t *testing.T) {
 			if err := check(buf, pattern(1000, i)); err != nil {
 				return err
 			}
-			if held := engines[1].peers[0].held; held > 16<<10 {
+			if held := engines[1].peers[0].unexpectedBytes; held > 16<<10 {
 				return fmt.Errorf("%d bytes of unexpected messages in a window of 16 KiB", held)
 			}
 		}

@@ -31,9 +31,9 @@ const (
 	sleeping // in Wait
 	returned // from Wait; it has yet to take the lock
 	gone
-	ticking  // the background goroutine: it waits for a tick or a kick
-	locking  // it is about to take the lock
-	standing // between two polls
+	ticking   // the background goroutine: it waits for a tick or a kick
+	tickDue   // it is about to take the lock
+	bgLeading // between two polls
 )
 
 // What a goroutine of the model waits for.
@@ -71,9 +71,9 @@ type modelScene struct {
 }
 
 type modelWaiter struct {
-	at                                   place
-	waits, due                           int8 // waits not begun; messages not sent
-	ready, standby, waking, over, passed bool // as in waiter; over: its context has ended; passed: others have led since it fell asleep
+	at                                              place
+	waits, due                                      int8 // waits not begun; messages not sent
+	ready, standby, waking, contextEnded, othersLed bool // as in waiter; over: its context has ended; passed: others have led since it fell asleep
 }
 
 // modelState is the engine with its goroutines and its transport. It is comparable.
@@ -126,7 +126,7 @@ func (s *modelState) count(which func(w *modelWaiter) bool) (n int) {
 func (m *modelScene) passive(i int) bool { return m.kinds[i] == forTask }
 
 // Engine.needed
-func (m *modelScene) needed(s *modelState) bool {
+func (m *modelScene) progressNeeded(s *modelState) bool {
 	for i := range m.waits {
 		if s.g[i].at == parked && !m.passive(i) && !m.is("needed ignores followers") {
 			return true
@@ -151,7 +151,7 @@ func (s *modelState) arm() bool {
 }
 
 // Engine.tell
-func (m *modelScene) tell(s *modelState, i int) {
+func (m *modelScene) wake(s *modelState, i int) {
 	w := &s.g[i]
 	w.ready = true
 	if s.asleep && int(s.sleeper) == i && !m.is("tell does not signal the sleeper") {
@@ -180,7 +180,7 @@ func (m *modelScene) progress(s *modelState) (some bool) {
 				s.request = done
 			}
 		case s.waiting(i) && !s.g[i].ready:
-			m.tell(s, i)
+			m.wake(s, i)
 		default:
 			s.mail |= bit
 		}
@@ -192,11 +192,11 @@ func (m *modelScene) progress(s *modelState) (some bool) {
 }
 
 // Engine.lookAtWords
-func (m *modelScene) lookAtWords(s *modelState) (some bool) {
+func (m *modelScene) checkWords(s *modelState) (some bool) {
 	for i := range m.waits {
 		if m.kinds[i] == forWord && s.waiting(i) && (s.g[i].ready || s.stored>>i&1 != 0) {
 			some = true
-			m.tell(s, i)
+			m.wake(s, i)
 		}
 	}
 	return some
@@ -204,7 +204,7 @@ func (m *modelScene) lookAtWords(s *modelState) (some bool) {
 
 // meanwhile continues in s, and in s after another rank has stored a word and called
 // Notify, for which it needs no lock.
-func (m *modelScene) meanwhile(s modelState, to emit) {
+func (m *modelScene) withStore(s modelState, to emit) {
 	to(s)
 	for i := range m.waits {
 		if n := s; m.kinds[i] == forWord && s.waiting(i) && s.g[i].due > 0 {
@@ -217,7 +217,7 @@ func (m *modelScene) meanwhile(s modelState, to emit) {
 }
 
 // Engine.attend
-func (m *modelScene) attend(s *modelState) {
+func (m *modelScene) ensureProgress(s *modelState) {
 	switch {
 	case s.leader != nobody:
 	case s.asleep:
@@ -228,9 +228,9 @@ func (m *modelScene) attend(s *modelState) {
 			s.signal() // Engine.oversleeps
 		}
 		if !m.is("attend does not look at the words") {
-			m.lookAtWords(s)
+			m.checkWords(s)
 		}
-	case s.background == backgroundParked && m.needed(s):
+	case s.background == backgroundParked && m.progressNeeded(s):
 		s.background, s.kick = backgroundTicking, true
 	}
 }
@@ -239,7 +239,7 @@ func (m *modelScene) attend(s *modelState) {
 func (m *modelScene) await(s modelState, i int, to emit) {
 	w := &s.g[i]
 	switch {
-	case w.ready || s.closed || w.over:
+	case w.ready || s.closed || w.contextEnded:
 		m.finish(s, i, to)
 	case s.leader != nobody || m.passive(i) ||
 		s.count(func(w *modelWaiter) bool { return w.waking }) > 0 && !m.is("lead while others were woken"):
@@ -247,7 +247,7 @@ func (m *modelScene) await(s modelState, i int, to emit) {
 	default:
 		w.at, s.leader, s.woke, s.bgLed = leading, int8(i), false, true
 		for j := range s.g {
-			s.g[j].passed = true
+			s.g[j].othersLed = true
 		}
 		to(s)
 	}
@@ -263,25 +263,25 @@ func (m *modelScene) finish(s modelState, i int, to emit) {
 		s.stored &^= 1 << i
 	}
 	*w = modelWaiter{at: computing, waits: w.waits, due: w.due}
-	if s.closed || !w.ready && w.over {
+	if s.closed || !w.ready && w.contextEnded {
 		w.at = gone
 	}
-	if (s.asleep || m.needed(&s)) && !m.is("leave without attend") {
-		m.leave(s, to)
+	if (s.asleep || m.progressNeeded(&s)) && !m.is("leave without attend") {
+		m.handOver(s, to)
 	} else {
 		to(s)
 	}
 }
 
 // Engine.leave
-func (m *modelScene) leave(s modelState, to emit) {
+func (m *modelScene) handOver(s modelState, to emit) {
 	if s.leader == nobody && !s.asleep && s.one && s.count(func(w *modelWaiter) bool { return w.at == resuming }) == 0 {
 		found := false
 		for i := range m.waits {
 			if s.g[i].at == parked && !m.passive(i) {
 				n := s
 				n.g[i].at, n.g[i].standby = resuming, true
-				m.attend(&n)
+				m.ensureProgress(&n)
 				to(n)
 				found = true
 			}
@@ -290,7 +290,7 @@ func (m *modelScene) leave(s modelState, to emit) {
 			return
 		}
 	}
-	m.attend(&s)
+	m.ensureProgress(&s)
 	to(s)
 }
 
@@ -298,7 +298,7 @@ func (m *modelScene) leave(s modelState, to emit) {
 func (m *modelScene) park(s modelState, i int, to emit) {
 	s.g[i].at = parked
 	if !m.is("park without attend") {
-		m.attend(&s)
+		m.ensureProgress(&s)
 	}
 	to(s)
 }
@@ -307,8 +307,8 @@ func (m *modelScene) park(s modelState, i int, to emit) {
 func (m *modelScene) poll(s modelState, i int, to emit) {
 	w := &s.g[i]
 	some := m.progress(&s)
-	m.lookAtWords(&s)
-	if w.ready || s.closed || w.over {
+	m.checkWords(&s)
+	if w.ready || s.closed || w.contextEnded {
 		s.leader = nobody
 		m.finish(s, i, to)
 		return
@@ -317,7 +317,7 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 		s.leader = nobody
 		if s.one {
 			w.at, w.standby = resuming, true
-			m.attend(&s)
+			m.ensureProgress(&s)
 			to(s)
 		} else {
 			m.park(s, i, to)
@@ -333,28 +333,28 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 		m.park(s, i, to)
 		return
 	}
-	m.meanwhile(s, func(s modelState) { // Engine.sleep
-		if !s.arm() || !m.is("sleep does not look at the words") && m.lookAtWords(&s) {
+	m.withStore(s, func(s modelState) { // Engine.sleep
+		if !s.arm() || !m.is("sleep does not look at the words") && m.checkWords(&s) {
 			m.await(s, i, to)
 			return
 		}
 		w := &s.g[i]
-		w.at, w.passed, s.asleep, s.sleeper, s.bounded = sleeping, false, true, int8(i), s.request == stalled
+		w.at, w.othersLed, s.asleep, s.sleeper, s.bounded = sleeping, false, true, int8(i), s.request == stalled
 		to(s)
 	})
 }
 
 // Engine.sleep, when Wait has returned
-func (m *modelScene) wake(s modelState, i int, to emit) {
+func (m *modelScene) afterWait(s modelState, i int, to emit) {
 	w := &s.g[i]
 	s.asleep, s.sleeper = false, nobody
-	if !w.passed || w.ready || s.closed || w.over || m.is("sleep does not let others lead") {
+	if !w.othersLed || w.ready || s.closed || w.contextEnded || m.is("sleep does not let others lead") {
 		m.await(s, i, to)
 		return
 	}
 	if s.leader == nobody && !m.is("sleep does not look before it parks") { // Engine.poll
 		m.progress(&s)
-		m.lookAtWords(&s)
+		m.checkWords(&s)
 	}
 	if w.ready {
 		m.finish(s, i, to)
@@ -370,7 +370,7 @@ func (m *modelScene) tick(s modelState, to emit) {
 		s.notified, s.bg = true, gone
 		to(s)
 		return
-	case !m.needed(&s):
+	case !m.progressNeeded(&s):
 		s.idle++
 	case s.asleep && !m.is("ticks while another sleeps"):
 		s.idle++
@@ -378,8 +378,8 @@ func (m *modelScene) tick(s modelState, to emit) {
 		s.count(func(w *modelWaiter) bool { return w.waking }) > 0:
 		s.idle = 0
 	default:
-		s.background, s.bgWoke = backgroundStandingIn, false
-		m.standIn(s, to)
+		s.background, s.bgWoke = backgroundLeading, false
+		m.backgroundLead(s, to)
 		return
 	}
 	m.ticked(s, to)
@@ -395,27 +395,27 @@ func (m *modelScene) ticked(s modelState, to emit) {
 }
 
 // Engine.standIn: from the head of its loop
-func (m *modelScene) standIn(s modelState, to emit) {
+func (m *modelScene) backgroundLead(s modelState, to emit) {
 	s.idle = 0
-	if s.closed || s.leader != nobody || s.asleep || !m.needed(&s) {
+	if s.closed || s.leader != nobody || s.asleep || !m.progressNeeded(&s) {
 		m.ticked(s, to)
 		return
 	}
 	some := m.progress(&s)
-	some = m.lookAtWords(&s) || some
+	some = m.checkWords(&s) || some
 	if s.bgWoke {
 		m.ticked(s, to)
 		return
 	}
-	s.bg = standing
+	s.bg = bgLeading
 	to(s) // it breathes or yields
 	if some {
 		return
 	}
-	m.meanwhile(s, func(s modelState) {
+	m.withStore(s, func(s modelState) {
 		switch {
 		case !s.arm():
-		case !m.is("the background goroutine does not look at the words") && m.lookAtWords(&s):
+		case !m.is("the background goroutine does not look at the words") && m.checkWords(&s):
 			m.ticked(s, to)
 		default:
 			s.bg, s.asleep, s.bounded = sleeping, true, s.request == stalled

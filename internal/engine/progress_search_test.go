@@ -27,16 +27,16 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 		case w.at == resuming:
 			n.g[i].waking, n.g[i].standby = false, false // Engine.resumed
 			m.await(n, i, step("resumed", i))
-		case w.at == parked && w.over:
+		case w.at == parked && w.contextEnded:
 			m.await(n, i, step("park: context", i))
-		case w.at == sleeping && w.over && !s.signaled:
+		case w.at == sleeping && w.contextEnded && !s.signaled:
 			n.signal()
 			step("sleep: AfterFunc", i)(n)
 		case w.at == sleeping && mayReturn:
 			n.g[i].at, n.signaled, n.armed = returned, false, false
 			step("Wait", i)(n)
 		case w.at == returned:
-			m.wake(n, i, step("sleep", i))
+			m.afterWait(n, i, step("sleep", i))
 		}
 		if n = s; s.notify>>i&1 != 0 {
 			n.notify &^= 1 << i
@@ -56,19 +56,19 @@ func (m *modelScene) system(s modelState, to func(name string, s modelState)) {
 			n.bgLed = false
 			n.idle++
 		} else {
-			n.bg = locking
+			n.bg = tickDue
 		}
 		background(n)
-	case s.bg == locking:
+	case s.bg == tickDue:
 		m.tick(n, background)
-	case s.bg == standing:
-		m.standIn(n, background)
+	case s.bg == bgLeading:
+		m.backgroundLead(n, background)
 	case s.bg == sleeping && mayReturn:
 		n.bg, n.signaled, n.armed = returned, false, false
 		background(n)
 	case s.bg == returned:
 		n.asleep = false
-		m.standIn(n, background)
+		m.backgroundLead(n, background)
 	}
 	if s.closer && s.notified {
 		m.quiet(s, step("close", 0))
@@ -104,9 +104,9 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 		}
 		if n = s; w.at == computing && s.leader == nobody && !s.closed { // Engine.poll
 			m.progress(&n)
-			m.lookAtWords(&n)
+			m.checkWords(&n)
 			if s.asleep {
-				m.attend(&n)
+				m.ensureProgress(&n)
 			}
 			step("test")(n)
 		}
@@ -115,10 +115,10 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 			if n.asleep { // Engine.rouse
 				n.signal()
 			}
-			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundStandingIn { // Engine.attendRequest
+			if m.urgent && n.leader == nobody && !n.asleep && n.background != backgroundLeading { // Engine.attendRequest
 				n.now, n.background, n.kick = true, backgroundTicking, true
 			} else if n.background == backgroundParked {
-				m.attend(&n)
+				m.ensureProgress(&n)
 			}
 			step("post")(n)
 		}
@@ -134,15 +134,15 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 				n.notify |= bit
 			case forTask: // Engine.endTask
 				if s.waiting(i) {
-					m.tell(&n, i)
+					m.wake(&n, i)
 				} else {
 					n.mail |= bit
 				}
 			}
 			step("send")(n)
 		}
-		if n = s; m.contexts && i == 0 && s.waiting(i) && !w.over {
-			n.g[i].over = true
+		if n = s; m.contexts && i == 0 && s.waiting(i) && !w.contextEnded {
+			n.g[i].contextEnded = true
 			step("context ends")(n)
 		}
 	}
@@ -191,7 +191,7 @@ func (m *modelScene) check(s *modelState) error {
 		return errors.New("Engine.asleep does not say that one goroutine is in Wait")
 	case s.count(func(w *modelWaiter) bool { return w.at == parked && w.ready }) > 0:
 		return errors.New("a goroutine is parked and ready")
-	case leads+asleep == 0 && !s.closed && m.needed(s) && s.background == backgroundParked:
+	case leads+asleep == 0 && !s.closed && m.progressNeeded(s) && s.background == backgroundParked:
 		return errors.New("nobody leads or sleeps, and the background goroutine is parked")
 	case s.asleep && leads == 0 && s.armed && !s.signaled && at(returned) == 0 && s.bg != returned:
 		if s.queue != 0 || s.sleeper != nobody && s.g[s.sleeper].ready || s.request == stalled && !s.bounded {
@@ -209,7 +209,7 @@ func (m *modelScene) check(s *modelState) error {
 // settled reports whether nothing that has come is left to be done.
 func (m *modelScene) settled(s *modelState) bool {
 	for i := range m.waits {
-		if s.waiting(i) && (s.g[i].ready || s.g[i].over || s.closed || (s.queue|s.stored)>>i&1 != 0) {
+		if s.waiting(i) && (s.g[i].ready || s.g[i].contextEnded || s.closed || (s.queue|s.stored)>>i&1 != 0) {
 			return false
 		}
 	}
@@ -221,7 +221,7 @@ func (m *modelScene) settled(s *modelState) bool {
 // goroutine goes on ticking.
 func (m *modelScene) ticksForEver(s modelState) bool {
 	for range 4 * modelTicks {
-		next, others := s, s.closer || s.bg != ticking && s.bg != locking || s.idle >= modelTicks && !s.kick
+		next, others := s, s.closer || s.bg != ticking && s.bg != tickDue || s.idle >= modelTicks && !s.kick
 		if others {
 			return false
 		}
@@ -229,7 +229,7 @@ func (m *modelScene) ticksForEver(s modelState) bool {
 			next = n
 			others = others || !strings.HasPrefix(name, "background")
 		})
-		if others || next.bg != ticking && next.bg != locking {
+		if others || next.bg != ticking && next.bg != tickDue {
 			return false
 		}
 		s = next
@@ -238,7 +238,7 @@ func (m *modelScene) ticksForEver(s modelState) bool {
 }
 
 // forget clears each field that is set again before it is read.
-func (s *modelState) forget() {
+func (s *modelState) normalize() {
 	if s.leader == nobody {
 		s.woke = false
 	}
@@ -246,9 +246,9 @@ func (s *modelState) forget() {
 		s.armed, s.bounded = false, false
 	}
 	for i := range s.g {
-		s.g[i].passed = s.g[i].passed && (s.g[i].at == sleeping || s.g[i].at == returned)
+		s.g[i].othersLed = s.g[i].othersLed && (s.g[i].at == sleeping || s.g[i].at == returned)
 	}
-	if s.background != backgroundStandingIn {
+	if s.background != backgroundLeading {
 		s.bgWoke = false
 	}
 }
@@ -278,7 +278,7 @@ func (m *modelScene) search() (states int, err error) {
 			return len(all), way(int32(i), errors.New("the background goroutine ticks for ever"))
 		}
 		visit := func(name string, n modelState) int32 {
-			n.forget()
+			n.normalize()
 			k, seen := number[n]
 			if !seen {
 				k = int32(len(all))

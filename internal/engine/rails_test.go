@@ -97,7 +97,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 				e.mu.Lock()
 				require.True(t, e.arm())
 				go func() { // ends with the sleep
-					e.doze(background, nil)
+					e.sleepArmed(background, nil)
 					e.mu.Unlock()
 					woke <- struct{}{}
 				}()
@@ -105,7 +105,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 			end := func(what string) {
 				select {
 				case <-woke:
-				case <-time.After(patienceOfTests):
+				case <-time.After(testTimeout):
 					t.Fatal(what)
 				}
 			}

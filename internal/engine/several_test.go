@@ -30,8 +30,8 @@ func TestWaitAnyBesideOthers(t *testing.T) {
 		require.Eventually(t, func() bool { // all are parked, or one of them leads or sleeps
 			c.e.mu.Lock()
 			defer c.e.mu.Unlock()
-			return len(c.e.watchers) >= 2
-		}, patienceOfTests, 10*time.Microsecond)
+			return len(c.e.completionWaiters) >= 2
+		}, testTimeout, 10*time.Microsecond)
 		require.NoError(t, c.Send(ctx, []byte{1}, Env{Peer: 0, Tag: 1}))
 		require.NoError(t, c.Send(ctx, []byte{1}, Env{Peer: 0, Tag: 2}))
 		for range 3 {

@@ -58,7 +58,7 @@ func share(c *Context, rank, n, size int) (rows [][]word, err error) {
 
 // A token goes round the ranks by words, one for each of several goroutines,
 // beside messages; some of the time it rests for so long that all sleep.
-func TestWordsWakeWhoWaits(t *testing.T) {
+func TestWakeEndsAwait(t *testing.T) {
 	fabrics := map[string]struct {
 		set       map[string]string
 		providers []transport.Provider
@@ -125,7 +125,7 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 				return err
 			})
 			for _, c := range cs {
-				require.Empty(t, c.e.words)
+				require.Empty(t, c.e.wordWaiters)
 			}
 		})
 	}
@@ -135,7 +135,7 @@ func TestWordsWakeWhoWaits(t *testing.T) {
 // looks at each rank only then.
 func TestWakeAllLooksOnce(t *testing.T) {
 	c := world(openJob(t, 5, inproc.NewFabric(), nil))[1]
-	s := &sleepers{SharedMemoryDomain: c.e.rails[0].shared}
+	s := &sleepRecorder{SharedMemoryDomain: c.e.rails[0].shared}
 	c.e.rails[0].shared = s
 	all := []int{0, 1, 2, 3, 4}
 	c.WakeAll(all)
@@ -149,19 +149,19 @@ func TestWakeAllLooksOnce(t *testing.T) {
 }
 
 // sleepers counts the questions whether a rank sleeps.
-type sleepers struct {
+type sleepRecorder struct {
 	transport.SharedMemoryDomain
 	some  bool
 	looks int
 	woken []transport.Addr
 }
 
-func (s *sleepers) Asleep() bool {
+func (s *sleepRecorder) Asleep() bool {
 	s.looks++
 	return s.some
 }
 
-func (s *sleepers) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
+func (s *sleepRecorder) Notify(a transport.Addr) { s.woken = append(s.woken, a) }
 
 // What another goroutine waits for goes on while one waits for a word.
 func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {
@@ -200,7 +200,7 @@ func TestAwaitEndsWithItsContextAndTakesWhatIsThere(t *testing.T) {
 		require.NoError(t, cs[0].Await(ctx, 1, &word, 7), "the word counts before the context")
 		word.Store(1)
 		require.NoError(t, cs[0].Await(ctx, 1, &word, ^uint64(0)), "words wrap around")
-		require.Empty(t, cs[0].e.words)
+		require.Empty(t, cs[0].e.wordWaiters)
 	})
 }
 

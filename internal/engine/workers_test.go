@@ -11,7 +11,7 @@ import (
 
 // TestPanicWithTheLock: a panic in a task whose goroutine holds the engine's lock goes on,
 // so that it ends the process.
-func TestPanicWithTheLock(t *testing.T) {
+func TestATaskPanicsWithTheLock(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), nil)[0]
 	e.Kill() // Go runs f on the calling goroutine now
 	got := make(chan any, 1)

@@ -75,16 +75,16 @@ func TestPolicyFollowsCores(t *testing.T) {
 		return p
 	}
 	auto := set("engine.spin", "auto")
-	require.Positive(t, newPolicy(auto, 2, 2).poll)
-	require.Zero(t, newPolicy(auto, 2, 2).spare)
-	require.Zero(t, newPolicy(auto, 3, 2).poll)
-	require.Zero(t, newPolicy(auto, runtime.NumCPU()+1, 0).poll)
+	require.Positive(t, newWaitPolicy(auto, 2, 2).poll)
+	require.Zero(t, newWaitPolicy(auto, 2, 2).backgroundPoll)
+	require.Zero(t, newWaitPolicy(auto, 3, 2).poll)
+	require.Zero(t, newWaitPolicy(auto, runtime.NumCPU()+1, 0).poll)
 	if runtime.NumCPU() > 1 {
-		require.Positive(t, newPolicy(auto, 2, 4).spare)
+		require.Positive(t, newWaitPolicy(auto, 2, 4).backgroundPoll)
 	}
-	always, never := newPolicy(set("engine.spin", "always"), 9, 2), newPolicy(set("engine.spin", "never"), 1, 2)
+	always, never := newWaitPolicy(set("engine.spin", "always"), 9, 2), newWaitPolicy(set("engine.spin", "never"), 1, 2)
 	require.Positive(t, always.poll)
-	require.Positive(t, always.spare)
+	require.Positive(t, always.backgroundPoll)
 	require.Zero(t, never.poll)
-	require.Zero(t, newPolicy(set("engine.poll", "0s"), 1, 2).poll)
+	require.Zero(t, newWaitPolicy(set("engine.poll", "0s"), 1, 2).poll)
 }

@@ -15,19 +15,19 @@ import (
 )
 
 // stranger is rank 1 of a job of two, which says what it likes.
-type stranger struct {
+type rawPeer struct {
 	ep  transport.Endpoint
 	cq  transport.CompletionQueue
 	dom transport.Domain
 	seq uint32
 }
 
-func againstStranger(t *testing.T) (*Context, *stranger) {
-	return againstHooked(t, &hooks{}, nil)
+func openRawPeer(t *testing.T) (*Context, *rawPeer) {
+	return openHooked(t, &hooks{}, nil)
 }
 
 // againstHooked lets h interfere with what the engine asks of its transport.
-func againstHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *stranger) {
+func openHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *rawPeer) {
 	f := inproc.NewFabric(opts...)
 	open := func(self transport.Addr) (Rail, transport.AddressVector) {
 		d, err := f.Open(transport.Config{Self: self, Size: 2})
@@ -56,24 +56,24 @@ func againstHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc
 	e, err := New(Config{Rank: 0, Size: 2, Params: p, Rails: []Rail{rail}, LocalRanks: 2})
 	require.NoError(t, err)
 	t.Cleanup(e.Kill)
-	return e.OpenContext(0, []int{0, 1}), &stranger{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
+	return e.OpenContext(0, []int{0, 1}), &rawPeer{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
 }
 
-func (s *stranger) send(t *testing.T, b []byte) {
+func (s *rawPeer) sendRaw(t *testing.T, b []byte) {
 	op := &transport.Op{Peer: 0, Data: b}
 	_, err := s.ep.Send(op)
 	require.NoError(t, err)
 }
 
 // say sends a message as a correct peer numbers it.
-func (s *stranger) say(t *testing.T, m wire.Message, data ...byte) {
+func (s *rawPeer) sendMessage(t *testing.T, m wire.Message, data ...byte) {
 	s.seq++
 	m.Seq = s.seq
-	s.send(t, encode(m, data...))
+	s.sendRaw(t, encode(m, data...))
 }
 
 // listen tells f what has come to the stranger, one thing at a time.
-func (s *stranger) listen(t *testing.T, f func(*transport.Completion)) {
+func (s *rawPeer) receiveOne(t *testing.T, f func(*transport.Completion)) {
 	var c [1]transport.Completion
 	n, err := s.cq.Read(c[:])
 	require.NoError(t, err)
