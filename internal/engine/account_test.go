@@ -104,11 +104,11 @@ func TestWaitsAreTimed(t *testing.T) {
 		defer e.mu.Unlock()
 		return len(e.parked) == 1
 	}, testTimeout, time.Millisecond)
-	require.Zero(t, e.Account().Waited) // neither receive has returned
+	require.Zero(t, e.Account().Waited) // no receive has returned yet
 	close(q.goOn)
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
 	require.NoError(t, <-first)
-	require.Zero(t, e.Account().Waited) // the other one waits
+	require.Zero(t, e.Account().Waited) // the second receive still waits
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
 	require.NoError(t, <-second)
 	waited := e.Account().Waited
@@ -156,8 +156,8 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 	}
 }
 
-// TestFollowersAreTimed: no goroutine of the program leads, and the background goroutine
-// sleeps for the one that is parked.
+// TestFollowersAreTimed: the wait of a parked goroutine counts although no goroutine of the
+// program leads and the background goroutine sleeps on the transports.
 func TestFollowersAreTimed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	q := pauseQueue(e)
@@ -166,7 +166,7 @@ func TestFollowersAreTimed(t *testing.T) {
 	defer e.mu.Unlock()
 	e.beginWait(&w)
 	require.True(t, e.arm())
-	go func() { // ends with doze
+	go func() { // ends with sleepArmed
 		<-q.inWait
 		e.mu.Lock()
 		e.signal()
@@ -198,12 +198,13 @@ func TestAccountOfOldReadings(t *testing.T) {
 	e.endWait(&w)
 }
 
-// TestAccountWithoutAProgram: a goroutine in Attend that no call waits for does not count.
+// TestAccountWithoutAProgram: the wait of a goroutine in Attend with background set does not
+// count.
 func TestAccountWithoutAProgram(t *testing.T) {
 	cs := openJob(t, 2, inproc.NewFabric(), nil)
 	e := cs[0]
 	ended := make(chan error, 1)
-	go func() { // ends with Nudge
+	go func() { // ends with WakeAttend
 		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.ChangeCount(), true)
 		ended <- err
 	}()

@@ -144,8 +144,8 @@ func (e *Engine) closedErr() error {
 }
 
 // OnClose registers a function that Close and Kill call before they close the transports. All
-// waits in the engine have ended by then. So f may wait for calls that were blocked in the
-// engine, but for nothing else. OnClose must precede any use of the engine.
+// waits in the engine have ended by then. So f may wait for the return of calls that were blocked
+// in the engine, and for nothing else. OnClose must precede any use of the engine.
 func (e *Engine) OnClose(f func()) { e.onClose = append(e.onClose, f) }
 
 // Err returns the error with which the context's communicator was revoked, or nil.

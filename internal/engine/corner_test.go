@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// within fails the test where f hangs.
+// within runs f, and fails the test if f hangs.
 func within(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -26,7 +26,7 @@ func within(t *testing.T, f func()) {
 	receiveOrFail(t, done)
 }
 
-// got receives from ch, or fails the test.
+// receiveOrFail receives from ch. If nothing arrives, it fails the test.
 func receiveOrFail[T any](t *testing.T, ch <-chan T) {
 	t.Helper()
 	select {
@@ -55,8 +55,8 @@ func (e *Engine) slotsInUse() int {
 	return n
 }
 
-// A transfer that waits for room in the endpoint is in a queue, which it must
-// have left when its slot is freed.
+// TestAPeerThatDiesEndsTransfersThatWaitForRoom: a transfer that waits for room in the endpoint
+// is in a queue. When the peer dies, the transfer leaves the queue and its slot is freed.
 func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	for name, opts := range map[string][]inproc.Option{"read": nil, "pump": {inproc.WithoutRMA()}} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +84,9 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 	}
 }
 
-// Naps grow with the time for which an endpoint has had no room, and are not needed for
-// a peer that is yet to come.
+// TestRetrySleepsGrowUntilThereIsRoom: the limit of a sleep grows with the time for which an
+// endpoint has had no room. There is no limit for a peer that has not started yet, because its
+// start causes an event.
 func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	h := &hooks{}
 	c, _ := openHooked(t, h, noAsync)
@@ -93,7 +94,7 @@ func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	h.again = true
 	r := c.Isend([]byte("x"), Env{Peer: 1, Tag: 1})
 	require.Equal(t, firstRetry, c.e.napTime())
-	c.e.start = c.e.start.Add(-4 * time.Millisecond) // which have passed
+	c.e.start = c.e.start.Add(-4 * time.Millisecond) // as if 4 ms had passed
 	nap := c.e.napTime()
 	require.GreaterOrEqual(t, nap, time.Millisecond)
 	c.e.start = c.e.start.Add(-time.Second)
@@ -108,7 +109,8 @@ func TestRetrySleepsGrowUntilThereIsRoom(t *testing.T) {
 	require.Zero(t, p.noRoomSince)
 }
 
-// A fabric may tell that a message has left after its answer has come.
+// TestAnAnswerMayOvertakeACompletion: a fabric may report that a message has left after the
+// answer to it has arrived.
 func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	h := &hooks{hold: true}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
@@ -123,8 +125,8 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	require.Empty(t, c.e.Failed())
 }
 
-// The data of a rendezvous by messages fills the endpoint again and again. Other
-// messages to the peer leave between two pieces.
+// TestSegmentsLetOtherMessagesPass: the data of a rendezvous without RMA fills the endpoint again
+// and again. Other messages to the peer leave between two segments.
 func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
@@ -147,8 +149,9 @@ func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A message to ourselves lies with its sender; when that has ended, and its
-// slot is somebody else's, nothing is to be received.
+// TestSelfMessagesEndWithTheEngine: a synchronous message of a rank to itself stays in the buffer
+// of its send. When the engine ends, the send fails, and no receive gets the message, even if the
+// send's slot is used again.
 func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 	broken := errors.New("broken")
 	for name, end := range map[string]func(c *Context, h *hooks){
@@ -188,14 +191,14 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	_, err := r.Wait(background)
 	require.NoError(t, err)
 	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in a slot that has sent an RTS
-	c.Revoke(errors.New("enough"))
+	c.Revoke(errors.New("test"))
 	_, err = r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Zero(t, c.e.slotsInUse())
 }
 
-// A send that ended with the revocation has given its buffer back: no rank may read
-// there what the owner writes next.
+// TestARevokedSendCannotBeReadAnyMore: a send that a revocation has ended no longer owns its
+// buffer. A peer cannot read from the buffer what its owner writes next.
 func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	buf := make([]byte, 1<<20)
@@ -205,7 +208,7 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 		_, err := ready.Parse(x.Msg)
 		require.NoError(t, err)
 	})
-	c.Revoke(errors.New("enough"))
+	c.Revoke(errors.New("test"))
 	_, err := r.Wait(background)
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Zero(t, c.e.slotsInUse())
@@ -219,13 +222,14 @@ func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {
 		})
 	}
 	require.ErrorIs(t, err, transport.ErrKey)
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, and no fault
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin, Handle: ready.Handle, Length: 1}, finCode(ErrRevoked)) // too late, but no protocol error
 	_, _, err = c.Iprobe(Env{Peer: 0, Tag: 1})
 	require.ErrorIs(t, err, ErrRevoked)
 	require.Empty(t, c.e.Failed())
 }
 
-// A receive that reads such a message reports the revocation.
+// TestAWithdrawnMessageIsRevoked: a receive that reads a message whose region no longer exists
+// reports a revocation.
 func TestAWithdrawnMessageIsRevoked(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8, Key: 12345})
@@ -234,7 +238,8 @@ func TestAWithdrawnMessageIsRevoked(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 }
 
-// A rank that is no member of a group breaks the protocol if it sends to the group.
+// TestAMessageOfANonMemberIsAProtocolError: a rank breaks the protocol if it sends to a group of
+// which it is not a member.
 func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 	for _, how := range []string{"posted", "unexpected", "probed"} {
 		t.Run(how, func(t *testing.T) {
@@ -246,7 +251,7 @@ func TestAMessageOfANonMemberIsAProtocolError(t *testing.T) {
 				r = c.Irecv(make([]byte, 1), env)
 			}
 			s.sendMessage(t, wire.Message{Kind: wire.MsgEager, Context: 2, Tag: 1, Length: 1}, 7)
-			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // moves the engine on
+			_, _, err := world.Iprobe(Env{Peer: 0, Tag: 1}) // polls the transport
 			require.NoError(t, err)
 			if how == "probed" {
 				_, ok, err := c.Iprobe(env)
@@ -295,7 +300,8 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 	require.EqualValues(t, 1, h.closes.Load())
 }
 
-// The transport is Shutdown's alone while that runs.
+// TestNothingIsPostedDuringShutdown: the engine uses a transport for nothing else during its
+// Shutdown.
 func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	h := &hooks{}
 	c, s := openHooked(t, h, noAsync)
@@ -319,44 +325,46 @@ func TestNothingIsPostedDuringShutdown(t *testing.T) {
 	require.NoError(t, c.e.Close(background))
 }
 
-// A goroutine that polls while the background goroutine sleeps may leave work behind
-// that no event reports: more messages than a Read gives, or a wait for room.
+// TestAPollWakesTheSleeperForTheRest: a goroutine that polls while the background goroutine
+// sleeps may leave work behind that no event reports, such as more messages than one Read
+// returns, or a request that waits for room. It wakes the sleeper.
 func TestAPollWakesTheSleeperForTheRest(t *testing.T) {
 	for name, poll := range map[string]func(c *Context) error{
 		"test": func(c *Context) error { _, _, err := c.Iprobe(Env{Peer: 1, Tag: 2}); return err },
 		"lead": func(c *Context) error { _, err := c.Recv(background, nil, Env{Peer: 1, Tag: 2}); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			asleep, roused := make(chan struct{}, 100), make(chan struct{}, 100)
+			asleep, woken := make(chan struct{}, 100), make(chan struct{}, 100)
 			h := &hooks{entries: []transport.Completion{
 				{Kind: transport.RecvDone, Peer: 1, Msg: encode(wire.Message{Kind: wire.MsgEager, Seq: 1, Tag: 2})},
 			}}
 			h.wait = func(done bool) {
 				if done {
-					roused <- struct{}{}
+					woken <- struct{}{}
 				} else {
 					asleep <- struct{}{}
 				}
 			}
 			c, _ := openHooked(t, h, nil)
-			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine looks after it
+			_ = c.Irecv(nil, Env{Peer: 1, Tag: 1}) // the background goroutine serves it
 			receiveOrFail(t, asleep)
 			c.e.mu.Lock()
 			h.read = func() (int, error) {
 				if h.left.Swap(!h.left.Load()) {
-					h.read = nil // the rest is taken
+					h.read = nil // everything was read
 					return 0, nil
 				}
 				return 1, nil
 			}
 			c.e.mu.Unlock()
 			require.NoError(t, poll(c))
-			receiveOrFail(t, roused)
+			receiveOrFail(t, woken)
 		})
 	}
 }
 
-// Traffic of others does not keep a call from seeing that its context ended.
+// TestAContextEndsACallDespiteTraffic: a call sees that its context has ended although
+// completions of other operations arrive all the time.
 func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 	h := &hooks{entries: []transport.Completion{{Kind: transport.PeerNotice, Peer: -1}}}
 	c, _ := openHooked(t, h, noAsync)
@@ -380,7 +388,8 @@ func TestATaskRunsWhenTheEngineIsClosed(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Where a transport has no room for regions, the data of a rendezvous goes by messages.
+// TestRendezvousWithoutRoomForRegions: if a transport has no room for regions, the data of a
+// rendezvous is sent by messages.
 func TestRendezvousWithoutRoomForRegions(t *testing.T) {
 	for _, mode := range []transport.MRMode{0, transport.MRLocal} {
 		c, s := openHooked(t, &hooks{full: true}, noAsync, inproc.WithMRMode(mode))

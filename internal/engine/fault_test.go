@@ -14,10 +14,10 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// storm sends messages of random sizes, modes and tags between all ranks, each
-// rank's to each peer from one seed, and receives them in another order. Where
-// lossy, an error on a rank ends it as a crash would, and is no failure of the
-// test: it must only never be a hang or wrong data taken for right.
+// exchangeAtRandom sends messages of random sizes, modes and tags between all ranks and receives
+// them in another order. The sizes follow from seed. If lossy is set, an error on a rank kills
+// its engine, as a crash would, and does not fail the test. A hang or wrong data always fails the
+// test.
 func exchangeAtRandom(t *testing.T, cs []*Context, seed uint64, lossy bool) {
 	const messages, tags = 60, 4
 	n := len(cs)
@@ -103,9 +103,9 @@ func TestLegalFaultsAreTolerated(t *testing.T) {
 	exchangeAtRandom(t, world(openJob(t, 3, fault.Wrap(tcp.New(), plan), nil)), 99, false)
 }
 
-// A message that is lost or comes twice is found at the next one; a header
-// with flipped bits at once. (Bits flipped in data are the fabric's business:
-// the storm finds them.)
+// TestIllegalFaultsAreErrors: the receiver detects a message that is lost or arrives twice at the
+// next message, and a header with flipped bits at once. (Detecting bits flipped in data is the
+// fabric's task; exchangeAtRandom checks the data.)
 func TestIllegalFaultsAreErrors(t *testing.T) {
 	for name, plan := range map[string]fault.Plan{
 		"duplicate": {Duplicate: 0.02},
@@ -124,7 +124,7 @@ func TestIllegalFaultsAreErrors(t *testing.T) {
 func TestALostMessageIsFoundAtTheNext(t *testing.T) {
 	plan := fault.Plan{Seed: 1, Drop: 0.05, Ranks: []int{0}}
 	cs := world(openJob(t, 2, fault.Wrap(inproc.NewFabric(), plan), nil))
-	go func() { // ends when rank 1 gives this rank up, or at Close
+	go func() { // ends when rank 1 marks this rank as failed, or at Close
 		for {
 			if err := cs[0].Send(background, []byte{1}, Env{Peer: 1}); err != nil {
 				return

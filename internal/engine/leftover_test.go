@@ -87,7 +87,7 @@ func TestUnreceived(t *testing.T) {
 					for tag := range 20 {
 						other[1].Isend(make([]byte, tag), Env{Peer: 0, Tag: tag})
 					}
-					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // behind the others
+					return c.Send(background, nil, Env{Peer: 0, Tag: 0}) // arrives after the others
 				})
 				n, few := engines[0].Unreceived()
 				require.Equal(t, 20, n)

@@ -11,9 +11,8 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// mirror is a fabric of two ranks in which what rank 0 sends comes back to it as
-// if rank 1 had sent it. It costs next to nothing, so that what a benchmark over
-// it takes is the engine's.
+// loopback is a fabric of two ranks. Messages that rank 0 sends return to rank 0 as messages of
+// rank 1. Its cost is close to zero, so a benchmark over it measures the engine.
 type loopback struct {
 	transport.Domain
 	eager int
@@ -25,7 +24,7 @@ type loopback struct {
 }
 
 func (m *loopback) Attr() transport.Attr {
-	return transport.Attr{Provider: "mirror", InjectSize: 128, MaxMsgSize: 128, EagerLimit: m.eager}
+	return transport.Attr{Provider: "loopback", InjectSize: 128, MaxMsgSize: 128, EagerLimit: m.eager}
 }
 func (m *loopback) Close() error                     { return nil }
 func (m *loopback) Address() transport.Address       { return "" }
@@ -66,7 +65,8 @@ func openLoopback(b testing.TB) *Context {
 	return e.OpenContext(0, []int{0, 1})
 }
 
-// What the engine takes of a message: both sides, without the transport.
+// BenchmarkEngine measures the engine's part of a message's time: both sides, without the
+// transport.
 func BenchmarkEngine(b *testing.B) {
 	buf, in := make([]byte, 8), make([]byte, 8)
 	env := Env{Peer: 1, Tag: 3}

@@ -9,8 +9,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// A port at rest keeps nobody awake: asynchronous progress counts it no more,
-// and goes to sleep for good.
+// TestStopProgress: after StopProgress asynchronous progress no longer counts the port, and the
+// background goroutine parks.
 func TestStopProgress(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))

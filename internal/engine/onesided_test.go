@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// leaver is inproc whose endpoints call during while they shut down, and which
+// shutdownFabric is inproc with two additions: its endpoints call during in Shutdown, and it
 // counts the regions that are closed meanwhile.
 type shutdownFabric struct {
 	*inproc.Fabric
@@ -81,8 +81,9 @@ func (idle) Done(*Transfer, error)                  {}
 func (idle) Down(int, error)                        {}
 func (idle) End(error)                              {}
 
-// Memory that is given back while the engine closes waits until the transports
-// have shut down: until then the user must keep away from them.
+// TestNothingIsDeregisteredDuringShutdown: memory that is freed while the engine closes is
+// deregistered after the transports have shut down, because nothing else may use a transport
+// during Shutdown.
 func TestNothingIsDeregisteredDuringShutdown(t *testing.T) {
 	f := &shutdownFabric{Fabric: inproc.NewFabric()}
 	e := openJob(t, 2, f, nil)[0]
@@ -105,12 +106,13 @@ func TestNothingIsDeregisteredDuringShutdown(t *testing.T) {
 	}
 	require.NoError(t, e.Close(background))
 	require.Equal(t, [2]error{}, errs)
-	require.Nil(t, f.during, "it has run")
+	require.Nil(t, f.during, "Shutdown has not called during")
 	require.Zero(t, f.closed)
-	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "given back in the end")
+	require.ErrorIs(t, unix.Madvise(span.Bytes(), unix.MADV_NORMAL), unix.ENOMEM, "Close has not unmapped the memory")
 }
 
-// Requests that nobody waits for are freed, whatever comes first.
+// TestAbandonedRequestsAreFreed: an abandoned request is freed whether Abandon or Complete comes
+// first.
 func TestAbandonedRequestsAreFreed(t *testing.T) {
 	e := openJob(t, 2, inproc.NewFabric(), nil)[0]
 	p, err := e.OpenContext(2, []int{0, 1}).OpenPort(only(idle{}))
@@ -129,7 +131,7 @@ func TestAbandonedRequestsAreFreed(t *testing.T) {
 		q := begin()
 		q.Abandon()
 		complete(q)
-		q.Abandon() // of one that is gone
+		q.Abandon() // of a request that was freed
 		q = begin()
 		complete(q)
 		q.Abandon()
@@ -140,5 +142,5 @@ func TestAbandonedRequestsAreFreed(t *testing.T) {
 	Request{}.Abandon()
 }
 
-// only makes of a service the function that OpenPort takes.
+// only returns a function for OpenPort that returns s.
 func only(s Service) func(*Port) Service { return func(*Port) Service { return s } }

@@ -15,7 +15,7 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// grieving is a service that hears of the end of peers.
+// downRecorder is a service that records the error of Down.
 type downRecorder struct {
 	idle
 	err error
@@ -23,8 +23,8 @@ type downRecorder struct {
 
 func (g *downRecorder) Down(_ int, err error) { g.err = err }
 
-// looks are calls that wait for the last rank of a group, and their like that ask
-// again and again.
+// peerWaits has calls that wait for the last rank of a group, and loops of nonblocking calls that
+// do the same.
 var peerWaits = map[string]func(c *Context, last int) error{
 	"recv": func(c *Context, last int) error {
 		_, err := c.Recv(background, nil, Env{Peer: last, Tag: 1})
@@ -84,8 +84,8 @@ var peerWaits = map[string]func(c *Context, last int) error{
 	},
 }
 
-// TestTheDeadAreFoundWithoutContact has a rank die that nobody has a connection
-// with.
+// TestQueryPeersFindsFailedPeers: calls that wait for a rank fail if the rank dies, although no
+// rank has a connection to it.
 func TestQueryPeersFindsFailedPeers(t *testing.T) {
 	for name, call := range peerWaits {
 		for _, n := range []int{2, membersAtOnce + 3} {
@@ -103,7 +103,7 @@ func TestQueryPeersFindsFailedPeers(t *testing.T) {
 						require.ErrorIs(t, err, ErrProcFailed)
 						return
 					case <-deadline:
-						t.Fatal("nobody told")
+						t.Fatal("the call does not end")
 					case <-time.After(time.Millisecond):
 					}
 				}
@@ -112,7 +112,7 @@ func TestQueryPeersFindsFailedPeers(t *testing.T) {
 	}
 }
 
-// caller is a fabric that records which peers a rank has called.
+// connectRecorder is a fabric that records the peers that each rank has connected with.
 type connectRecorder struct {
 	*inproc.Fabric
 	connected map[transport.Addr][]transport.Addr
@@ -151,11 +151,12 @@ func (d recorderDomain) OpenEndpoint(av transport.AddressVector, cq transport.Co
 
 func (e recorderEndpoint) Connect(peer transport.Addr) error {
 	e.d.f.connected[e.d.self] = append(e.d.f.connected[e.d.self], peer)
-	return errors.New("told otherwise")
+	return errors.New("test")
 }
 
-// TestWhomInquireCalls: nobody for whom nothing waits or has not waited for long,
-// those that are named, and of a large group a few at a time.
+// TestWhichPeersQueryPeersConnects: QueryPeers connects with peers that a call names and has
+// waited for since the last QueryPeers, and with a few members of a large group for a wait for
+// any source.
 func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	const n = 3 * membersAtOnce
 	f := &connectRecorder{inproc.NewFabric(), map[transport.Addr][]transport.Addr{}}
@@ -171,7 +172,7 @@ func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	require.Empty(t, calls())
 
 	r := c.Irecv(nil, Env{Peer: 5, Tag: 1})
-	require.Empty(t, calls(), "it has just begun")
+	require.Empty(t, calls(), "the receive has just begun")
 	require.Equal(t, []transport.Addr{5}, calls())
 	require.NoError(t, r.Cancel())
 	require.Empty(t, calls())

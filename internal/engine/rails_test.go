@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// Pairs of ranks talk by different transports, and a receive from any source
-// takes from all of them, awake or asleep.
+// TestSeveralTransports: pairs of ranks communicate by different transports, and a receive from
+// any source gets messages of all of them, whether it polls or sleeps.
 func TestSeveralTransports(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"two inproc":     {inproc.NewFabric(), inproc.NewFabric(inproc.WithoutRMA())},
@@ -83,8 +83,8 @@ func TestEndOnAnotherRail(t *testing.T) {
 	}
 }
 
-// TestSleepWithoutBrokenRail: a goroutine sleeps on several queues, and the last one
-// breaks. The sleep ends, and so can the next one.
+// TestSleepWithoutBrokenRail: if the last of several queues breaks while a goroutine sleeps on
+// them, the sleep ends, and a signal can end the next one.
 func TestSleepWithoutBrokenRail(t *testing.T) {
 	for name, providers := range map[string][]transport.Provider{
 		"shm and tcp": {shm.New(), tcp.New()},

@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// WaitAny ends also if other goroutines wait for the same requests, in slices of
-// their own or one by one: they collect a request, or change its hint.
+// TestWaitAnyBesideOthers: WaitAny returns also if other goroutines wait for the same requests,
+// in other slices or one by one, so that they collect a request or change its hint.
 func TestWaitAnyBesideOthers(t *testing.T) {
 	c := world(openJob(t, 1, inproc.NewFabric(), nil))[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
-// heldQueue is a completion queue whose Wait begins only when the test says so, and
-// whose Arm another rank comes before.
+// pausedQueue is a completion queue whose Wait begins only after the test closes goOn, and whose
+// Arm first calls beforeArm once.
 type pausedQueue struct {
 	transport.CompletionQueue
 	inWait, goOn chan struct{}
@@ -35,7 +35,7 @@ func (q *pausedQueue) Wait(timeout time.Duration) error {
 	return q.CompletionQueue.Wait(timeout)
 }
 
-// holdQueue puts a heldQueue in place of an engine's only queue.
+// pauseQueue replaces the only queue of an engine by a pausedQueue.
 func pauseQueue(e *Engine) *pausedQueue {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,14 +44,14 @@ func pauseQueue(e *Engine) *pausedQueue {
 	return q
 }
 
-// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another
-// one asks for a message. Between its look at the words and its Arm the peer stores
-// the word and calls Notify, and Arm takes the event back.
+// TestWordComesBeforeArm: one goroutine awaits a word and is about to sleep. Another one probes
+// for a message. Between its checkWords and its Arm the peer stores the word and calls Notify,
+// and Arm clears the event.
 func TestWordComesBeforeArm(t *testing.T) {
 	for name, provider := range map[string]transport.Provider{"inproc": inproc.NewFabric(), "shm": shm.New()} {
 		t.Run(name, func(t *testing.T) {
 			cs := world(openJob(t, 2, provider, nil))
-			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // they have met
+			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1})) // makes the connection
 			_, err := cs[0].Recv(background, nil, Env{Peer: 1, Tag: 1})
 			require.NoError(t, err)
 			q := pauseQueue(cs[0].e)
@@ -74,14 +74,14 @@ func TestWordComesBeforeArm(t *testing.T) {
 			case err = <-returned:
 				require.NoError(t, err)
 			case <-time.After(testTimeout):
-				t.Fatal("the word was stored, and the goroutine sleeps")
+				t.Fatal("the word was stored, but the goroutine still sleeps")
 			}
 		})
 	}
 }
 
-// TestSleepEndsForAStalledRequest: a request stalls while a goroutine sleeps without
-// a limit.
+// TestSleepEndsForAStalledRequest: the sleep of a goroutine without a time limit ends when a
+// request stalls.
 func TestSleepEndsForAStalledRequest(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
 	e := cs[0].e
@@ -98,19 +98,19 @@ func TestSleepEndsForAStalledRequest(t *testing.T) {
 	p := &e.peers[1]
 	p.noRoom, p.isQueued = true, true
 	e.stalled = append(e.stalled, 1)
-	e.ensureProgress() // as a goroutine does whose poll has found no room
+	e.ensureProgress() // as a goroutine does after a poll that has found no room
 	e.mu.Unlock()
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return len(e.stalled) == 0
-	}, testTimeout, time.Millisecond, "nobody tries again")
+	}, testTimeout, time.Millisecond, "no goroutine retries the request")
 	require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 1}))
 	require.NoError(t, <-returned)
 }
 
-// TestIdleRankRests: while goroutines wait for messages that do not come, one of them
-// sleeps on the transports, and neither the others nor the background goroutine run.
+// TestIdleRankSleeps: while goroutines wait for messages that do not arrive, one of them sleeps
+// on the transports, and neither the others nor the background goroutine run.
 func TestIdleRankSleeps(t *testing.T) {
 	for _, withRequest := range []bool{false, true} {
 		t.Run(fmt.Sprint(withRequest), func(t *testing.T) { idleRankSleeps(t, withRequest) })
@@ -122,7 +122,7 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 	e := cs[0].e
 	var left Request
 	if withRequest {
-		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // nobody waits for it
+		left = cs[0].Irecv(nil, Env{Peer: 1, Tag: 9}) // no goroutine waits for it
 	}
 	for tag := range 3 {
 		rests := func() bool {
@@ -142,7 +142,7 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 		}
 		if !withRequest {
 			e.mu.Lock()
-			e.wakeBackground() // so that it ticks
+			e.wakeBackground() // the background goroutine ticks
 			e.mu.Unlock()
 		}
 		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends with its message
@@ -164,5 +164,5 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.background == backgroundParked
-	}, testTimeout, time.Millisecond, "a rank that computes needs no background goroutine")
+	}, testTimeout, time.Millisecond, "the background goroutine ticks although no work is left")
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// TestNews: what ends a communicator, or all of them, is news, and is told.
-func TestNews(t *testing.T) {
+// TestStateVersion: StateVersion changes at a revocation and at the end of the engine, and Usable
+// returns the error.
+func TestStateVersion(t *testing.T) {
 	e, err := engine.New(engine.Config{Size: 1})
 	require.NoError(t, err)
 	c, other := e.OpenContext(4, []int{0}), e.OpenContext(6, []int{0})
@@ -18,7 +19,7 @@ func TestNews(t *testing.T) {
 	require.NoError(t, c.Usable())
 	require.Equal(t, before, e.StateVersion())
 
-	c.Revoke(errors.New("enough"))
+	c.Revoke(errors.New("test"))
 	require.NotEqual(t, before, e.StateVersion())
 	require.ErrorIs(t, c.Usable(), engine.ErrRevoked)
 	require.NoError(t, other.Usable())
@@ -28,6 +29,6 @@ func TestNews(t *testing.T) {
 	e.OnClose(func() { at = other.Usable() })
 	e.Kill()
 	require.NotEqual(t, before, e.StateVersion())
-	require.ErrorIs(t, at, engine.ErrClosed, "waits have ended when it is called")
+	require.ErrorIs(t, at, engine.ErrClosed, "OnClose runs its function after the waits have ended")
 	require.ErrorIs(t, other.Usable(), engine.ErrClosed)
 }
