@@ -9,10 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// News is what gorun tells ranks of a job that outlives some of them, in lines:
+// Failure reports: gorun reports to the ranks of a job with -on-failure notify which ranks have
+// failed. A report is a line:
 //
 //	failed 3,7-9 killed by signal 9 (SIGKILL) on node2\n
-//	       │     └─ why, in words; may be missing
+//	       │     └─ reason; may be missing
 //	       └─ ranks, ascending, without spaces
 const (
 	FailuresMaxLine   = 4096 // bytes of a line, its newline included
@@ -20,18 +21,17 @@ const (
 	failuresVerb      = "failed "
 )
 
-// The ways in which a line is no news.
+// The errors of malformed lines.
 var (
-	ErrFailuresLong  = errors.New("news: line is longer than 4096 bytes")
-	ErrFailuresVerb  = errors.New("news: line does not say who has failed")
-	ErrFailuresRanks = errors.New("news: not a list of ranks in ascending order")
-	ErrFailuresSize  = errors.New("news: a rank that the job does not have")
+	ErrFailuresLong  = errors.New("failure report: line is longer than 4096 bytes")
+	ErrFailuresVerb  = errors.New("failure report: line does not begin with \"failed\" and a space, or has a second line")
+	ErrFailuresRanks = errors.New("failure report: not a list of ranks in ascending order")
+	ErrFailuresSize  = errors.New("failure report: a rank that the job does not have")
 )
 
-// AppendFailures appends to dst that ranks have failed, and why: one line, or
-// several where they are too many for one; none for no ranks. They may be in
-// any order. Of a reason that has no room, the beginning stands there, and
-// what cannot stand in a line becomes spaces.
+// AppendFailures appends to dst a report that ranks have failed for a reason: one line, or
+// several if one line has no room for all ranks; no line without ranks. The ranks may be in any
+// order. A reason that is too long is cut, and bytes that a line cannot contain become spaces.
 func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	sorted := slices.Clone(ranks)
 	slices.Sort(sorted)
@@ -67,11 +67,11 @@ func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	return dst
 }
 
-// appendReason appends a space and what of reason can stand in a line.
+// appendReason appends a space and the part of reason that fits into a line.
 func appendReason(dst []byte, reason string) []byte {
 	begin := len(dst)
 	for _, r := range reason {
-		if !unicode.IsPrint(r) || r == utf8.RuneError { // a newline too
+		if !unicode.IsPrint(r) || r == utf8.RuneError { // also a newline
 			r = ' '
 		}
 		if r == ' ' && (len(dst) == begin || dst[len(dst)-1] == ' ') {
@@ -88,8 +88,8 @@ func appendReason(dst []byte, reason string) []byte {
 	return bytes.TrimRight(dst, " ")
 }
 
-// ParseFailures reads a line, with or without its newline: which ranks of a job of
-// size have failed, in ascending order, and why, which may be empty.
+// ParseFailures reads a line, with or without its newline. It returns the failed ranks of a job
+// of size ranks, in ascending order, and the reason, which may be empty.
 func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
 	if len(line) > FailuresMaxLine {
 		return nil, "", ErrFailuresLong
@@ -99,7 +99,7 @@ func ParseFailures(line []byte, size int) (ranks []int, reason string, err error
 		return nil, "", ErrFailuresVerb
 	}
 	list, why, _ := bytes.Cut(rest, []byte{' '})
-	next := 0 // the least that may come
+	next := 0 // the smallest rank that may follow
 	for more := true; more; {
 		var run []byte
 		run, list, more = bytes.Cut(list, []byte{','})
@@ -125,7 +125,7 @@ func ParseFailures(line []byte, size int) (ranks []int, reason string, err error
 	return ranks, string(bytes.TrimLeft(appendReason(nil, string(why)), " ")), nil
 }
 
-// newsRank is a number without sign and leading zeros, below size.
+// failureRank parses a rank: a number below size, without sign and leading zeros.
 func failureRank(digits []byte, size int) (int, error) {
 	if len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
 		return 0, ErrFailuresRanks

@@ -13,7 +13,7 @@ func TestFailures(t *testing.T) {
 		ranks  []int
 		reason string
 		line   string
-		told   string // the reason that is read
+		told   string // the reason that ParseFailures returns
 	}{
 		{[]int{3}, "killed by signal 9 (SIGKILL) on node2", "failed 3 killed by signal 9 (SIGKILL) on node2\n", "killed by signal 9 (SIGKILL) on node2"},
 		{[]int{9, 3, 8, 7, 3}, "host node3 does not answer", "failed 3,7-9 host node3 does not answer\n", "host node3 does not answer"},
@@ -33,7 +33,7 @@ func TestFailures(t *testing.T) {
 	require.Equal(t, []int{3, 7, 8, 9}, ranks)
 }
 
-// TestNewsOfMany has more ranks fail than a line names.
+// TestFailuresInSeveralLines: more ranks fail than one line has room for.
 func TestFailuresInSeveralLines(t *testing.T) {
 	var ranks []int
 	for r := 0; r < 1<<16; r += 2 {
