@@ -38,14 +38,14 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// TestNewsOfCard opens a world whose card names the channel: what is written
-// there is read, and a Close ends the wait for more.
-func TestNewsOfCard(t *testing.T) {
+// TestFailureChannelOfCard: a rank whose card names a channel reads what gorun writes to it.
+// Close ends the wait for more.
+func TestFailureChannelOfCard(t *testing.T) {
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	gorun := os.NewFile(uintptr(pair[0]), "gorun")
 	defer gorun.Close()
-	ctl, done := script(t, stepInit, stepEnd)
+	ctl, done := scriptedLauncher(t, stepInit, stepEnd)
 	secret := NewSecret()
 	w := openCard(t, ctl, &Card{
 		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, Failures: pair[1], Epoch: 3,
@@ -68,7 +68,7 @@ func TestNewsOfCard(t *testing.T) {
 		_, err := w.Failures.Read(b)
 		read <- err
 	}()
-	time.Sleep(time.Millisecond) // most likely it waits by now
+	time.Sleep(time.Millisecond) // the goroutine probably waits by now
 	require.NoError(t, w.Failures.Close())
 	require.ErrorIs(t, <-read, os.ErrClosed)
 	require.NoError(t, w.KVS.Finalize())
@@ -89,7 +89,7 @@ func openCard(t *testing.T, ctl int, c *Card) *World {
 	return w
 }
 
-func TestNewsOfBadCards(t *testing.T) {
+func TestBadFailureChannelOfCard(t *testing.T) {
 	for _, spoil := range []func(c *Card){func(c *Card) { c.Failures = -1 }, func(c *Card) { c.Epoch = -1 }} {
 		c := testCard()
 		c.Version = cardVersion
