@@ -23,12 +23,8 @@ func channel(fd int) bool {
 	if _, local := sa.(*unix.SockaddrUnix); err != nil || !local {
 		return false
 	}
-	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil || kind != unix.SOCK_STREAM {
-		return false
-	}
-	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	return err == nil && listens == 0
+	listening, ok := stream(fd)
+	return ok && !listening
 }
 
 // channelFile returns a file that owns the channel fd. The descriptor is nonblocking: a

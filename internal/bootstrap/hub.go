@@ -366,7 +366,7 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	default:
 	}
 	h.flush(abortWait) // so that the other ranks get the reason, even if this process ends now
-	return nil, h.err  // written before failed was closed
+	return nil, h.err  // fail has set it before it closed failed
 }
 
 // abort sends an abort to all ranks except from, which has asked for it. It returns when they

@@ -140,14 +140,15 @@ func paramsOf(getenv func(string) string) (*params.Set, error) {
 	return params.FromEnviron(environ)
 }
 
-// rankVars lists the variables by which launchers give a process its rank.
-var rankVars = []struct{ launcher, size, rank string }{
-	{"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-	{"PMI", "PMI_SIZE", "PMI_RANK"},
-	{"MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
-	{"Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
-	{"Slurm", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-	{"Slurm", "SLURM_NTASKS", "SLURM_PROCID"},
+// rankVars lists the variables by which Open MPI, PMI, MVAPICH2, Flux and Slurm give a process the
+// number of ranks and its rank.
+var rankVars = []struct{ size, rank string }{
+	{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+	{"PMI_SIZE", "PMI_RANK"},
+	{"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+	{"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+	{"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+	{"SLURM_NTASKS", "SLURM_PROCID"},
 }
 
 // envStamp returns a digest of the variables that give a process its place. If a program has the

@@ -44,10 +44,16 @@ func socket(text string) (fd int, listening, ok bool) {
 	if err != nil || fd < 0 {
 		return -1, false, false
 	}
+	listening, ok = stream(fd)
+	return fd, listening, ok
+}
+
+// stream reports whether fd is a stream socket, and whether that listens.
+func stream(fd int) (listening, ok bool) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_STREAM {
-		return -1, false, false
+		return false, false
 	}
 	accepts, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	return fd, accepts != 0, err == nil
+	return accepts != 0, err == nil
 }

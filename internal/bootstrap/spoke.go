@@ -140,7 +140,7 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	case all := <-s.replies: // the reply arrived before the failure
 		return all, nil
 	default:
-		return nil, s.err // written before failed was closed
+		return nil, s.err // listen has set it before it closed failed
 	}
 }
 

@@ -5,8 +5,8 @@ package params
 
 import (
 	"fmt"
-	"os"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,9 +93,6 @@ func FromEnviron(environ []string) (*Set, error) {
 	return s, nil
 }
 
-// Env is FromEnviron for the environment of this process.
-func Env() (*Set, error) { return FromEnviron(os.Environ()) }
-
 // Set sets a parameter. It returns an error if the text does not fit the parameter's kind.
 func (s *Set) Set(key, text string, from Source) error {
 	p, ok := Lookup(key)
@@ -128,12 +125,7 @@ func (s *Set) Get(key string) Value {
 
 // Explicit returns the keys that were set, sorted.
 func (s *Set) Explicit() []string {
-	keys := make([]string, 0, len(s.values))
-	for k := range s.values {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
+	return slices.Sorted(maps.Keys(s.values))
 }
 
 // String returns the text of a parameter.
@@ -210,13 +202,8 @@ func (p Param) Check(text string) error {
 }
 
 func (p Param) checkChoice(text string) error {
-	if p.Choices == nil {
+	if p.Choices == nil || slices.Contains(p.Choices, text) {
 		return nil
-	}
-	for _, c := range p.Choices {
-		if c == text {
-			return nil
-		}
 	}
 	return fmt.Errorf("%q is none of %s", text, strings.Join(p.Choices, ", "))
 }

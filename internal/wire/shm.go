@@ -66,7 +66,7 @@ func (c *ShmCard) Put(b []byte, j *ShmJob) {
 	binary.LittleEndian.PutUint32(b[16:], c.PID)
 	binary.LittleEndian.PutUint32(b[20:], 0)
 	copy(b[24:56], c.Nonce[:])
-	j.mac(b[:56], b[56:ShmCardSize])
+	copy(b[56:], j.mac("card", b[:56]))
 }
 
 // Parse reads a card. It returns false for bytes that Put has not written for the same job.
@@ -74,9 +74,7 @@ func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	if len(b) != ShmCardSize || string(b[:8]) != shmMagic || binary.LittleEndian.Uint32(b[20:]) != 0 {
 		return false
 	}
-	var m [sha256.Size]byte
-	j.mac(b[:56], m[:])
-	if !hmac.Equal(m[:], b[56:]) {
+	if !hmac.Equal(j.mac("card", b[:56]), b[56:]) {
 		return false
 	}
 	c.Rank = binary.LittleEndian.Uint32(b[8:])
@@ -86,20 +84,8 @@ func (c *ShmCard) Parse(b []byte, j *ShmJob) bool {
 	return true
 }
 
-func (j *ShmJob) mac(b, to []byte) {
-	h := hmac.New(sha256.New, j.Secret[:])
-	h.Write([]byte("weft shm card"))
-	var n [8]byte
-	binary.LittleEndian.PutUint64(n[:], uint64(len(j.JobID)))
-	h.Write(n[:])
-	h.Write([]byte(j.JobID))
-	h.Write(b)
-	h.Sum(to[:0])
-}
-
-// Label returns a number that only processes of the job can compute from what and b. If b holds a
-// property of the host, processes find by equal numbers that they have the property in common.
-func (j *ShmJob) Label(what string, b []byte) uint64 {
+// mac returns the HMAC of a purpose, the job id and b under the job's secret.
+func (j *ShmJob) mac(what string, b []byte) []byte {
 	h := hmac.New(sha256.New, j.Secret[:])
 	h.Write([]byte("weft shm " + what))
 	var n [8]byte
@@ -107,7 +93,13 @@ func (j *ShmJob) Label(what string, b []byte) uint64 {
 	h.Write(n[:])
 	h.Write([]byte(j.JobID))
 	h.Write(b)
-	return binary.LittleEndian.Uint64(h.Sum(nil))
+	return h.Sum(nil)
+}
+
+// Label returns a number that only processes of the job can compute from what and b. If b holds a
+// property of the host, processes find by equal numbers that they have the property in common.
+func (j *ShmJob) Label(what string, b []byte) uint64 {
+	return binary.LittleEndian.Uint64(j.mac(what, b))
 }
 
 // ShmWord is the first word of every message between two ranks of a host. The writer stores it
