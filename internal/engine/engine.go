@@ -345,12 +345,6 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Rank returns the world rank of this engine.
-func (e *Engine) Rank() int { return e.rank }
-
-// Size returns the number of ranks of the job.
-func (e *Engine) Size() int { return e.size }
-
 // Transport returns the name of the provider that carries messages to a world rank. It returns ""
 // for this rank itself, and for ranks that do not exist.
 func (e *Engine) Transport(rank int) string {

@@ -18,7 +18,7 @@ import (
 //   - A goroutine in lockSlow counts as a waiter until it has the lock.
 //   - A goroutine that releases the lock while there are waiters leaves a token in wake. A waiter
 //     that sleeps takes the token and tries again. So a waiter that sleeps while the lock is free
-//     will get a token, and each holder that takes the lock before it leaves another token.
+//     will get a token. A goroutine that takes the lock before this waiter leaves another token.
 //   - A waiter that was woken but found the lock taken sets starving. The next holder that
 //     releases the lock makes a waiter the owner, by a token in handOff. Otherwise each holder
 //     would wake the waiter, and the next one would take the lock before the waiter runs.

@@ -16,7 +16,7 @@ import (
 //
 //	launcher ── line ──► failureLoop ──┐                    ┌─► markEnded   requests and waits that need the rank
 //	                                   ├─► Engine.markFailed┤
-//	agreement ──► MarkFailed ──────────┘                    └─► Disconnect  what the transport has for the rank
+//	agreement ──► MarkFailed ──────────┘                    └─► Disconnect  the transport's operations with the rank
 //
 // A transport reports a process that dies, but not a host that no longer answers: tcp repeats its
 // packets for a quarter of an hour. The engine marks a reported rank as failed for good, whether

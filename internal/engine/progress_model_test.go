@@ -4,9 +4,9 @@ import "math/bits"
 
 // A model of progress: all states of the rule in wait.go and background.go for a rank of two or
 // three goroutines. A transition is what a goroutine does under the lock between two points at
-// which the lock is free. The name of a transition is the name of a function. Time has no length
-// in the model: a leader may become idle after any poll that found nothing, a yield may take any
-// time, and a tick may occur at any time.
+// which the lock is free. A comment before a method or at a step names the function of the engine
+// that it models. Time has no length in the model: a leader may become idle after any poll that
+// found nothing, a yield may take any time, and a tick may occur at any time.
 //
 //	goroutine    computing ► leading ► sleeping ► returned ► leading ...
 //	                 │           └► parked ► resuming ► leading ...
