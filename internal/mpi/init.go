@@ -127,8 +127,8 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	news, asked := w.News, startInspector(w.Inspect)
-	w.News, w.Inspect = nil, nil
+	news, asked := w.Failures, startInspector(w.Inspect)
+	w.Failures, w.Inspect = nil, nil
 	defer func() {
 		if news != nil { // the engine has not taken it
 			_ = news.Close()

@@ -111,7 +111,7 @@ func (t *target) granted() {
 		t.releaseLock()
 	}
 	t.updateFlags()
-	t.w.port.Tell()
+	t.w.port.WakeAwait()
 }
 
 // releaseLock releases the lock of a part, if this rank has it.
@@ -175,7 +175,7 @@ func (t *target) grant() {
 	w.granted = t.lockTable.grant(w.granted[:0])
 	for _, r := range w.granted {
 		if r == w.rank {
-			w.port.Tell()
+			w.port.WakeAwait()
 		} else {
 			w.targets[r].sendControl(wire.Window{Kind: wire.WinGrant})
 		}
@@ -191,7 +191,7 @@ func (t *target) lockChanged() bool {
 	case t.lockTable.holds(w.rank):
 		t.lock = lockHeld
 		t.updateFlags()
-		w.port.Tell()
+		w.port.WakeAwait()
 		return true
 	case t.endedSeen == w.endedRanks:
 		return false

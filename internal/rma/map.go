@@ -229,7 +229,7 @@ func (w *Window) Leave() {
 	w.left = true
 	w.updateAllFlags()
 	w.gate.close()
-	if w.port.Ended() {
+	if w.port.Defunct() {
 		return // others know that this rank has ended, and the mappings may be gone
 	}
 	for i := range w.targets {
@@ -319,7 +319,7 @@ func (r *DeferredFrees) Sweep() error {
 func (x *deferredFree) drop() bool {
 	x.port.Lock()
 	defer x.port.Unlock()
-	if !x.port.Ended() && x.lockTable.lockTableHead != nil {
+	if !x.port.Defunct() && x.lockTable.lockTableHead != nil {
 		for i := range x.lockTable.states {
 			if i != x.rank && x.ctx.SharesMemory(i) && x.lockTable.state(i) != stateLeft && !x.port.Gone(i) {
 				return false

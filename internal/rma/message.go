@@ -85,7 +85,7 @@ func (t *target) sendQueued() {
 			op.last, op.sent = t.sent, true
 			t.awaited.push(op)
 		}
-		op.Say(m, data)
+		op.SetMessage(m, data)
 		done, err := t.w.port.Post(op.Transfer, engine.TransferMessage, t.rank, 0)
 		if err != nil {
 			t.fail(err)
@@ -237,7 +237,7 @@ func (w *Window) serveSelf(c *call, n int) error {
 	step := max(unit, maxChunk/unit*unit)
 	for at := 0; at < n; at += step {
 		if at > 0 {
-			w.port.Breathe()
+			w.port.YieldLock()
 			if w.err != nil {
 				return w.err
 			}
@@ -274,7 +274,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 	switch m.Kind {
 	case wire.WinGrant:
 		if t.w.tableLocks { // the message only wakes this rank; the lock table has the lock's state
-			t.w.port.Tell()
+			t.w.port.WakeAwait()
 			return nil
 		}
 		if t.lock != lockRequested {
@@ -400,7 +400,7 @@ func (t *target) sendControl(m wire.Window) { t.newControl().send(m) }
 // send sends a control message. It ignores that the target has ended; the engine reports that by Down.
 func (x *controlMessage) send(m wire.Window) {
 	x.kind = m.Kind
-	x.Say(m, x.buf)
+	x.SetMessage(m, x.buf)
 	done, err := x.t.w.port.Post(x.Transfer, engine.TransferMessage, x.t.rank, 0)
 	if done || err != nil {
 		x.done()

@@ -268,7 +268,7 @@ func (t *target) waitSlot(ctx context.Context) error {
 		}
 	}
 	if len(t.slotQueue) > 0 {
-		t.w.port.Tell() // there may be slots for other calls
+		t.w.port.WakeAwait() // there may be slots for other calls
 	}
 	return err
 }
@@ -402,7 +402,7 @@ func (t *target) wakeFlushers(local bool) {
 	}
 	if f.n > 0 && t.complete(f.goal, local) {
 		f.goal = math.MaxUint64 // a goroutine that waits for more sets it again
-		t.w.port.Tell()
+		t.w.port.WakeAwait()
 	}
 }
 
@@ -439,7 +439,7 @@ func (op *operation) finish(err error) {
 	t.wakeFlushers(false)
 	t.wakeFlushers(true)
 	if t.pending--; t.pending == maxPending-1 {
-		w.port.Tell()
+		w.port.WakeAwait()
 	}
 	t.updateFlags()
 }

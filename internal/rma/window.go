@@ -319,7 +319,7 @@ func (w *Window) Settle(all Reach) error {
 		return nil
 	}
 	w.native = false
-	w.port.Rest() // no peer needs the progress of this rank
+	w.port.StopProgress() // no peer needs the progress of this rank
 	return w.deregister()
 }
 
@@ -377,7 +377,7 @@ func (w *Window) end(err error) {
 		w.targets[i].fail(err)
 	}
 	w.queue = w.queue[:0]
-	w.port.Tell()
+	w.port.WakeAwait()
 }
 
 // fail marks a target as ended, and ends the operations with it.
@@ -397,7 +397,7 @@ func (t *target) fail(err error) {
 			}
 		}
 	}
-	t.w.port.Tell()
+	t.w.port.WakeAwait()
 }
 
 // service implements engine.Service for a window.

@@ -106,7 +106,7 @@ func (id *identity) meet(c net.Conn) (wire.TCPSession, error) {
 		return wire.TCPSession{}, fmt.Errorf("%w: from rank %d to rank %d", errStranger, h.From, h.To)
 	}
 	s := id.session(h.From, h.To)
-	if !s.Meet(&h) {
+	if !s.AcceptHello(&h) {
 		return wire.TCPSession{}, fmt.Errorf("%w: wrong proof for rank %d", errStranger, h.From)
 	}
 	return s, nil

@@ -204,7 +204,7 @@ func (k *links) respond(c *admission.Conn) {
 	}
 	rank := transport.Addr(s.From)
 	if s.Security != k.id.security {
-		_ = answer(c, &s, wire.TCPUnlikeVerdict(k.id.security)) // if the answer is lost, the peer tries again
+		_ = answer(c, &s, wire.TCPSecurityVerdict(k.id.security)) // if the answer is lost, the peer tries again
 		k.unlike(rank, s.Security)
 		return
 	}
@@ -428,7 +428,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	var lacking time.Time // since when attempts fail because of this host; zero: they do not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
-		unlike, differs := verdict.Unlike()
+		unlike, differs := verdict.OtherSecurity()
 		wait, other := pause, (chan struct{})(nil)
 		switch {
 		case err == nil && verdict == wire.TCPWelcome:
