@@ -55,16 +55,16 @@ func TestOneHostOfSeveralThatAreLostIsLeftOut(t *testing.T) {
 	r := testRun(3)
 	r.hostsLost(proto.Lost{First: 1, Count: 2, Cause: "h1: no sign of life for 5s"})
 	require.Equal(t, map[string]string{"h1": "h1: no sign of life for 5s"}, r.lost)
-	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.verdict.Reason)
+	require.Equal(t, "h1: no sign of life for 5s; 1 host behind it cannot be reached any more either", r.outcome.Reason)
 }
 
 // TestPortsThatCannotBe come from an agent that makes no sense.
 func TestPortsThatCannotBe(t *testing.T) {
 	for _, ports := range [][]int{{1, 2}, {0}, {-1}, {65536}, {70000, 1}} {
-		require.False(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
+		require.False(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, ports))
 	}
-	require.False(t, canListen(&proto.Plan{Ranks: make([]proto.Rank, 1)}, []int{4000}))
-	require.True(t, canListen(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
+	require.False(t, validPorts(&proto.Plan{Ranks: make([]proto.Rank, 1)}, []int{4000}))
+	require.True(t, validPorts(&proto.Plan{Address: "10.0.0.1", Ranks: make([]proto.Rank, 1)}, []int{4000}))
 }
 
 // testRun is a run of a rank on each of n hosts that is being prepared.
@@ -86,21 +86,21 @@ func TestStates(t *testing.T) {
 	r := testRun(3)
 	r.states.of[9] = proto.State{Left: -1, Absent: -1} // Watch has been said
 	say := func(index, waiting int, begun bool, left, absent int) {
-		r.judgeState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
+		r.checkState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
 	}
 	say(0, 0, true, -1, -1)
 	say(1, 1, true, -1, -1)
 	r.released = 1
 	say(2, 0, true, 2, -1)
-	require.Nil(t, r.verdict, "who waited in fence 1 does so no more")
+	require.Nil(t, r.outcome, "who waited in fence 1 does so no more")
 	say(1, 0, true, -1, -1)
 	say(0, 2, true, -1, -1)
-	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.verdict.Error())
+	require.Equal(t, "rank 2 did not start: ended while other ranks wait for it in a fence", r.outcome.Error())
 
 	r = testRun(2)
 	r.states.of[9] = proto.State{Left: -1, Absent: -1}
 	say(0, 0, false, 0, 0)
-	require.Nil(t, r.verdict)
+	require.Nil(t, r.outcome)
 	say(1, 0, true, -1, -1)
-	require.Equal(t, "ended without Init, which other ranks have called", r.verdict.Reason)
+	require.Equal(t, "ended without Init, which other ranks have called", r.outcome.Reason)
 }

@@ -37,7 +37,7 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 // only the cores of this host.
 func writeDryRun(w io.Writer, j *job.Job) error {
 	r := newRun(&session{job: j, host: hostname()}, "")
-	if err := r.choose(); err != nil {
+	if err := r.chooseHosts(); err != nil {
 		return err
 	}
 	if len(r.hosts) == 0 {
@@ -47,7 +47,7 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 		_, err := fmt.Fprintln(w, "\nThe hosts are those whose agents connect to", j.Listen)
 		return err
 	}
-	if r.hasOwn() {
+	if r.usesThisHost() {
 		r.hosts[0].agent.Topology = place.Here()
 	}
 	machines := r.machines()
@@ -62,13 +62,13 @@ func writeDryRun(w io.Writer, j *job.Job) error {
 		return err
 	}
 	var notes []string
-	if r.fills() {
+	if r.fillsHosts() {
 		filled := *j
 		filled.Apps = slices.Clone(j.Apps)
 		filled.Apps[0].NP = len(placed.Ranks)
 		j = &filled
 	}
-	if note := r.filled(placed); note != "" {
+	if note := r.fillNote(placed); note != "" {
 		notes = append(notes, note)
 	}
 	if placed.Warning != "" {

@@ -70,7 +70,7 @@ func (r *run) inspect(q inspectRequest) {
 		r.refuseInspection(q)
 		return
 	}
-	r.asked = append(r.asked, q)
+	r.inspectQueue = append(r.inspectQueue, q)
 	r.nextInspection()
 }
 
@@ -80,8 +80,8 @@ func (r *run) refuseInspection(q inspectRequest) {
 
 // askHosts begins a round of an inspection. The first one asks for the stacks.
 func (r *run) askHosts(a *inspection) {
-	r.inspections++
-	a.n, a.rounds, a.silent, a.groups = r.inspections, a.rounds+1, make(map[int]bool), nil
+	r.inspectSeq++
+	a.n, a.rounds, a.silent, a.groups = r.inspectSeq, a.rounds+1, make(map[int]bool), nil
 	if a.rounds == 1 {
 		a.first = a.n
 	}
@@ -98,7 +98,7 @@ func (r *run) askHosts(a *inspection) {
 // stacksOf has the stacks of a rank written. Those of a host that answered too late for the
 // first round may come during a later one.
 func (r *run) stacksOf(m proto.Stacks) {
-	if a := r.asks; a != nil && m.N == a.first {
+	if a := r.inspecting; a != nil && m.N == a.first {
 		for _, f := range a.files {
 			f.add(m)
 		}
@@ -107,7 +107,7 @@ func (r *run) stacksOf(m proto.Stacks) {
 
 // hostInspected handles a host's answer about its ranks.
 func (r *run) hostInspected(m proto.Inspected) {
-	a := r.asks
+	a := r.inspecting
 	if a == nil || m.N != a.n || !a.silent[m.Index] {
 		return
 	}
@@ -122,7 +122,7 @@ func (r *run) hostInspected(m proto.Inspected) {
 // answer when its files are written. The next inspection begins when all files of this one
 // are written, because the files of the next one may have the same names.
 func (r *run) endRound() {
-	a := r.asks
+	a := r.inspecting
 	now := r.observe(a)
 	w := newWaits(now, a.before)
 	if w.again() && a.rounds < inspectRounds && time.Now().Before(a.until) && r.phase == phaseRunning {
@@ -135,7 +135,7 @@ func (r *run) endRound() {
 		r.askHosts(a)
 		return
 	}
-	r.asks = nil
+	r.inspecting = nil
 	answer := inspected{lines: r.summary(a, w), weft: len(a.known) > 0}
 	for _, g := range a.groups {
 		answer.weft = answer.weft || g.State != nil || g.Mute
@@ -148,7 +148,7 @@ func (r *run) endRound() {
 			}
 		}
 		r.writing++
-		r.stagers.Go(func() { // ends when the files are written, or after stacksTime; close waits for it
+		r.background.Go(func() { // ends when the files are written, or after stacksTime; close waits for it
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
 			r.mail.post(written)
 		})
@@ -174,11 +174,11 @@ func (r *run) stacksWritten(m filesWritten) {
 // nextInspection begins an inspection for all requests that wait, unless one is under way or
 // its files are being written. If no rank runs any more, it answers the requests.
 func (r *run) nextInspection() {
-	if len(r.asked) == 0 || r.asks != nil || r.writing > 0 {
+	if len(r.inspectQueue) == 0 || r.inspecting != nil || r.writing > 0 {
 		return
 	}
-	list := r.asked
-	r.asked = nil
+	list := r.inspectQueue
+	r.inspectQueue = nil
 	if r.phase != phaseRunning {
 		for _, q := range list {
 			r.refuseInspection(q)
@@ -191,21 +191,21 @@ func (r *run) nextInspection() {
 			a.files[q.dir] = newStackFiles(q.dir, len(r.ranks))
 		}
 	}
-	r.asks = a
+	r.inspecting = a
 	r.askHosts(a)
 }
 
 // dropInspections answers all requests when the run is over and what stages files has
 // ended.
 func (r *run) dropInspections() {
-	list := r.asked
-	if a := r.asks; a != nil {
+	list := r.inspectQueue
+	if a := r.inspecting; a != nil {
 		list = append(a.requests, list...)
 		for _, f := range a.files {
 			f.abandon()
 		}
 	}
-	r.asks, r.asked = nil, nil
+	r.inspecting, r.inspectQueue = nil, nil
 	for _, m := range r.mail.close() {
 		switch m := m.(type) {
 		case filesWritten:
@@ -223,14 +223,14 @@ func (r *run) dropInspections() {
 
 const jobEnded = "the job has ended"
 
-// tellInspected writes what the ranks do to stderr, in one piece.
-func (s *session) tellInspected(title string, a inspected) {
+// printInspected writes what the ranks do to stderr, in one piece.
+func (s *session) printInspected(title string, a inspected) {
 	var b strings.Builder
 	b.WriteString("gorun: " + title + "\n")
 	for _, l := range a.lines {
 		b.WriteString("gorun:   " + l + "\n")
 	}
-	s.out.say(b.String())
+	s.out.print(b.String())
 }
 
 // The bounds of a summary.
@@ -241,8 +241,8 @@ const (
 	maxLate   = 8
 )
 
-// equals is a set of ranks whose calls differ only in their peers.
-type equals struct {
+// sameCalls is a set of ranks whose calls differ only in their peers.
+type sameCalls struct {
 	ranks []int
 	parts []string   // text of the calls, without the peers between the parts
 	peers [][]string // by index in ranks, then by place between parts
@@ -253,8 +253,8 @@ type equals struct {
 // the collectives that wait for ranks, then the deadlocks. If a rank has answered in an
 // earlier round but not in the last one, its line has that answer, too.
 func (r *run) summary(a *inspection, w *waits) []string {
-	var list []*equals
-	at := make(map[string]*equals)
+	var list []*sameCalls
+	at := make(map[string]*sameCalls)
 	add := func(rank int, parts, peers []string, seqs string) {
 		if s := a.known[rank]; s != nil && w.silent[rank] {
 			first := parts[0] + "; before: "
@@ -264,7 +264,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		key := strings.Join(parts, "\x00") + "\x00\x00" + seqs
 		e := at[key]
 		if e == nil {
-			e = &equals{parts: parts, seqs: seqs}
+			e = &sameCalls{parts: parts, seqs: seqs}
 			at[key] = e
 			list = append(list, e)
 		}
@@ -295,7 +295,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		slices.Sort(e.ranks)
 		texts[strings.Join(e.parts, "")]++
 	}
-	slices.SortStableFunc(list, func(x, y *equals) int {
+	slices.SortStableFunc(list, func(x, y *sameCalls) int {
 		return cmp.Or(cmp.Compare(len(y.ranks), len(x.ranks)), cmp.Compare(x.ranks[0], y.ranks[0]))
 	})
 	var lines []string
@@ -304,7 +304,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 			lines = append(lines, fmt.Sprintf("… and %s more that do other things", plural(len(list)-i, "group")))
 			break
 		}
-		line := e.who() + ": " + e.what()
+		line := e.ranksText() + ": " + e.callsText()
 		if texts[strings.Join(e.parts, "")] > 1 && e.seqs != "" {
 			line += ", " + e.seqs
 		}
@@ -315,7 +315,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 }
 
 // who returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
-func (e *equals) who() string {
+func (e *sameCalls) ranksText() string {
 	if len(e.ranks) == 1 {
 		return fmt.Sprintf("rank %d", e.ranks[0])
 	}
@@ -345,7 +345,7 @@ func rankList(ranks []int) string {
 }
 
 // what returns the calls as text, with the peers of all ranks.
-func (e *equals) what() string {
+func (e *sameCalls) callsText() string {
 	var b strings.Builder
 	b.WriteString(e.parts[0])
 	for i, part := range e.parts[1:] {

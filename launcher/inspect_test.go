@@ -136,21 +136,21 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 	dir := t.TempDir()
 	var answers []inspected
 	q := inspectRequest{stacks: true, dir: dir, then: func(a inspected) { answers = append(answers, a) }}
-	r.asks = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
-	r.asked = []inspectRequest{q}
+	r.inspecting = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspectQueue = []inspectRequest{q}
 	r.endRound()
 	r.inspect(inspectRequest{then: q.then})
-	require.Nil(t, r.asks)
-	require.Len(t, r.asked, 2)
+	require.Nil(t, r.inspecting)
+	require.Len(t, r.inspectQueue, 2)
 	require.Empty(t, answers)
-	r.stagers.Wait()
+	r.background.Wait()
 	r.phase = phaseOver // so that the next inspections end at once
 	for _, m := range r.mail.take() {
 		r.handle(m)
 	}
 	require.Len(t, answers, 3)
 	require.Contains(t, answers[0].lines, "no rank has sent its stacks")
-	require.Empty(t, r.asked)
+	require.Empty(t, r.inspectQueue)
 }
 
 // TestOneInspectionForAllRequestsThatWait: a request waits for at most one other inspection
@@ -172,13 +172,13 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	}
 	end := func() { // ends an inspection with its files
 		r.endRound()
-		r.stagers.Wait()
+		r.background.Wait()
 		for _, m := range r.mail.take() {
 			r.handle(m)
 		}
 	}
 	ask("first", true)
-	for i := range questioners {
+	for i := range maxQuestions {
 		ask("asker "+strconv.Itoa(i), i%2 == 0)
 	}
 	ask("timeout", true)
@@ -186,11 +186,11 @@ func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	require.Len(t, answers, 1)
 	require.Contains(t, answers, "first")
 	end()
-	require.Len(t, answers, 1+questioners+1)
+	require.Len(t, answers, 1+maxQuestions+1)
 	require.Equal(t, []string{"no rank has sent its stacks"}, answers["timeout"])
 	require.Equal(t, []string{"no rank has sent its stacks"}, answers["asker 0"])
 	require.Empty(t, answers["asker 1"])
-	require.Nil(t, r.asks)
+	require.Nil(t, r.inspecting)
 }
 
 // TestRequestsOfARunThatIsOver: all requests that wait get an answer, also those that want
@@ -200,10 +200,10 @@ func TestRequestsOfARunThatIsOver(t *testing.T) {
 	r.phase = phaseOver
 	answers := 0
 	then := func(inspected) { answers++ }
-	r.asked = []inspectRequest{{then: then}, {stacks: true, then: then}, {then: then}, {stacks: true, dir: filepath.Join("a", "dir"), then: then}}
+	r.inspectQueue = []inspectRequest{{then: then}, {stacks: true, then: then}, {then: then}, {stacks: true, dir: filepath.Join("a", "dir"), then: then}}
 	r.nextInspection()
 	require.Equal(t, 4, answers)
-	require.Empty(t, r.asked)
+	require.Empty(t, r.inspectQueue)
 }
 
 // TestAnswersOfEarlierRounds: a rank that has answered in an earlier round only is shown with
@@ -228,12 +228,12 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got inspected
 			r := inspectedRun(t)
-			r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
+			r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
 			r.endRound()
 			require.Equal(t, []string{"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18", test.want}, got.lines)
 		})
 	}
 	r := inspectedRun(t)
-	r.asks = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
 	r.endRound()
 }

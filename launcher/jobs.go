@@ -47,7 +47,7 @@ const (
 	questionLimit = 64 << 10         // bytes
 	answerLimit   = 64 << 20         // the same
 	questionTime  = 10 * time.Second // to read a question, and to write an answer
-	questioners   = 16               // at the same time
+	maxQuestions  = 16               // at the same time
 
 	// answerTime bounds the search for the answer. It is enough for two inspections, because
 	// another inspection may be under way: see inspection.
@@ -65,7 +65,7 @@ func (s *session) listen() (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running errgroup.Group
-	running.SetLimit(1 + questioners)
+	running.SetLimit(1 + maxQuestions)
 	running.Go(func() error { // ends with the listener; stop waits for it
 		for {
 			c, err := l.Accept()
@@ -195,7 +195,7 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	defer found()
 	var lines atomic.Pointer[[]string]
 	var asking errgroup.Group
-	asking.SetLimit(questioners)
+	asking.SetLimit(maxQuestions)
 	for _, name := range jobSockets(opts.Job) {
 		asking.Go(func() error { // ends with the answer, after answerTime + questionTime, or when another gorun has answered
 			a, err := ask(ctx, name, q)

@@ -192,7 +192,7 @@ func TestLinesOfGorunStandAlone(t *testing.T) {
 		w.put(proto.Output{Index: host, Stream: proto.Merged, Mid: mid, Data: []byte(text)}, nil)
 	}
 	line(1, "long ", true)
-	w.say("gorun: a message\n")
+	w.print("gorun: a message\n")
 	line(2, "another\n", false)
 	require.NoError(t, w.write(proto.Output{Index: 1, Stream: proto.Merged, Data: []byte("line\n")}))
 	line(1, "stalls", true)
@@ -210,7 +210,7 @@ func TestLastWordsAreNotRepeated(t *testing.T) {
 		var out bytes.Buffer
 		w := newWriter(nil, &out)
 		require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Stderr: true, Data: []byte("a\n[1] b\n" + between)}))
-		w.sayOnce("failed of b\n", "failed\n", []string{"a", "b"})
+		w.printOnce("failed of b\n", "failed\n", []string{"a", "b"})
 		w.finish()
 		<-w.done
 		require.Equal(t, want, out.String())

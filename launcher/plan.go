@@ -27,29 +27,29 @@ func (r *run) hostsUp(up proto.Up) {
 		return
 	}
 	r.show("")
-	r.noteHosts(up)
+	r.recordHosts(up)
 	if len(up.Failed) > 0 {
 		r.failHosts(up.Failed)
 		return
 	}
-	if r.verdict != nil {
+	if r.outcome != nil {
 		r.phase = phaseOver
 		return
 	}
-	if !r.alone() {
+	if !r.onlyThisHost() {
 		r.verbose("%s up after %v", plural(len(up.Agents), "host"), r.since())
 	}
 	m, err := r.plan()
 	if err != nil {
-		r.refuseWith(err)
+		r.failStart(err)
 		return
 	}
 	r.phase, r.prep = phasePreparing, m
 	r.node.Do(*m)
 }
 
-// noteHosts notes what is known of hosts.
-func (r *run) noteHosts(up proto.Up) {
+// recordHosts notes what is known of hosts.
+func (r *run) recordHosts(up proto.Up) {
 	for _, a := range up.Agents {
 		if a.Index >= 0 && a.Index < len(r.hosts) {
 			r.hosts[a.Index].agent, r.hosts[a.Index].state = a, hostUp
@@ -66,11 +66,11 @@ func (r *run) plan() (*proto.Prepare, error) {
 	if err != nil {
 		return nil, err
 	}
-	if note := r.filled(placed); note != "" && r.epoch == 0 {
-		r.tell(note)
+	if note := r.fillNote(placed); note != "" && r.epoch == 0 {
+		r.printLine(note)
 	}
 	if placed.Warning != "" && r.epoch == 0 {
-		r.tell("warning: " + placed.Warning)
+		r.printLine("warning: " + placed.Warning)
 	}
 	return r.describe(placed)
 }
@@ -78,12 +78,12 @@ func (r *run) plan() (*proto.Prepare, error) {
 // filled returns a line about how many ranks the named hosts get if nothing gives the
 // number. It returns "" if something does, such as an allocation, unless gorun itself has
 // got the allocation, with one slot on each named host.
-func (r *run) filled(placed *place.Result) string {
+func (r *run) fillNote(placed *place.Result) string {
 	byUser := r.allocated && (os.Getenv(envAllocated) == "" || len(r.job.Hosts) == 0)
-	if !r.fills() || byUser || r.job.Rankfile != "" {
+	if !r.fillsHosts() || byUser || r.job.Rankfile != "" {
 		return ""
 	}
-	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.wants), "host"))
+	return fmt.Sprintf("note: no number of ranks is given: %s on %s; -n N sets another number", plural(len(placed.Ranks), "rank"), plural(len(r.hostOrder), "host"))
 }
 
 // place lays the ranks over machines.
@@ -104,13 +104,13 @@ func (r *run) place(machines []place.Machine) (*place.Result, error) {
 }
 
 // machines are the hosts in the order in which the user names them, which is that of
-// r.wants.
+// r.hostOrder.
 func (r *run) machines() []place.Machine {
 	var machines []place.Machine
-	for _, i := range r.wants {
+	for _, i := range r.hostOrder {
 		h := &r.hosts[i]
 		machines = append(machines, place.Machine{Name: h.Name, Slots: h.Slots, MaxSlots: h.MaxSlots, Topology: h.agent.Topology})
-		if r.alone() {
+		if r.onlyThisHost() {
 			machines[0].Name = "this machine"
 		}
 	}
@@ -134,7 +134,7 @@ func policyOf(j *job.Job) (place.Policy, error) {
 
 // fills reports whether the number of ranks is not given. The program then gets as many as
 // fill the named or allocated hosts, or as the rankfile has.
-func (r *run) fills() bool {
+func (r *run) fillsHosts() bool {
 	j := r.job
 	return !j.NPGiven && len(j.Apps) == 1 && (j.Rankfile != "" || r.allocated || len(j.Hosts) > 0)
 }
@@ -145,7 +145,7 @@ func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 	for _, a := range r.job.Apps {
 		list = append(list, a.NP)
 	}
-	if r.fills() {
+	if r.fillsHosts() {
 		if list[0] = place.Fill(machines, p); list[0] == 0 {
 			return nil, fmt.Errorf("-map-by %s: nothing is known of the cores of %s; give the number of ranks with -n", p.MapBy, machines[0].Name)
 		}
@@ -167,7 +167,7 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		r.plans[i].Index = i
 	}
 	for i, p := range placed.Ranks {
-		at := r.wants[p.Host]
+		at := r.hostOrder[p.Host]
 		r.ranks[i] = rank{app: p.App, host: at}
 		appNums[i] = p.App
 		r.plans[at].Ranks = append(r.plans[at].Ranks, proto.Rank{Rank: i, App: p.App, CPUs: p.CPUs})
@@ -179,13 +179,13 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 			AppNums: bootstrap.Runs(appNums), Params: bootstrap.CardParams(j.Params),
 		},
 		Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
-		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.alone(),
-		OneSink: r.out.one(), PerRank: r.out.dir != "",
+		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.onlyThisHost(),
+		OneSink: r.out.shared(), PerRank: r.out.dir != "",
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
 		Rebind: j.Bind == job.BindCore && j.Rankfile == "",
 	}
-	r.addresses(m)
+	r.assignAddresses(m)
 	if err := r.describePrograms(m); err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 // addresses numbers the hosts that have ranks, and has the ranks listen where the
 // others find them by arithmetic. Where all share memory nobody listens; where the
 // user names an interface they listen there and exchange their addresses.
-func (r *run) addresses(m *proto.Prepare) {
+func (r *run) assignAddresses(m *proto.Prepare) {
 	number := make(map[int]int) // of a host, by its index
 	nodes := make([]int, len(r.ranks))
 	var used []int
@@ -217,7 +217,7 @@ func (r *run) addresses(m *proto.Prepare) {
 	}
 	addrs := []string{loopback}
 	if len(used) > 1 {
-		if addrs = r.common(used); addrs == nil {
+		if addrs = r.commonAddrs(used); addrs == nil {
 			r.verbose("the hosts have no network in common: ranks exchange their addresses")
 			return
 		}
@@ -242,7 +242,7 @@ func firstFew(list []string) []string {
 
 // common picks an address of each host by which the others reach it: in a network
 // that all are in, best in the one by which gorun reached them; nil: there is none.
-func (r *run) common(used []int) []string {
+func (r *run) commonAddrs(used []int) []string {
 	type network struct {
 		addrs map[int]string // by host
 		score int
@@ -338,8 +338,8 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 		return
 	}
 	for _, p := range m.Ports {
-		if p.Index < 0 || p.Index >= len(r.plans) || !canListen(&r.plans[p.Index], p.Ports) {
-			r.refuseWith(errors.New(r.nameOf(p.Index) + ": its agent tells of ports that cannot be"))
+		if p.Index < 0 || p.Index >= len(r.plans) || !validPorts(&r.plans[p.Index], p.Ports) {
+			r.failStart(errors.New(r.nameOf(p.Index) + ": its agent tells of ports that cannot be"))
 			return
 		}
 	}
@@ -347,7 +347,7 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	for _, e := range m.NoMemory {
 		r.verbose("%s: its ranks cannot share memory and use the next of transport.use: %s", r.nameOf(e.Index), e.Cause)
 	}
-	r.verbose("job %s: %s", r.id, r.listening(start, len(m.NoMemory) == 0))
+	r.verbose("job %s: %s", r.id, r.listenText(start, len(m.NoMemory) == 0))
 	if len(m.Need) == 0 {
 		r.start(start)
 		return
@@ -356,8 +356,8 @@ func (r *run) hostsPrepared(m proto.Prepared) {
 	r.stage(m.Need)
 }
 
-// canListen says whether a host's ranks can have these ports.
-func canListen(p *proto.Plan, ports []int) bool {
+// validPorts says whether a host's ranks can have these ports.
+func validPorts(p *proto.Plan, ports []int) bool {
 	return p.Address != "" && len(ports) == len(p.Ranks) &&
 		!slices.ContainsFunc(ports, func(port int) bool { return port < 1 || port > 65535 })
 }
@@ -385,7 +385,7 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 
 // listening says where the ranks do. memory says whether every host has a memory file
 // for them, where the job wants that.
-func (r *run) listening(s proto.Start, memory bool) string {
+func (r *run) listenText(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
 		return "each rank listens on a port of its own, since those in a row are taken"

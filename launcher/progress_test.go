@@ -40,7 +40,7 @@ func TestStatus(t *testing.T) {
 	w.status("") // there is none
 	w.status("up")
 	w.status("up")
-	w.say("said\n")
+	w.print("said\n")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Mid: true, Data: []byte("half a ")}))
 	w.status("later")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Data: []byte("line\n")}))

@@ -109,12 +109,12 @@ func reportOf(f *Failure, code int) *reportFailure {
 }
 
 // add adds a run that has ended.
-func (p *report) add(r *run, v *verdict) {
+func (p *report) add(r *run, v *outcome) {
 	run := reportRun{Epoch: r.epoch, JobID: r.id, Begun: r.began, Ended: time.Now(), Hosts: []reportHost{}, Ranks: []reportRank{}}
 	if v != nil {
 		run.Failure = reportOf(&v.Failure, v.code)
 	}
-	for _, i := range r.wants {
+	for _, i := range r.hostOrder {
 		h := &r.hosts[i]
 		rh := reportHost{Name: h.Name, Hostname: h.agent.Hostname, AgentPID: h.agent.PID, Slots: h.Slots, State: h.state, Cause: h.cause}
 		if h.state == "" {

@@ -190,9 +190,9 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestMournedExit: rank 1 is on its way out with a code when rank 0 aborts. Rank 2
+// TestSecondaryAfterExit: rank 1 is on its way out with a code when rank 0 aborts. Rank 2
 // exits with a code because the job ends.
-func TestMournedExit(t *testing.T) {
+func TestSecondaryAfterExit(t *testing.T) {
 	for code, want := range map[string]string{
 		"7": "rank 1 exited with code 7", "0": "rank 1 exited without Finalize",
 	} {

@@ -47,7 +47,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	if err != nil {
 		return 0, false, err
 	}
-	np, nodes := wanted(j)
+	np, nodes := allocationSize(j)
 	line := remote.Salloc(j.SlurmArgs, np, nodes, exe, os.Args[1:])
 	cmd := exec.Command(salloc, line[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -71,7 +71,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 
 // wanted returns the number of ranks that a job needs an allocation for, or 0 if it is not
 // known, and the nodes that the user names.
-func wanted(j *job.Job) (np int, nodes []string) {
+func allocationSize(j *job.Job) (np int, nodes []string) {
 	slots := 0
 	for _, h := range j.Hosts {
 		nodes = append(nodes, h.Name)
@@ -176,7 +176,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		case sig == 0:
 		case inner != nil:
 			_ = inner.Signal(sig) // an error means that the job has ended
-		case asksToEnd(sig):
+		case terminates(sig):
 			early = sig
 			_ = cmd.Process.Signal(sig)
 		}
@@ -210,7 +210,7 @@ func reapable(p *os.Process) bool {
 func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // slurmctld may be busy
 	defer cancel()
-	ctx, stop := buildContext(ctx, signals)
+	ctx, stop := signalContext(ctx, signals)
 	defer stop()
 	session := strconv.Itoa(salloc.Process.Pid)
 	dir, _ := syscall.Getwd()

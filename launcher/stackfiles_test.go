@@ -100,10 +100,10 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 func TestStacksThatComeLate(t *testing.T) {
 	dir := t.TempDir()
 	r := newRun(&session{}, "id")
-	r.asks = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspecting = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
 	r.stacksOf(proto.Stacks{N: 3, Rank: 0, Data: []byte("old")})
 	r.stacksOf(proto.Stacks{N: 4, Rank: 1, Data: []byte("goroutine 1")})
-	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks", r.asks.files[dir].finish())
+	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks", r.inspecting.files[dir].finish())
 	list, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(dir, "1.stacks")}, list)
@@ -115,7 +115,7 @@ func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
 	var got [][]string
 	then := func(a inspected) { got = append(got, a.lines) }
-	r.asks = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1)}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1)}}
 	r.mail.post(filesWritten{[]inspectRequest{{then: then}}, inspected{lines: []string{"rank 0: has ended"}}})
 	r.mail.post(inspectRequest{then: then})
 	r.dropInspections()

@@ -27,7 +27,7 @@ type program struct {
 func (s *session) findPrograms(id string) error {
 	j := s.job
 	found := &programs{stderr: s.stdio.Err, newDir: s.tempDir, mark: markOf(id), libfabric: wantsLibfabric(j.Params)}
-	ctx, stop := buildContext(s.ctx, s.signals)
+	ctx, stop := signalContext(s.ctx, s.signals)
 	var err error
 	for _, app := range j.Apps {
 		var p program
@@ -41,11 +41,11 @@ func (s *session) findPrograms(id string) error {
 		}
 		s.programs = append(s.programs, p)
 		if j.NP() > 1 && !p.built && ofOpenMPI(p.path) {
-			s.tell("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each of its ranks would be a world of its own; start it by mpirun")
+			s.printLine("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each of its ranks would be a world of its own; start it by mpirun")
 		}
 	}
 	if sig := stop(); sig != 0 {
-		return endedEarly(sig)
+		return endedBeforeStart(sig)
 	}
 	if err == nil && s.ctx.Err() != nil {
 		err = context.Cause(s.ctx)
@@ -78,7 +78,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 			Wdir: wdir, MaxProcs: j.GOMAXPROCS,
 		}
 		base := os.Environ()
-		if !r.alone() {
+		if !r.onlyThisHost() {
 			base = slices.DeleteFunc(base, ofThisHost)
 		}
 		a.Env = appEnv(j, app, base)
@@ -87,7 +87,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		} else {
 			a.Env = withoutEnv(a.Env, "GOMAXPROCS")
 		}
-		if r.alone() {
+		if r.onlyThisHost() {
 			if app.Wdir != "" {
 				a.Env = crew.MergeEnv(a.Env, []string{"PWD=" + wdir})
 			}
@@ -164,11 +164,11 @@ func (r *run) stage(need []string) {
 		}
 	}
 	if len(files) < len(need) {
-		r.refuseWith(fmt.Errorf("hosts want a file that the job does not have"))
+		r.failStart(fmt.Errorf("hosts want a file that the job does not have"))
 		return
 	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
-	r.stagers.Go(func() { // ends with the files, or with the run's context; close waits for it
+	r.background.Go(func() { // ends with the files, or with the run's context; close waits for it
 		for i, f := range files {
 			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
 				r.mail.post(staged{err})

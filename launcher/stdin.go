@@ -110,10 +110,10 @@ func (r *run) readyIO(m *proto.Prepare) error {
 	if r.stdio.In == nil {
 		m.Stdin = string(job.StdinNone)
 	}
-	if r.alone() || m.Stdin == string(job.StdinNone) {
+	if r.onlyThisHost() || m.Stdin == string(job.StdinNone) {
 		return nil
 	}
-	if r.job.Stdin == job.StdinRank0 && r.hasOwn() && r.ranks[0].host == 0 {
+	if r.job.Stdin == job.StdinRank0 && r.usesThisHost() && r.ranks[0].host == 0 {
 		return nil // it reads by itself
 	}
 	if _, err := r.stdio.In.Stat(); err != nil {

@@ -13,14 +13,14 @@ import (
 
 // tell writes a line of gorun's own, which is not mixed with a rank's. It never
 // blocks.
-func (s *session) tell(line string) {
-	s.out.say("gorun: " + line + "\n")
+func (s *session) printLine(line string) {
+	s.out.print("gorun: " + line + "\n")
 }
 
-// lastLine is tell when the writer has ended, or writes what nobody reads; it does not
+// printLast is tell when the writer has ended, or writes what nobody reads; it does not
 // wait for who does not read stderr either.
-func (s *session) lastLine(line string) {
-	if s.stdio.Err == nil || !s.out.drained() && s.out.one() {
+func (s *session) printLast(line string) {
+	if s.stdio.Err == nil || !s.out.drained() && s.out.shared() {
 		return
 	}
 	done := make(chan struct{})
@@ -36,7 +36,7 @@ func (s *session) lastLine(line string) {
 
 func (s *session) verbose(format string, args ...any) {
 	if s.job.Verbose {
-		s.tell(fmt.Sprintf(format, args...))
+		s.printLine(fmt.Sprintf(format, args...))
 	}
 }
 
@@ -80,15 +80,15 @@ func signalName(s syscall.Signal) string {
 }
 
 // tellFailure writes the summary of a failure, behind all that the ranks wrote.
-func (s *session) tellFailure(v *verdict) {
+func (s *session) printFailure(v *outcome) {
 	f := &v.Failure
 	if f.Signal != 0 && (f.Rank < 0 || v.asked) {
 		f.Reason = "ended by " + signalName(f.Signal) + v.late
-		s.tell(f.Reason)
+		s.printLine(f.Reason)
 		return
 	}
 	if f.Rank < 0 || f.PID == 0 || len(f.Stderr) == 0 {
-		s.out.say(v.text(f.Error()))
+		s.out.print(v.text(f.Error()))
 		return
 	}
 	// If the rank has just written the reason to stderr, do not repeat it here; the same
@@ -113,11 +113,11 @@ func (s *session) tellFailure(v *verdict) {
 	for _, l := range stderr {
 		long += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"
 	}
-	s.out.sayOnce(long, v.text(brief.Error()), f.Stderr)
+	s.out.printOnce(long, v.text(brief.Error()), f.Stderr)
 }
 
 // text returns gorun's lines about a failure. line is the first one.
-func (v *verdict) text(line string) string {
+func (v *outcome) text(line string) string {
 	if v.Rank >= 0 && v.PID != 0 {
 		if n := v.others; n == 1 {
 			line += "; the other rank was ended"

@@ -24,12 +24,12 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		s := &session{job: &job.Job{Apps: []job.App{{Program: "app", NP: 2}}}, programs: make([]program, 1), host: "host", out: newWriter(nil, &stderr)}
 		r := newRun(s, "id")
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
-		r.blame(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
+		r.setOutcome(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
 		r.ranks[1].pid = pid // as Started says it
 		r.allEnded(proto.Ended{})
-		require.Equal(t, 7, r.verdict.code)
-		require.Equal(t, pid, r.verdict.PID)
-		s.tellFailure(r.verdict)
+		require.Equal(t, 7, r.outcome.code)
+		require.Equal(t, pid, r.outcome.PID)
+		s.printFailure(r.outcome)
 		s.out.finish()
 		<-s.out.done
 		require.Equal(t, says, stderr.String())
@@ -53,7 +53,7 @@ func TestReasonIsWrittenOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var stderr strings.Builder
 			s := &session{out: newWriter(nil, &stderr)}
-			s.tellFailure(&verdict{Failure: Failure{Rank: 1, PID: 7, Program: "app", Host: "host", Reason: failedOf + x.reason, Stderr: x.stderr}})
+			s.printFailure(&outcome{Failure: Failure{Rank: 1, PID: 7, Program: "app", Host: "host", Reason: failedOf + x.reason, Stderr: x.stderr}})
 			s.out.finish()
 			<-s.out.done
 			require.Equal(t, x.says, stderr.String())

@@ -28,15 +28,15 @@ import (
 // The senders bound the bytes that wait here: a host has at most proto.Window bytes on the
 // way, and this host's crew waits until each of its pieces is written.
 type writer struct {
-	sinks [2]*sink         // of stdout and stderr, which may be the same file
-	dir   string           // directory for each rank's output; set before the first output comes
-	lossy map[string]error // by file: the first error, after which nothing is written to it; loop's
+	sinks    [2]*sink         // of stdout and stderr, which may be the same file
+	dir      string           // directory for each rank's output; set before the first output comes
+	fileErrs map[string]error // by file: the first error, after which nothing is written to it; loop's
 
-	mu     sync.Mutex // guards what follows
-	more   *sync.Cond
-	queue  []*piece
-	closed bool // nothing comes any more
-	given  bool // up: nothing is written any more
+	mu        sync.Mutex // guards what follows
+	more      *sync.Cond
+	queue     []*piece
+	closed    bool // nothing comes any more
+	abandoned bool // up: nothing is written any more
 
 	quit chan struct{} // closed by abandon
 	done chan struct{} // closed when everything is written
@@ -78,7 +78,7 @@ type sink struct {
 }
 
 func newWriter(out, err io.Writer) *writer {
-	w := &writer{lossy: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
+	w := &writer{fileErrs: make(map[string]error), quit: make(chan struct{}), done: make(chan struct{})}
 	w.more = sync.NewCond(&w.mu)
 	w.sinks[0] = &sink{w: out}
 	w.sinks[1] = w.sinks[0]
@@ -101,12 +101,12 @@ func sameWriter(a, b io.Writer) bool {
 }
 
 // one says whether stdout and stderr are one file.
-func (w *writer) one() bool { return w.sinks[0] == w.sinks[1] }
+func (w *writer) shared() bool { return w.sinks[0] == w.sinks[1] }
 
 // put queues a piece, whose data must stay as it is until written is called.
 func (w *writer) put(o proto.Output, written func(err error)) {
 	w.mu.Lock()
-	if !w.given {
+	if !w.abandoned {
 		w.queue = append(w.queue, &piece{Output: o, written: written})
 		w.more.Signal()
 		w.mu.Unlock()
@@ -114,13 +114,13 @@ func (w *writer) put(o proto.Output, written func(err error)) {
 	}
 	w.mu.Unlock()
 	if written != nil {
-		written(errNobodyReads)
+		written(errNotRead)
 	}
 }
 
-// errNobodyReads is of what is not written because the job is to end, and has
+// errNotRead is of what is not written because the job is to end, and has
 // waited long enough for somebody to read.
-var errNobodyReads = errors.New("nobody reads it")
+var errNotRead = errors.New("nobody reads it")
 
 // write writes a piece, and returns when it has been written.
 func (w *writer) write(o proto.Output) error {
@@ -131,31 +131,31 @@ func (w *writer) write(o proto.Output) error {
 	case err := <-done:
 		return err
 	case <-w.quit:
-		return errNobodyReads
+		return errNotRead
 	}
 }
 
 // abandon has nobody wait for what is not being read.
 func (w *writer) abandon() {
 	w.mu.Lock()
-	if w.given {
+	if w.abandoned {
 		w.mu.Unlock()
 		return
 	}
-	w.given = true
+	w.abandoned = true
 	queue := w.queue
 	w.queue = nil
 	w.mu.Unlock()
 	close(w.quit)
 	for _, p := range queue {
 		if p.written != nil {
-			p.written(errNobodyReads)
+			p.written(errNotRead)
 		}
 	}
 }
 
 // own is lines of gorun itself.
-func own(lines string) proto.Output {
+func gorunOutput(lines string) proto.Output {
 	return proto.Output{Index: gorunIndex, Stderr: true, Stream: proto.Merged, Data: []byte(lines)}
 }
 
@@ -164,18 +164,18 @@ func own(lines string) proto.Output {
 func (w *writer) status(line string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.given {
+	if w.abandoned {
 		return
 	}
-	w.queue = append(w.queue, &piece{Output: own(line), status: true})
+	w.queue = append(w.queue, &piece{Output: gorunOutput(line), status: true})
 	w.more.Signal()
 }
 
 // eraseLine goes back to the beginning of a line and empties it (ECMA-48, EL).
 const eraseLine = "\r\x1b[K"
 
-// passStatus writes a status, but not into the midst of somebody's line.
-func (k *sink) passStatus(line []byte) {
+// writeStatus writes a status, but not into the midst of somebody's line.
+func (k *sink) writeStatus(line []byte) {
 	if k.mid || bytes.Equal(k.over, line) {
 		return
 	}
@@ -184,18 +184,18 @@ func (k *sink) passStatus(line []byte) {
 }
 
 // say queues whole lines of gorun's own, and never blocks.
-func (w *writer) say(lines string) { w.put(own(lines), nil) }
+func (w *writer) print(lines string) { w.put(gorunOutput(lines), nil) }
 
 // sayOnce writes long to stderr. If the lines of shown are in what was written last, in
 // this order, sayOnce writes short instead. Other lines may stand between them.
-func (w *writer) sayOnce(long, short string, shown []string) {
+func (w *writer) printOnce(long, short string, shown []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.given {
+	if w.abandoned {
 		return
 	}
 	w.queue = append(w.queue, &piece{
-		Output: own(long), short: []byte(short), shown: shown,
+		Output: gorunOutput(long), short: []byte(short), shown: shown,
 	})
 	w.more.Signal()
 }
@@ -225,7 +225,7 @@ func (w *writer) loop() {
 		if p == nil {
 			return
 		}
-		err := w.pass(p)
+		err := w.writePiece(p)
 		if p.written != nil {
 			p.written(err)
 		}
@@ -273,7 +273,7 @@ func (w *writer) sinkOf(p *piece) *sink {
 	return w.sinks[0]
 }
 
-func (w *writer) pass(p *piece) error {
+func (w *writer) writePiece(p *piece) error {
 	k := w.sinkOf(p)
 	if k == nil {
 		return w.toFile(p)
@@ -282,11 +282,11 @@ func (w *writer) pass(p *piece) error {
 		return k.err
 	}
 	if p.status {
-		k.passStatus(p.Data)
+		k.writeStatus(p.Data)
 		return k.err
 	}
 	if len(k.over) > 0 {
-		k.passStatus(nil)
+		k.writeStatus(nil)
 	}
 	data := p.Data
 	if p.short != nil && k.shows(p.shown) {
@@ -297,7 +297,7 @@ func (w *writer) pass(p *piece) error {
 	}
 	_, k.err = k.w.Write(data)
 	k.mid, k.owner, k.since = p.Mid, p.Index, time.Now()
-	k.broken.Store(k.gone())
+	k.broken.Store(k.readerGone())
 	if keep := lastBytes; len(data) >= keep {
 		k.last = append(k.last[:0], data[len(data)-keep:]...)
 	} else {
@@ -310,12 +310,12 @@ func (w *writer) pass(p *piece) error {
 // more ranks than files that may be open.
 func (w *writer) toFile(p *piece) (err error) {
 	name := outputFile(w.dir, p.Stream, p.Stderr)
-	if err := w.lossy[name]; err != nil {
+	if err := w.fileErrs[name]; err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			w.lossy[name] = err
+			w.fileErrs[name] = err
 		}
 	}()
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
@@ -343,19 +343,19 @@ func (k *sink) shows(lines []string) bool {
 }
 
 // gone says whether the reader of a pipe has closed it.
-func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+func (k *sink) readerGone() bool { return errors.Is(k.err, unix.EPIPE) }
 
 // lost is why output was not written that somebody wanted; loop has ended.
-func (w *writer) lost() error {
+func (w *writer) lostOutput() error {
 	for _, k := range w.sinks {
-		if k.err != nil && !k.gone() {
+		if k.err != nil && !k.readerGone() {
 			return k.err
 		}
 	}
-	if len(w.lossy) == 0 {
+	if len(w.fileErrs) == 0 {
 		return nil
 	}
-	return w.lossy[slices.Min(slices.Collect(maps.Keys(w.lossy)))]
+	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
 // emptyFiles makes empty output files for n ranks, or empties existing ones.

@@ -131,7 +131,7 @@ func (d *decoder) document(root map[string]any) {
 		}
 	}
 	slices.SortFunc(d.file.tunables, func(a, b keyText) int { return strings.Compare(a.key, b.key) })
-	d.oneList()
+	d.checkHostLists()
 	d.ranks()
 }
 

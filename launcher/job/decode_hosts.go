@@ -74,9 +74,9 @@ func (d *decoder) host(path string, t map[string]any) (names []string, h hosts.H
 	return names, h
 }
 
-// oneList refuses a file that names hosts twice, since neither would be more
+// checkHostLists refuses a file that names hosts twice, since neither would be more
 // than the other.
-func (d *decoder) oneList() {
+func (d *decoder) checkHostLists() {
 	for _, s := range d.file.settings {
 		if s.key == hostfileKey && s.text != "" && len(d.file.hosts) > 0 {
 			d.fail(hostfileKey, "expected [[host]] or a hostfile, found both")

@@ -159,7 +159,7 @@ func flagError(err error) error {
 		if name == "agent" {
 			return usage("-agent", "expected as the first argument")
 		}
-		hint := cmp.Or(foreignHint(name), gluedHint(name))
+		hint := cmp.Or(foreignHint(name), attachedNumberHint(name))
 		if hint == "" {
 			var names []string
 			for _, o := range options {

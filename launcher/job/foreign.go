@@ -53,8 +53,8 @@ func foreignHint(name string) string {
 	return ""
 }
 
-// gluedHint is of a number right behind the flag, as in -n4; "": it is none.
-func gluedHint(name string) string {
+// attachedNumberHint is of a number right behind the flag, as in -n4; "": it is none.
+func attachedNumberHint(name string) string {
 	flag := strings.TrimRight(name, "0123456789")
 	for _, o := range options {
 		for _, n := range o.names {

@@ -53,7 +53,7 @@ func FuzzDecode(f *testing.F) {
 		// No file of this machine is read, and there is where to write a report.
 		file.settings = slices.DeleteFunc(file.settings, func(s keyText) bool {
 			st, _ := settingOf(s.key)
-			return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+			return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 		})
 		j, err := merge(line, file, nil)
 		if err != nil {
@@ -127,7 +127,7 @@ func FuzzParseFlags(f *testing.F) {
 			// No file of this machine is read or asked for.
 			line.settings = slices.DeleteFunc(line.settings, func(s flagText) bool {
 				st, _ := settingOf(s.key)
-				return st.beside || s.key == "job.report" || s.key == "launcher.stage_files"
+				return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 			})
 			j, err = merge(line, nil, nil)
 		}

@@ -52,7 +52,7 @@ func (o option) usage() string {
 
 // line is what the help says of the flag, its default included.
 func (o option) line() string {
-	help, usual := o.help, o.usual
+	help, usual := o.help, o.defaultText
 	if s, ok := settingOf(o.setting); ok {
 		help, usual = cmp.Or(help, s.Help), cmp.Or(usual, s.Default)
 	}

@@ -16,11 +16,11 @@ const (
 	stacksKey   = "job.stacks_dir"
 )
 
-// nameHosts makes Hosts of all that names hosts. The first of these counts:
+// resolveHosts makes Hosts of all that names hosts. The first of these counts:
 // -hostfile, [[host]] or launcher.hostfile of the job file, the variable of
 // -hostfile. Of a hostfile of the command line -host picks some; over the others
 // it counts, and they only fill in what it leaves open.
-func (j *Job) nameHosts(line *commandLine, file *File) error {
+func (j *Job) resolveHosts(line *commandLine, file *File) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (j *Job) nameHosts(line *commandLine, file *File) error {
 	if len(list) == 0 {
 		return nil
 	}
-	j.giveSlots(list, some)
+	j.applySlots(list, some)
 	j.Hosts, j.Source[hostKey] = list, from
 	if len(list) == 1 && list[0].Slots > 0 && list[0].Slots != j.Slots && hosts.IsLocal(list[0].Name) {
 		j.Slots, j.Source[slotsKey] = list[0].Slots, from
@@ -52,13 +52,13 @@ func (j *Job) nameHosts(line *commandLine, file *File) error {
 	return nil
 }
 
-// GiveSlots lays Slots over hosts that the user does not name, such as those of
+// ApplySlots lays Slots over hosts that the user does not name, such as those of
 // an allocation: those of a flag count more than what is said of a host, and
 // others less.
-func (j *Job) GiveSlots(list []hosts.Host) { j.giveSlots(list, nil) }
+func (j *Job) ApplySlots(list []hosts.Host) { j.applySlots(list, nil) }
 
-// giveSlots also knows what -host says of the hosts, in their order.
-func (j *Job) giveSlots(list, flag []hosts.Host) {
+// applySlots also knows what -host says of the hosts, in their order.
+func (j *Job) applySlots(list, flag []hosts.Host) {
 	over := j.Source[slotsKey] == params.FromFlag
 	for i := range list {
 		h := &list[i]

@@ -115,7 +115,7 @@ func TestHosts(t *testing.T) {
 	require.Empty(t, parse(t, []string{env}, "-config", "host.toml", "x").Hostfile)
 }
 
-func TestGiveSlots(t *testing.T) {
+func TestApplySlots(t *testing.T) {
 	for _, test := range []struct{ env, args, want string }{
 		{"", "", "a:4 b c:2/3"},
 		{"WEFT_JOB_SLOTS=5", "", "a:4 b:5 c:2/3"},
@@ -123,7 +123,7 @@ func TestGiveSlots(t *testing.T) {
 		{"", "-ppn 0", "a:4 b c:2/3"},
 	} {
 		list := []hosts.Host{{Name: "a", Slots: 4}, {Name: "b"}, {Name: "c", Slots: 2, MaxSlots: 3}}
-		parse(t, strings.Fields(test.env), append(strings.Fields(test.args), "x")...).GiveSlots(list)
+		parse(t, strings.Fields(test.env), append(strings.Fields(test.args), "x")...).ApplySlots(list)
 		require.Equal(t, test.want, shownHosts(list), test)
 	}
 }

@@ -119,7 +119,7 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 	}
 	if file != nil {
 		for _, s := range file.settings {
-			if st, _ := settingOf(s.key); st.beside {
+			if st, _ := settingOf(s.key); st.besideFile {
 				s.text = file.relative(s.text)
 			}
 			j.set(s.key, s.text, params.FromFile)
@@ -147,7 +147,7 @@ func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) 
 	if err := j.programs(line, file); err != nil {
 		return nil, err
 	}
-	if err := j.nameHosts(line, file); err != nil {
+	if err := j.resolveHosts(line, file); err != nil {
 		return nil, err
 	}
 	if err := j.check(line, file); err != nil {

@@ -28,7 +28,7 @@ func Describe(w io.Writer, j *Job) error {
 		t.gap()
 		t.row("HOST", "SLOTS", "MAX", "USER", "PORT", "ADDRESS", "SOURCE")
 		for _, h := range j.Hosts {
-			t.row(h.Name, number(h.Slots), number(h.MaxSlots), shown(h.User), number(h.Port), shown(h.Address), j.source(hostKey))
+			t.row(h.Name, numberOrDash(h.Slots), numberOrDash(h.MaxSlots), orDash(h.User), numberOrDash(h.Port), orDash(h.Address), j.source(hostKey))
 		}
 	}
 	return t.flush()
@@ -47,7 +47,7 @@ func DescribeSettings(w io.Writer, j *Job) error {
 		if rows++; rows == 1 {
 			t.row("SETTING", "VALUE", "SOURCE")
 		}
-		t.row(key, shown(value), source)
+		t.row(key, orDash(value), source)
 	}
 	row("job.np", strconv.Itoa(j.NP()), j.source("job.np"))
 	for _, s := range settings {
@@ -116,7 +116,7 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 			t.gap()
 		}
 		found = true
-		t.row(strings.TrimSpace(p.Key+" = "+shown(value)+" "+unit(p)) + from(p, source))
+		t.row(strings.TrimSpace(p.Key+" = "+orDash(value)+" "+unit(p)) + from(p, source))
 		t.row("    " + p.Env())
 		for _, line := range wrapped(p.Help, infoWidth-4) {
 			t.row("    " + line)
@@ -141,7 +141,7 @@ func from(p params.Param, source string) string {
 	if source == string(params.FromDefault) {
 		return " (default)"
 	}
-	return " (" + source + "; default " + shown(p.Default) + ")"
+	return " (" + source + "; default " + orDash(p.Default) + ")"
 }
 
 // Selects reports whether name contains one of words, in any case of letters. Without
@@ -229,7 +229,7 @@ func envText(lists ...[]EnvVar) string {
 }
 
 // shown makes the empty value visible.
-func shown(text string) string {
+func orDash(text string) string {
 	if text == "" {
 		return "-"
 	}
@@ -237,7 +237,7 @@ func shown(text string) string {
 }
 
 // number is what the user has said, and nothing for what stays open.
-func number(n int) string {
+func numberOrDash(n int) string {
 	if n == 0 {
 		return "-"
 	}

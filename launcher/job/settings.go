@@ -21,12 +21,12 @@ const MaxRanks = 1 << 16
 // table is for what the ranks have to know.
 type setting struct {
 	params.Param
-	min, max int                      // of an Int, which is never negative
-	shortest time.Duration            // of a Duration
-	beside   bool                     // a file that gorun reads: in a job file, relative to that one's directory
-	want     func(text string) string // completes "expected …" for a text that is not possible; nil: all are
-	apply    func(j *Job, text string)
-	value    func(j *Job) string
+	min, max   int                      // of an Int, which is never negative
+	shortest   time.Duration            // of a Duration
+	besideFile bool                     // a file that gorun reads: in a job file, relative to that one's directory
+	want       func(text string) string // completes "expected …" for a text that is not possible; nil: all are
+	apply      func(j *Job, text string)
+	value      func(j *Job) string
 }
 
 // settingOf finds a setting by its key.

@@ -84,9 +84,9 @@ var settings = []setting{
 	{
 		Param: params.Param{Key: "job.rankfile", Kind: params.String,
 			Help: "file with a host and cores for each rank, instead of map_by, rank_by and bind; empty: none"},
-		beside: true,
-		apply:  func(j *Job, s string) { j.Rankfile = s },
-		value:  func(j *Job) string { return j.Rankfile },
+		besideFile: true,
+		apply:      func(j *Job, s string) { j.Rankfile = s },
+		value:      func(j *Job) string { return j.Rankfile },
 	},
 	{
 		Param: params.Param{Key: "job.bind", Kind: params.String, Default: string(BindNone), Choices: []string{string(BindNone), string(BindCore), string(BindNUMA)},
@@ -121,9 +121,9 @@ var settings = []setting{
 	{
 		Param: params.Param{Key: "launcher.hostfile", Kind: params.String,
 			Help: "file of the hosts to run on; empty: none"},
-		beside: true,
-		apply:  func(j *Job, s string) { j.Hostfile = s },
-		value:  func(j *Job) string { return j.Hostfile },
+		besideFile: true,
+		apply:      func(j *Job, s string) { j.Hostfile = s },
+		value:      func(j *Job) string { return j.Hostfile },
 	},
 	{
 		Param: params.Param{Key: "launcher.ssh", Kind: params.String, Default: "ssh",
@@ -202,9 +202,9 @@ var settings = []setting{
 	{
 		Param: params.Param{Key: "launcher.secret_file", Kind: params.String,
 			Help: "file that proves who connects belongs to the job; empty: none"},
-		beside: true,
-		apply:  func(j *Job, s string) { j.SecretFile = s },
-		value:  func(j *Job) string { return j.SecretFile },
+		besideFile: true,
+		apply:      func(j *Job, s string) { j.SecretFile = s },
+		value:      func(j *Job) string { return j.SecretFile },
 	},
 	{
 		Param: params.Param{Key: "launcher.agents", Kind: params.Int, Default: "0",

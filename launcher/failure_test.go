@@ -24,12 +24,12 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// mournPatience bounds what a test here waits for.
-const mournPatience = 20 * time.Second
+// testTimeout bounds what a test here waits for.
+const testTimeout = 20 * time.Second
 
 // pidIn waits until a file has a process id.
 func pidIn(name string) (int, error) {
-	for end := time.Now().Add(mournPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(name)
 		if pid, whole := strings.CutSuffix(string(text), "\n"); whole {
 			return strconv.Atoi(pid)
@@ -73,7 +73,7 @@ func holdDying(dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "dying"), nil, 0o600); err != nil {
 				return err
 			}
-			for end := time.Now().Add(mournPatience); ; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 				if hasEnded(bystander) {
 					return unix.PtraceDetach(pid)
 				}
@@ -98,9 +98,9 @@ func holdDying(dir string) error {
 	}
 }
 
-// TestMourned: rank 0 is killed, and rank 1, which has noticed, is faster to tell
+// TestSecondaryBeforeKill: rank 0 is killed, and rank 1, which has noticed, is faster to tell
 // gorun than the kernel.
-func TestMourned(t *testing.T) {
+func TestSecondaryBeforeKill(t *testing.T) {
 	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
 		for _, grace := range []time.Duration{0, time.Second} {
 			t.Run(fmt.Sprintf("%s, grace %v", last, grace), func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestEarlierElsewhere(t *testing.T) {
 		ended := begun.Add(time.Hour)
 		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
 		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, Told: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestDyingFirst(t *testing.T) {
 		r.phase, r.killed = phaseRunning, true // nothing is sent
 		r.aborted(proto.Aborted{Rank: 0, Code: 1})
 		r.exited(test.second)
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestConsequenceFirst(t *testing.T) {
 		case proto.Aborted:
 			r.aborted(m)
 		}
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 		require.Equal(t, test.want == 0, r.first.kind == kindConsequence, name)
 	}
 }
@@ -302,7 +302,7 @@ func TestVerdictIsReplaced(t *testing.T) {
 	}
 	timings := []string{"told", "after", "apart", "before"}
 	failures := []string{"other", "consequence", "silent", "stated", "signal", "struck", "lost"}
-	for verdict, least := range map[string]string{ // the columns are in the order of failures
+	for outcome, least := range map[string]string{ // the columns are in the order of failures
 		"other":       "-  -  -       -       -       -      -",
 		"consequence": "-  -  after   after   after   after  apart",
 		"follower":    "-  -  before  after   after   after  apart",
@@ -316,18 +316,18 @@ func TestVerdictIsReplaced(t *testing.T) {
 			from := slices.Index(timings, strings.Fields(least)[i]) // -1: never
 			for n, timing := range timings {
 				r := failedRun(timing == "apart" || timing == "before", timing == "before")
-				tell(r, verdict, 0, atVerdict, false)
-				first := *r.verdict
+				tell(r, outcome, 0, atVerdict, false)
+				first := *r.outcome
 				tell(r, failure, 1, before, timing == "told")
-				what := fmt.Sprintf("%s, then %s, %s", verdict, failure, timing)
+				what := fmt.Sprintf("%s, then %s, %s", outcome, failure, timing)
 				switch {
 				case from < 0 || n < from:
-					require.Equal(t, first, *r.verdict, what)
+					require.Equal(t, first, *r.outcome, what)
 				case failure == "lost":
-					require.Equal(t, "b: no answer", r.verdict.Reason, what)
+					require.Equal(t, "b: no answer", r.outcome.Reason, what)
 				default:
-					require.Equal(t, 1, r.verdict.Rank, what)
-					require.Equal(t, failure == "stated", r.verdict.Reason == "failed: no such mesh", what)
+					require.Equal(t, 1, r.outcome.Rank, what)
+					require.Equal(t, failure == "stated", r.outcome.Reason == "failed: no such mesh", what)
 				}
 			}
 		}
@@ -335,21 +335,21 @@ func TestVerdictIsReplaced(t *testing.T) {
 }
 
 // TestReasonAfterFollower: if ranks exit without a reason after a consequence, an abort with
-// a reason still replaces the verdict, regardless of the number of these ranks.
+// a reason still replaces the outcome, regardless of the number of these ranks.
 func TestReasonAfterFollower(t *testing.T) {
 	r := failedRun(false, false)
 	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
 	r.exited(proto.Exit{Rank: 2, Code: 1})
-	require.Equal(t, 2, r.verdict.Rank)
+	require.Equal(t, 2, r.outcome.Rank)
 	r.exited(proto.Exit{Rank: 0, Code: 1})
-	require.Equal(t, 2, r.verdict.Rank)
+	require.Equal(t, 2, r.outcome.Rank)
 	r.aborted(proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"})
-	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.verdict.Failure)
-	require.Equal(t, 3, r.verdict.code)
+	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.outcome.Failure)
+	require.Equal(t, 3, r.outcome.code)
 }
 
 // TestDyingElsewhere: a rank on another host that was ending when its host heard of the first
-// failure may have noticed that failure. The verdict names this rank if it ended earlier, or
+// failure may have noticed that failure. The outcome names this rank if it ended earlier, or
 // if the first failure is a consequence.
 func TestDyingElsewhere(t *testing.T) {
 	dying := proto.Exit{Rank: 1, Code: 3, Dying: true, Told: true, At: 5}
@@ -375,13 +375,13 @@ func TestDyingElsewhere(t *testing.T) {
 			if signal == unix.SIGSEGV { // no other rank's failure causes it
 				want = 1
 			}
-			require.Equal(t, want, r.verdict.Rank, "%s, %v", name, signal)
+			require.Equal(t, want, r.outcome.Rank, "%s, %v", name, signal)
 		}
 	}
 }
 
 // TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
-// code after Finalize does not fail the job, and its exit does not replace the verdict.
+// code after Finalize does not fail the job, and its exit does not replace the outcome.
 func TestExitThatFailsNobody(t *testing.T) {
 	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Dying: true}, {Code: 5, Dying: true, Told: true}} {
 		for _, apart := range []bool{false, true} {
@@ -392,7 +392,7 @@ func TestExitThatFailsNobody(t *testing.T) {
 				r.exited(proto.Exit{Rank: 0, Code: 1, At: 2})
 				exit.Rank = 1
 				r.exited(exit)
-				require.Zero(t, r.verdict.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
+				require.Zero(t, r.outcome.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
 			}
 		}
 	}
@@ -402,7 +402,7 @@ func TestExitThatFailsNobody(t *testing.T) {
 // that and ends the job, before rank 1 reports its reason.
 func TestReasonAfterConsequence(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
-	lingerLimit = mournPatience // rank 0 may be slow on a busy machine
+	lingerLimit = testTimeout // rank 0 may be slow on a busy machine
 	program := filepath.Join(t.TempDir(), "revoke")
 	text, err := exec.Command("go", "build", "-o", program, "./testdata/revoke").CombinedOutput()
 	require.NoError(t, err, string(text))

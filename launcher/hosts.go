@@ -25,26 +25,26 @@ import (
 //	                     allocated; slurm in an allocation of Slurm; else ssh
 //
 // ctx ends what it waits for.
-func (r *run) gather(ctx context.Context) error {
-	if err := r.choose(); err != nil {
+func (r *run) findHosts(ctx context.Context) error {
+	if err := r.chooseHosts(); err != nil {
 		return err
 	}
 	switch r.kind {
 	case job.LaunchSSH:
 		var err error
-		r.reach, err = newSSH(r)
+		r.connector, err = newSSH(r)
 		return err
 	case job.LaunchSlurm:
-		return r.gatherSlurm()
+		return r.findSlurmHosts()
 	case job.LaunchDial:
-		return r.gatherDialled(ctx)
+		return r.findDialedHosts(ctx)
 	default:
 		return nil
 	}
 }
 
 // choose says which hosts are meant. It starts nothing.
-func (r *run) choose() error {
+func (r *run) chooseHosts() error {
 	j := r.job
 	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
 	named := slices.Clone(j.Hosts)
@@ -70,7 +70,7 @@ func (r *run) choose() error {
 		switch {
 		case named == nil:
 			named, r.allocated = all, true
-			j.GiveSlots(named)
+			j.ApplySlots(named)
 		case r.kind != job.LaunchSSH:
 			var err error
 			if named, err = hosts.Restrict(all, named, allocationName(alloc)); err != nil {
@@ -160,7 +160,7 @@ func (r *run) setHosts(named []hosts.Host) {
 		}
 		list = append(list, h)
 	}
-	r.hosts, r.wants = nil, make([]int, len(list))
+	r.hosts, r.hostOrder = nil, make([]int, len(list))
 	if own >= 0 {
 		r.hosts = []host{{Host: list[own]}}
 	}
@@ -171,7 +171,7 @@ func (r *run) setHosts(named []hosts.Host) {
 		if i == own {
 			continue
 		}
-		r.wants[i] = len(r.hosts)
+		r.hostOrder[i] = len(r.hosts)
 		r.hosts = append(r.hosts, host{Host: h})
 	}
 }
