@@ -37,15 +37,15 @@ func TestProgressOnATerminal(t *testing.T) {
 func TestStatus(t *testing.T) {
 	var out bytes.Buffer
 	w := newWriter(&out, &out)
-	w.status("") // there is none
-	w.status("up")
-	w.status("up")
+	w.setStatus("") // there is none
+	w.setStatus("up")
+	w.setStatus("up")
 	w.print("said\n")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Mid: true, Data: []byte("half a ")}))
-	w.status("later")
+	w.setStatus("later")
 	require.NoError(t, w.write(proto.Output{Stream: proto.Merged, Data: []byte("line\n")}))
-	w.status("down")
-	w.status("")
+	w.setStatus("down")
+	w.setStatus("")
 	w.finish()
 	<-w.done
 	require.Equal(t, eraseLine+"up"+eraseLine+"said\nhalf a line\n"+eraseLine+"later"+eraseLine+"down"+eraseLine, out.String())
