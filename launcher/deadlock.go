@@ -12,28 +12,27 @@ import (
 
 // Detection of deadlocks
 //
-// A rank waits if each of its goroutines that could run is in a call that has waited for
-// the same event for a while, and none of its transfers moves. Such a call needs other
-// ranks: a receive from rank 3 needs rank 3; a receive from any source needs any one rank
-// of the communicator; a collective needs the rank whose message or store it waits for.
+// A rank waits if each of its goroutines that could run is in a call that has waited for the same
+// event for a while, and none of its transfers moves. Such a call needs other ranks: a receive from
+// rank 3 needs rank 3; a receive from any source needs any one rank of the communicator; a collective
+// needs the rank whose message or store it waits for.
 //
-// The stuck ranks are the largest set of waiting ranks in which each call of each rank
-// needs ranks of the set: for a call that needs any one rank, only ranks of the set can
-// help. The search begins with all waiting ranks. It removes the ranks that need a rank
-// outside the set, until there are none. So its time grows with the number of calls, links
-// and communicators in the answers.
+// The stuck ranks are the largest set of waiting ranks whose calls only ranks of the set can complete.
+// For a call that needs any one rank of a communicator, all ranks of the communicator are in the set.
+// The search begins with all waiting ranks. It removes each rank that needs a rank outside the set,
+// until there is none. Its time grows with the number of calls, links and communicators in the answers.
 //
-// Ranks answer at different times, so one round of answers proves nothing. gorun asks
-// again if ranks seem to be stuck:
+// Ranks answer at different times, so one round of answers proves nothing. If ranks seem to be stuck,
+// gorun asks again:
 //
 //	round 1 ── rank 0, rank 1, … ──► T ──► round 2 ── rank 0, rank 1, … ──►
 //
-// A rank that waits for the same events in both rounds also waits at time T, between the
-// rounds. If the counters of messages between two ranks are equal on both sides and do not
-// change, no message is on its way between the two at T. The deadlock is certain if this
-// holds for all stuck ranks and what they need, if the contexts of their calls cannot end,
-// and if no other goroutine of these ranks may run later. Otherwise it is possible. A rank
-// that has not answered twice may do anything, so no rank that needs it is stuck.
+// A rank that waits for the same events in both rounds also waits at time T, between the rounds. If the
+// counters of messages between two ranks are equal on both sides and do not change, no message is on
+// its way between them at T. The deadlock is certain if this holds for all stuck ranks and the ranks
+// that they need, if the contexts of their calls cannot end, and if no other goroutine of these ranks
+// may run later. Otherwise it is possible. A rank that has not answered twice may do anything, so no
+// rank that needs it is stuck.
 
 // finalID is the id of the communicator of Finalize's barrier. The world and this one are
 // the communicators that all ranks have from Init to the end of Finalize.
@@ -55,7 +54,7 @@ type need struct {
 	rank int  // any: an example, if possible another rank than the one that calls
 	any  bool // any rank of comm
 	comm uint64
-	coll collective // the collective call; zero: the call is none
+	coll collective // the collective call; zero: the call is not a collective
 }
 
 // collective identifies one collective call of a communicator. Collectives are numbered
@@ -73,12 +72,12 @@ type waits struct {
 	proven []bool            // certain's result; nil: not searched for yet
 
 	holders     map[uint64][]holder // by communicator: the ranks that have it, ascending
-	moreComms   []int               // the ranks for which hasMoreComms returns true, ascending
+	moreComms   []int               // ranks for which hasMoreComms returns true, ascending
 	moreLinks   []bool              // by rank: it may have links that are not known
-	moreLinksOf map[uint64][]int    // by communicator: the partial ranks that have it
-	moreBoth    []int               // the ranks of vague that are partial
+	moreLinksOf map[uint64][]int    // by communicator: its ranks that may have unknown links, ascending
+	moreBoth    []int               // ranks of moreComms that may also have unknown links
 	linked      [][]int             // by rank: the ranks with which the answers show a link, with repetitions
-	exits       map[int]int         // see next
+	exits       map[int]int         // results of next, by rank
 
 	steps int // number of ranks and pairs of ranks that the searches have looked at
 }
@@ -391,10 +390,10 @@ func (w *waits) quietNeed(rank int, n need) bool {
 	if !n.any {
 		return w.quiet(rank, n.rank)
 	}
-	// Take a member with which the answers show no link. If all links of both ranks are
-	// known, the member is quiet. Otherwise it is notQuiet, and the searches of holders, vague,
-	// moreLinksOf and moreBoth stop at it. So these searches pass over no more ranks than
-	// there are known links.
+	// The cost: consider a member with which the answers show no link. If all links of both ranks
+	// are known, no message is on its way between them. Otherwise that is not known, and the
+	// searches of holders, moreComms, moreLinksOf and moreBoth end at this member. So these
+	// searches look at no more ranks than there are known links.
 	notQuiet := func(r int) bool { return !w.quiet(rank, r) }
 	if w.moreLinks[rank] {
 		return !slices.ContainsFunc(w.holders[n.comm], func(h holder) bool { return notQuiet(h.rank) }) && !slices.ContainsFunc(w.moreComms, notQuiet)

@@ -12,22 +12,21 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// inspectLimit is how long gorun waits for the hosts' answers about their ranks. A host
+// inspectLimit bounds the time that gorun waits for the hosts' answers about their ranks. A host
 // waits one second for its ranks.
 const inspectLimit = 3 * time.Second
 
 // The bounds of an inspection.
 const (
 	inspectRounds = 5
-	inspectRepeat = 4 * time.Second // from the beginning; no further round begins after that
+	inspectRepeat = 4 * time.Second // after its begin; no further round begins after that
 	inspectTime   = inspectRepeat + inspectLimit + stacksTime
 )
 
-// inspectRequest asks what the ranks do. The control loop calls then with the answer, in
-// lines.
+// inspectRequest asks what the ranks do. control calls then with the answer.
 type inspectRequest struct {
-	stacks bool   // also writes the ranks' stacks to files
-	dir    string // for these files; empty: a new directory
+	stacks bool   // also write the ranks' stacks to files
+	dir    string // for these files; "": a new temporary directory
 	then   func(a inspected)
 }
 
@@ -37,14 +36,14 @@ type inspected struct {
 	weft  bool // at least one rank is a weft program that has called Init
 }
 
-// inspection serves all requests that waited when it began. So a request waits for at most
-// one inspection before its own, regardless of how many processes ask. If ranks seem to be
-// in a deadlock, gorun asks all ranks again: see deadlock.go.
+// inspection finds out what the ranks do, in one or more rounds. It serves all requests that waited
+// when it began. So a request waits for at most one other inspection, regardless of how many
+// processes ask. If ranks seem to be in a deadlock, gorun asks all ranks again: see deadlock.go.
 type inspection struct {
 	requests []inspectRequest
 
-	n      int // of the Inspect of this round
-	first  int // of the Inspect of the first round, which asks for the stacks
+	n      int // number of the Inspect of this round
+	first  int // number of the Inspect of the first round, which asks for the stacks
 	rounds int
 	until  time.Time               // no round begins after that
 	before *round                  // the answers of the round before
@@ -54,11 +53,11 @@ type inspection struct {
 	files  map[string]*stackFiles // by directory; empty: no stacks are wanted
 }
 
-// lateInspection reports that the time of an inspection is over.
+// lateInspection reports that the time for answers to Inspect n is over.
 type lateInspection struct{ n int }
 
-// filesWritten holds the answer to the requests for stacks in one directory. gorun has
-// written the stacks, or has failed to write them.
+// filesWritten reports that gorun has written the stacks in one directory, or has failed to. It
+// holds the requests for them, and their answer.
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
@@ -95,8 +94,8 @@ func (r *run) askHosts(a *inspection) {
 	time.AfterFunc(inspectLimit, func() { r.mail.post(late) })
 }
 
-// stacksOf has the stacks of a rank written. Those of a host that answered too late for the
-// first round may come during a later one.
+// stacksOf passes the stacks of a rank to the files of the inspection under way. Stacks that come
+// too late for the first round may come during a later one.
 func (r *run) stacksOf(m proto.Stacks) {
 	if a := r.inspecting; a != nil && m.N == a.first {
 		for _, f := range a.files {
@@ -118,9 +117,9 @@ func (r *run) hostInspected(m proto.Inspected) {
 	}
 }
 
-// endRound begins another round, or answers the requests. A request for stacks gets its
-// answer when its files are written. The next inspection begins when all files of this one
-// are written, because the files of the next one may have the same names.
+// endRound begins another round, or answers the requests. A request for stacks gets its answer when
+// its files are written. The next inspection begins when all files of this one are written, because
+// its files may have the same names.
 func (r *run) endRound() {
 	a := r.inspecting
 	now := r.observe(a)
@@ -195,7 +194,7 @@ func (r *run) nextInspection() {
 	r.askHosts(a)
 }
 
-// dropInspections answers all requests when the run is over and what stages files has
+// dropInspections answers all requests when the run is over and its background goroutines have
 // ended.
 func (r *run) dropInspections() {
 	list := r.inspectQueue
@@ -249,9 +248,9 @@ type sameCalls struct {
 	seqs  string     // identifies the collectives
 }
 
-// summary returns what the ranks do, in lines: one line for ranks that do the same, then
-// the collectives that wait for ranks, then the deadlocks. If a rank has answered in an
-// earlier round but not in the last one, its line has that answer, too.
+// summary returns what the ranks do, in lines: one line for ranks that do the same, then the
+// collectives that wait for ranks, then the deadlocks. If a rank has answered in an earlier round
+// but not in the last one, its line has the earlier answer, too.
 func (r *run) summary(a *inspection, w *waits) []string {
 	var list []*sameCalls
 	at := make(map[string]*sameCalls)
@@ -314,7 +313,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 	return append(lines, w.deadlocks()...)
 }
 
-// who returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
+// ranksText returns the ranks as text: "rank 3", or "4 ranks (0-2, 7)".
 func (e *sameCalls) ranksText() string {
 	if len(e.ranks) == 1 {
 		return fmt.Sprintf("rank %d", e.ranks[0])
@@ -344,7 +343,7 @@ func rankList(ranks []int) string {
 	return strings.Join(runs, ", ")
 }
 
-// what returns the calls as text, with the peers of all ranks.
+// callsText returns the calls as text, with the peers of all ranks.
 func (e *sameCalls) callsText() string {
 	var b strings.Builder
 	b.WriteString(e.parts[0])

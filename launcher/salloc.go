@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envAllocated marks a gorun that salloc has started for another gorun. Its value is the
-// descriptor of a pipe. To this pipe the marked gorun writes when it catches signals, and
-// again when its job has ended: see toOuter.
+// envAllocated marks a gorun that salloc has started for another gorun. Its value is the descriptor
+// of a pipe. The marked gorun writes to this pipe when it catches signals, and again when its job
+// has ended: see toOuter.
 const envAllocated = crew.EnvAllocated
 
 // allocate gets an allocation for a job that wants Slurm and has none: salloc runs this
@@ -37,7 +37,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 		return 0, false, nil
 	}
 	if os.Getenv(envAllocated) != "" {
-		return 0, false, errors.New("salloc has started gorun, and there is no allocation of Slurm")
+		return 0, false, errors.New("salloc has started gorun, but there is no allocation of Slurm")
 	}
 	salloc, err := exec.LookPath("salloc")
 	if err != nil {
@@ -69,7 +69,7 @@ func allocate(ctx context.Context, j *job.Job) (code int, done bool, err error) 
 	return code, true, nil
 }
 
-// wanted returns the number of ranks that a job needs an allocation for, or 0 if it is not
+// allocationSize returns the number of ranks for which a job needs an allocation, or 0 if it is not
 // known, and the nodes that the user names.
 func allocationSize(j *job.Job) (np int, nodes []string) {
 	slots := 0
@@ -147,7 +147,7 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		var sig syscall.Signal
 		select {
 		case <-ended:
-			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // nothing should hold it open
+			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe should be at its end already
 			code, ok := <-said
 			select {
 			case inner = <-started: // for Release

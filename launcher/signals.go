@@ -11,13 +11,13 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// caught are the signals that gorun acts on; most are passed on to the ranks.
+// caught are the signals that gorun handles. gorun passes most of them to the ranks.
 var caught = []os.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGHUP,
 	inspectSignal,
 }
 
-// inspectSignal asks gorun what the ranks do. It is not passed on.
+// inspectSignal makes gorun report what the ranks do. gorun does not pass it on.
 const inspectSignal = sys.InspectSignal
 
 // catchSignals begins to catch signals, except those that this process ignores: HUP under
@@ -39,14 +39,14 @@ func catchSignals() (c chan os.Signal, stop func()) {
 	}
 }
 
-// terminates says whether a program that does not know a signal ends by it, so
-// that the job does not go on without its ranks.
+// terminates reports whether a signal ends a process that has no handler for it, so that the job
+// cannot continue.
 func terminates(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT || s == syscall.SIGHUP
 }
 
-// signalContext ends when a signal asks for it, while programs are built and no
-// rank is there to get it.
+// signalContext returns a context that ends with ctx, or at a signal that ends gorun while no rank
+// runs. stop ends the context and returns that signal, or 0.
 func signalContext(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	got := make(chan syscall.Signal, 1)
@@ -99,7 +99,7 @@ func (s *session) interruptible(f func() error) (err error) {
 	return err
 }
 
-// endedBeforeStart is the error of a job that a signal ends before there are ranks.
+// endedBeforeStart returns the error of a job that a signal ends before gorun has started ranks.
 func endedBeforeStart(sig syscall.Signal) error {
 	return &startError{proto.ExitSignalFloor + int(sig), "ended by " + signalName(sig) + " before the ranks were started"}
 }

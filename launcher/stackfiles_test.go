@@ -85,7 +85,7 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 	name := filepath.Join(dir, "1.stacks")
 	require.NoError(t, os.WriteFile(name, []byte("later"), 0o600))
 	s := &stackFiles{dir: dir}
-	s.settled.Store(true) // finish sets it while loop is in write
+	s.closed.Store(true) // finish sets it while loop is in write
 	require.NoError(t, s.write(proto.Stacks{Rank: 1, Data: []byte("earlier")}))
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func TestStageFiles(t *testing.T) {
 	j.StageFiles = []string{ax, e, cx}
 	res, _, errs = runJob(t, j)
 	require.Equal(t, proto.ExitUsage, res.ExitCode)
-	require.Contains(t, errs, ax+" and "+cx+" differ, and would both be x on the hosts")
+	require.Contains(t, errs, ax+" and "+cx+" differ, but both would be x on the hosts")
 }
 
 // TestStageFileThatTakesTooLong: the timeout ends a job while gorun still reads a file.
