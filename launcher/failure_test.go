@@ -24,10 +24,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// testTimeout bounds what a test here waits for.
+// testTimeout bounds each wait of a test in this file.
 const testTimeout = 20 * time.Second
 
-// pidIn waits until a file has a process id.
+// pidIn waits until a file has a process id, and returns the id.
 func pidIn(name string) (int, error) {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(name)
@@ -38,17 +38,17 @@ func pidIn(name string) (int, error) {
 	return 0, fmt.Errorf("no process id in %s", name)
 }
 
-// hasEnded says whether a process is a zombie, or not even that any more.
+// hasEnded reports whether a process is a zombie or does not exist any more.
 func hasEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z")
 }
 
-// holdDying has rank 0 kill itself, and holds it on the way out, where the kernel
-// does not report its end yet, until gorun has ended rank 2 because of what rank 1
-// does meanwhile. It ends with the thread that it runs on, and then holds nothing.
+// holdDying makes rank 0 kill itself, and stops it while it exits, so that the kernel does not
+// report its end yet. holdDying lets rank 0 go when gorun has ended rank 2 because of what rank 1
+// has done meanwhile.
 func holdDying(dir string) error {
-	runtime.LockOSThread() // for good: what it traces goes on when the thread ends
+	runtime.LockOSThread() // never unlocked: when the thread ends, the kernel ends the tracing
 	pid, err := pidIn(filepath.Join(dir, "pid0"))
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func holdDying(dir string) error {
 	}
 }
 
-// TestSecondaryBeforeKill: rank 0 is killed, and rank 1, which has noticed, is faster to tell
-// gorun than the kernel.
+// TestSecondaryBeforeKill: rank 0 is killed. Rank 1 notices that and fails, and gorun hears of rank
+// 1's failure first.
 func TestSecondaryBeforeKill(t *testing.T) {
 	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
 		for _, grace := range []time.Duration{0, time.Second} {
@@ -115,9 +115,9 @@ func TestSecondaryBeforeKill(t *testing.T) {
 				dir := t.TempDir()
 				j.Apps[0].Program, j.Apps[0].Wdir, j.Grace = "sh", dir, grace
 				held := make(chan error, 1)
-				go func() { // ends with rank 0, if not before; received from below
+				go func() { // ends at the latest with rank 0; the test receives from held
 					err := holdDying(dir)
-					if err != nil { // the job ends all the same
+					if err != nil { // so that the job ends
 						_ = os.WriteFile(filepath.Join(dir, "die"), nil, 0o600)
 					}
 					held <- err
@@ -136,7 +136,8 @@ func TestSecondaryBeforeKill(t *testing.T) {
 	}
 }
 
-// TestFirstFailureStays: others die of the first failure, or because the job ends.
+// TestFirstFailureStays: the outcome does not change if other ranks fail because of the first
+// failure, or because the job ends.
 func TestFirstFailureStays(t *testing.T) {
 	for first, want := range map[string]struct {
 		code int
@@ -162,13 +163,13 @@ func TestFirstFailureStays(t *testing.T) {
 	}
 }
 
-// TestEarlierElsewhere: a host may be faster to tell of a consequence than another of
-// the cause. By clocks that are wrong nothing is judged.
+// TestEarlierElsewhere: a host may report a consequence faster than another host reports the cause.
+// gorun compares times only if the hosts' clocks agree.
 func TestEarlierElsewhere(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	for name, test := range map[string]struct {
-		clock time.Duration // of the host of rank 1 is ahead
-		at    time.Duration // by the right clock, when rank 1 ended
+		clock time.Duration // by which the clock of rank 1's host is ahead
+		at    time.Duration // when rank 1 ended after rank 0, by a right clock
 		told  bool
 		want  int
 	}{
@@ -190,16 +191,16 @@ func TestEarlierElsewhere(t *testing.T) {
 	}
 }
 
-// TestDyingFirst: a rank that was on its way out by a signal has failed before who
-// noticed it and says so, on one host.
+// TestDyingFirst: a rank that a signal was already ending has failed before a rank of the same host
+// that noticed its failure.
 func TestDyingFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		second proto.Exit
 		want   int
 	}{
-		"struck, on its way out": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
-		"struck later":           {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
-		"told to end":            {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
+		"crashed, and exiting": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
+		"crashed later":        {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
+		"ended by gorun":       {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
 	} {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
@@ -211,8 +212,8 @@ func TestDyingFirst(t *testing.T) {
 	}
 }
 
-// TestConsequenceFirst: gorun hears first from rank 0, which aborts because of another
-// rank's failure. What failed by itself takes its place.
+// TestConsequenceFirst: rank 0 aborts because of another rank's failure, and gorun hears of that
+// first. The failure of a rank that failed by itself replaces it.
 func TestConsequenceFirst(t *testing.T) {
 	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
 	for name, test := range map[string]struct {
@@ -267,9 +268,9 @@ func failedRun(apart, clocks bool) *run {
 	return r
 }
 
-// TestVerdictIsReplaced checks which failures replace a failure that was reported before, for
-// all pairs of kinds and for each timing.
-func TestVerdictIsReplaced(t *testing.T) {
+// TestOutcomeIsReplaced checks which failures replace an earlier reported failure, for all pairs of
+// kinds and for each timing.
+func TestOutcomeIsReplaced(t *testing.T) {
 	const atVerdict, before = 1 << 40, 1<<40 - 1
 	tell := func(r *run, kind string, rank int, at int64, told bool) {
 		e := proto.Exit{Rank: rank, At: at, Told: told}
@@ -285,14 +286,14 @@ func TestVerdictIsReplaced(t *testing.T) {
 		case "follower":
 			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
 			e.Code = 5
-		case "silent":
+		case "noreason":
 			e.Code = 5
-		case "stated":
+		case "reason":
 			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", Told: told})
 			e.Code = 6
 		case "signal":
 			e.Signal = int(unix.SIGPIPE)
-		case "struck":
+		case "crash":
 			e.Signal = int(unix.SIGSEGV)
 		case "lost":
 			r.hostsLost(proto.Lost{First: r.ranks[rank].host, Count: 1, Cause: "no answer"})
@@ -300,16 +301,16 @@ func TestVerdictIsReplaced(t *testing.T) {
 		}
 		r.exited(e)
 	}
-	timings := []string{"told", "after", "apart", "before"}
-	failures := []string{"other", "consequence", "silent", "stated", "signal", "struck", "lost"}
+	timings := []string{"ending", "after", "apart", "before"}
+	failures := []string{"other", "consequence", "noreason", "reason", "signal", "crash", "lost"}
 	for outcome, least := range map[string]string{ // the columns are in the order of failures
 		"other":       "-  -  -       -       -       -      -",
 		"consequence": "-  -  after   after   after   after  apart",
 		"follower":    "-  -  before  after   after   after  apart",
-		"silent":      "-  -  before  before  before  apart  apart",
-		"stated":      "-  -  before  before  before  apart  apart",
+		"noreason":    "-  -  before  before  before  apart  apart",
+		"reason":      "-  -  before  before  before  apart  apart",
 		"signal":      "-  -  -       -       -       -      -",
-		"struck":      "-  -  -       -       -       -      -",
+		"crash":       "-  -  -       -       -       -      -",
 		"lost":        "-  -  -       -       -       -      -",
 	} {
 		for i, failure := range failures {
@@ -318,7 +319,7 @@ func TestVerdictIsReplaced(t *testing.T) {
 				r := failedRun(timing == "apart" || timing == "before", timing == "before")
 				tell(r, outcome, 0, atVerdict, false)
 				first := *r.outcome
-				tell(r, failure, 1, before, timing == "told")
+				tell(r, failure, 1, before, timing == "ending")
 				what := fmt.Sprintf("%s, then %s, %s", outcome, failure, timing)
 				switch {
 				case from < 0 || n < from:
@@ -327,7 +328,7 @@ func TestVerdictIsReplaced(t *testing.T) {
 					require.Equal(t, "b: no answer", r.outcome.Reason, what)
 				default:
 					require.Equal(t, 1, r.outcome.Rank, what)
-					require.Equal(t, failure == "stated", r.outcome.Reason == "failed: no such mesh", what)
+					require.Equal(t, failure == "reason", r.outcome.Reason == "failed: no such mesh", what)
 				}
 			}
 		}

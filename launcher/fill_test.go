@@ -10,8 +10,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// TestFilledAllocation: an allocation of the user's gives the number of ranks. One that
-// gorun has got for named hosts has a slot on each, which gorun says.
+// TestFilledAllocation: an allocation of the user gives the number of ranks. An allocation that
+// gorun has got for named hosts has one slot on each, and gorun prints the number of ranks.
 func TestFilledAllocation(t *testing.T) {
 	r := newRun(&session{job: &job.Job{Apps: []job.App{{}}, Hosts: []hosts.Host{{Name: "a"}, {Name: "b"}}}}, "id")
 	r.allocated, r.hostOrder = true, []int{0, 1}

@@ -38,10 +38,10 @@ func TestStackFilesOfNoRank(t *testing.T) {
 	<-s.done
 	list, err := os.ReadDir(os.Getenv("TMPDIR"))
 	require.NoError(t, err)
-	require.Empty(t, list, "a directory whose name nobody learns is removed")
+	require.Empty(t, list, "gorun removes a directory that it does not name")
 }
 
-// TestStackFilesAreBounded: while the file server does not answer, stacksRoom bytes wait.
+// TestStackFilesAreBounded: while the file server does not answer, at most stacksRoom bytes wait.
 func TestStackFilesAreBounded(t *testing.T) {
 	const ranks, size = 300, 1 << 20
 	dir := t.TempDir()
@@ -120,5 +120,5 @@ func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r.mail.post(inspectRequest{then: then})
 	r.dropInspections()
 	require.Equal(t, [][]string{{"rank 0: has ended"}, {jobEnded}, {jobEnded}}, got)
-	require.False(t, r.mail.post(inspectRequest{then: then}), "its asker learns at once that nobody answers")
+	require.False(t, r.mail.post(inspectRequest{then: then}), "its caller learns at once that there will be no answer")
 }

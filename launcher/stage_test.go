@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestStageFiles: files stand in one directory by their names, so that two of one name
-// have to be the same.
+// TestStageFiles: all files are in one directory, so files with the same name must have the same
+// contents.
 func TestStageFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
