@@ -16,10 +16,10 @@ const (
 	stacksKey   = "job.stacks_dir"
 )
 
-// resolveHosts makes Hosts of all that names hosts. The first of these counts:
-// -hostfile, [[host]] or launcher.hostfile of the job file, the variable of
-// -hostfile. Of a hostfile of the command line -host picks some; over the others
-// it counts, and they only fill in what it leaves open.
+// resolveHosts sets Hosts from the first of these that is given: -hostfile, [[host]] or
+// launcher.hostfile of the job file, the variable of -hostfile. With -hostfile, -host selects some
+// of its hosts. Otherwise -host replaces the list, and the list only gives what -host does not say
+// about a host.
 func (j *Job) resolveHosts(line *commandLine, file *File) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
@@ -52,18 +52,19 @@ func (j *Job) resolveHosts(line *commandLine, file *File) error {
 	return nil
 }
 
-// ApplySlots lays Slots over hosts that the user does not name, such as those of
-// an allocation: those of a flag count more than what is said of a host, and
-// others less.
+// ApplySlots sets the slots of hosts that the user does not name, such as those of an allocation.
+// Slots from a flag override the slots in list. Slots from elsewhere only apply to hosts without
+// slots.
 func (j *Job) ApplySlots(list []hosts.Host) { j.applySlots(list, nil) }
 
-// applySlots also knows what -host says of the hosts, in their order.
+// applySlots is ApplySlots for hosts of -host, too: flag holds what -host says about each host of
+// list.
 func (j *Job) applySlots(list, flag []hosts.Host) {
 	over := j.Source[slotsKey] == params.FromFlag
 	for i := range list {
 		h := &list[i]
-		said := h.Slots > 0 && (!over || flag != nil && flag[i].Slots > 0)
-		if said || j.Slots == 0 {
+		given := h.Slots > 0 && (!over || flag != nil && flag[i].Slots > 0)
+		if given || j.Slots == 0 {
 			continue
 		}
 		if h.Slots = j.Slots; h.MaxSlots > 0 {
@@ -72,11 +73,12 @@ func (j *Job) applySlots(list, flag []hosts.Host) {
 	}
 }
 
-// listedHosts returns the hosts of a file, and what that is called.
+// listedHosts returns the hosts of the job file or the hostfile, their source, and the name of the
+// file for messages.
 func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, from params.Source, where string, err error) {
 	from = j.Source[hostfileKey]
 	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
-		j.Hostfile = "" // of a variable
+		j.Hostfile = "" // the variable gave it, and [[host]] overrides the variable
 		delete(j.Source, hostfileKey)
 		return file.hosts, params.FromFile, file.Name, nil
 	}
@@ -94,7 +96,8 @@ func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, fro
 	return list, from, j.Hostfile, nil
 }
 
-// relative is where a file is that a job file names as one that is beside it.
+// relative returns the path of a file whose name in the job file is relative to the job file's
+// directory.
 func (f *File) relative(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name
