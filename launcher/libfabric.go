@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"os/exec"
 	"slices"
@@ -86,14 +85,5 @@ func lacksLibrary(exe string, code int, stderr []string) bool {
 	loader := func(line string) bool {
 		return strings.Contains(line, "shared librar") && strings.Contains(line, libfabricSoname)
 	}
-	if code != proto.ExitNotFound || !slices.ContainsFunc(stderr, loader) {
-		return false
-	}
-	f, err := elf.Open(exe)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	libs, err := f.ImportedLibraries()
-	return err == nil && slices.Contains(libs, libfabricSoname)
+	return code == proto.ExitNotFound && slices.ContainsFunc(stderr, loader) && slices.Contains(importedLibraries(exe), libfabricSoname)
 }

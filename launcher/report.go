@@ -1,14 +1,16 @@
 package launcher
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
@@ -225,9 +227,6 @@ func replaceFile(name string, text []byte) error {
 
 // signalOf returns the name of the signal that ended a rank.
 func signalOf(e *proto.Exit) string {
-	name := signalName(syscall.Signal(e.Signal))
-	if _, short, ok := strings.Cut(name, "("); ok {
-		return strings.TrimSuffix(short, ")")
-	}
-	return name
+	sig := syscall.Signal(e.Signal)
+	return cmp.Or(unix.SignalName(sig), signalName(sig))
 }

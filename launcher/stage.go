@@ -207,13 +207,19 @@ func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 
 // ofOpenMPI reports whether a program is linked with Open MPI, whose ranks need PMIx.
 func ofOpenMPI(exe string) bool {
-	f, err := elf.Open(exe)
-	if err != nil {
-		return false // for example, exe is a script
-	}
-	defer func() { _ = f.Close() }()
-	libs, err := f.ImportedLibraries()
-	return err == nil && slices.ContainsFunc(libs, func(lib string) bool {
+	return slices.ContainsFunc(importedLibraries(exe), func(lib string) bool {
 		return strings.HasPrefix(lib, "libmpi.so.") && lib != "libmpi.so.12" // libmpi.so.12 is MPICH's
 	})
+}
+
+// importedLibraries returns the shared libraries with which a program is linked. It returns none if
+// the program is not in the ELF format, for example if it is a script.
+func importedLibraries(exe string) []string {
+	f, err := elf.Open(exe)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	libs, _ := f.ImportedLibraries() // an error means that there are none
+	return libs
 }

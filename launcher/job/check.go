@@ -16,7 +16,7 @@ var errNoFile = errors.New("not a regular file")
 
 // check returns an error about settings that are valid by themselves but contradict each other, or
 // that name files that cannot be used.
-func (j *Job) check(line *commandLine, file *File) error {
+func (j *Job) check(line *commandLine, file *jobFile) error {
 	wrong := func(key, problem string) error { return j.wrong(line, file, key, problem) }
 	for _, f := range []struct{ key, what, name string }{
 		{"job.rankfile", "a rankfile", j.Rankfile},
@@ -72,7 +72,7 @@ func (j *Job) checkLauncher(wrong func(key, problem string) error) error {
 
 // wrong returns an error about a setting. It names the place where the user has set it: the job
 // file, the variable or the flag.
-func (j *Job) wrong(line *commandLine, file *File, key, problem string) error {
+func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error {
 	s, _ := settingOf(key)
 	switch j.Source[key] {
 	case params.FromFile:

@@ -18,8 +18,8 @@ import (
 // ranksRange says how many ranks a job may have.
 var ranksRange = fmt.Sprintf("from 1 to %d", MaxRanks)
 
-// File is a decoded job file. Parse combines it with flags and the environment.
-type File struct {
+// jobFile is a decoded job file. Parse combines it with flags and the environment.
+type jobFile struct {
 	Name string // as the user wrote it; messages use it
 
 	settings []keyText // of [job] and [launcher]
@@ -35,10 +35,10 @@ type File struct {
 // keyText is a key and its value in the form of a flag or a variable.
 type keyText struct{ key, text string }
 
-// Decode decodes a job file. Each unknown key, wrong type and invalid value is a *FileError with
-// line and column. Decode returns all of them, joined as by errors.Join. Messages contain name;
-// Decode does not open the file.
-func Decode(name string, doc []byte) (*File, error) {
+// decodeFile decodes a job file. Each unknown key, wrong type and invalid value is a *FileError with
+// line and column. decodeFile returns all of them, joined as by errors.Join. Messages contain name;
+// decodeFile does not open the file.
+func decodeFile(name string, doc []byte) (*jobFile, error) {
 	doc, encoding := utf8Text(doc)
 	if encoding != "" {
 		return nil, &FileError{File: name, Line: 1, Column: 1, Problem: "expected UTF-8, found " + encoding + "; save the file as UTF-8"}
@@ -47,7 +47,7 @@ func Decode(name string, doc []byte) (*File, error) {
 	if err := toml.Unmarshal(doc, &root); err != nil {
 		return nil, syntaxError(name, err)
 	}
-	d := &decoder{file: &File{Name: name, pos: locate(doc)}}
+	d := &decoder{file: &jobFile{Name: name, pos: locate(doc)}}
 	d.document(root)
 	if err := joinFileErrors(d.errs); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func syntaxError(name string, err error) error {
 }
 
 type decoder struct {
-	file *File
+	file *jobFile
 	errs []*FileError
 }
 

@@ -126,7 +126,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"several", app + "np = 0\n[job]\nnq = 1\n", "f:4:6: app[0].np: expected an integer from 1 to 65536, found 0\n" + `f:6:1: job.nq: unknown key; did you mean "np"?`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f, err := Decode("f", []byte(test.doc))
+			f, err := decodeFile("f", []byte(test.doc))
 			require.Error(t, err)
 			require.Nil(t, f)
 			if test.want[len(test.want)-1] == ' ' { // go-toml makes the rest of the message
@@ -139,7 +139,7 @@ func TestDecodeErrors(t *testing.T) {
 }
 
 func TestDecode(t *testing.T) {
-	f, err := Decode("f", []byte(`
+	f, err := decodeFile("f", []byte(`
 job = { np = 5, timeout = "10m", tag_output = true }
 [env]
 B = "2"
@@ -199,7 +199,7 @@ C = ""
 
 func TestDecodeEmpty(t *testing.T) {
 	for _, doc := range []string{"", "\n", "# nothing", "[job]", "[transport]\n[transport.tcp]\n[coll]\n", "host = []\napp = []\n"} {
-		f, err := Decode("f", []byte(doc))
+		f, err := decodeFile("f", []byte(doc))
 		require.NoError(t, err, doc)
 		require.Empty(t, f.apps)
 		require.Empty(t, f.hosts)

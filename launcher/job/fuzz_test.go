@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
-// FuzzDecode: an arbitrary document is a valid job file, or Decode returns errors with places in
+// FuzzDecode: an arbitrary document is a valid job file, or decodeFile returns errors with places in
 // it.
 func FuzzDecode(f *testing.F) {
 	useProjectTable(f)
@@ -41,7 +41,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(doc))
 	}
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		file, err := Decode("f", doc)
+		file, err := decodeFile("f", doc)
 		if err != nil {
 			checkPlaces(t, doc, err)
 			return

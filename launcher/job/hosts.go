@@ -20,7 +20,7 @@ const (
 // launcher.hostfile of the job file, the variable of -hostfile. With -hostfile, -host selects some
 // of its hosts. Otherwise -host replaces the list, and the list only gives what -host does not say
 // about a host.
-func (j *Job) resolveHosts(line *commandLine, file *File) error {
+func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (j *Job) applySlots(list, flag []hosts.Host) {
 
 // listedHosts returns the hosts of the job file or the hostfile, their source, and the name of the
 // file for messages.
-func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, from params.Source, where string, err error) {
+func (j *Job) listedHosts(line *commandLine, file *jobFile) (list []hosts.Host, from params.Source, where string, err error) {
 	from = j.Source[hostfileKey]
 	if from != params.FromFlag && file != nil && len(file.hosts) > 0 {
 		j.Hostfile = "" // the variable gave it, and [[host]] overrides the variable
@@ -98,7 +98,7 @@ func (j *Job) listedHosts(line *commandLine, file *File) (list []hosts.Host, fro
 
 // relative returns the path of a file whose name in the job file is relative to the job file's
 // directory.
-func (f *File) relative(name string) string {
+func (f *jobFile) relative(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name
 	}

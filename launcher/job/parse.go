@@ -77,13 +77,13 @@ func Parse(args, environ []string) (*Job, Options, error) {
 		return nil, opts, nil
 	default:
 	}
-	var file *File
+	var file *jobFile
 	if line.config != "" {
 		doc, err := os.ReadFile(line.config)
 		if err != nil {
 			return nil, opts, usage("-config", "expected a job file, found %q: %s", line.config, cause(err))
 		}
-		if file, err = Decode(line.config, doc); err != nil {
+		if file, err = decodeFile(line.config, doc); err != nil {
 			return nil, opts, err
 		}
 	}
@@ -108,7 +108,7 @@ func cause(err error) string {
 }
 
 // merge makes a job of the flags, the job file, the environment and the defaults.
-func merge(line *commandLine, file *File, vars map[string]string) (*Job, error) {
+func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, error) {
 	j := &Job{Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
 	for _, s := range settings {
 		s.apply(j, s.Default)
@@ -192,7 +192,7 @@ func (j *Job) fromEnvironment(vars map[string]string) error {
 
 // programs sets Apps: the programs of the command line, or else those of the job file, changed by
 // flags.
-func (j *Job) programs(line *commandLine, file *File) error {
+func (j *Job) programs(line *commandLine, file *jobFile) error {
 	first := line.segments[0]
 	from := params.FromFlag
 	switch {
@@ -232,7 +232,7 @@ func (j *Job) programs(line *commandLine, file *File) error {
 }
 
 // ranksFrom returns the source of the number of ranks.
-func ranksFrom(line *commandLine, file *File) params.Source {
+func ranksFrom(line *commandLine, file *jobFile) params.Source {
 	given := func(a App) bool { return a.NP > 0 }
 	switch {
 	case slices.ContainsFunc(line.segments, func(s segment) bool { return s.hasNP }):
@@ -250,7 +250,7 @@ func ranksFrom(line *commandLine, file *File) params.Source {
 
 // appsWith returns the apps of the file, changed by the flags of a command line without a program.
 // NP is 0 if nothing gives it.
-func (f *File) appsWith(flags segment) ([]App, error) {
+func (f *jobFile) appsWith(flags segment) ([]App, error) {
 	if flags.hasNP && len(f.apps) > 1 {
 		return nil, usage("-n", "expected np in each [[app]] of %s, which has %d of them", f.Name, len(f.apps))
 	}
@@ -274,7 +274,7 @@ func (f *File) appsWith(flags segment) ([]App, error) {
 }
 
 // errorAt returns an error about the value of a key.
-func (f *File) errorAt(key, problem string) *FileError {
+func (f *jobFile) errorAt(key, problem string) *FileError {
 	at := f.pos.value(key)
 	return &FileError{File: f.Name, Line: at.line, Column: at.column, Key: key, Problem: problem}
 }

@@ -382,21 +382,21 @@ func TestUnitHints(t *testing.T) {
 		_, _, err := Parse(test.args, test.env)
 		require.EqualError(t, err, test.want)
 	}
-	_, err := Decode("f", []byte("[job]\ntimeout = 5\n"))
+	_, err := decodeFile("f", []byte("[job]\ntimeout = 5\n"))
 	require.EqualError(t, err, "f:2:11: job.timeout: expected a duration such as 90s or 10m, not negative, found 5; did you mean \"5s\"?")
 }
 
-// TestEncodings: Decode skips the byte-order mark of UTF-8, and names the encoding of another mark.
+// TestEncodings: decodeFile skips the byte-order mark of UTF-8, and names the encoding of another mark.
 func TestEncodings(t *testing.T) {
-	f, err := Decode("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
+	f, err := decodeFile("f", []byte("\ufeff[[app]]\nprogram = \"x\"\nnp = 2\n"))
 	require.NoError(t, err)
 	require.Equal(t, []App{{Program: "x", NP: 2}}, f.apps)
-	_, err = Decode("f", []byte("\ufeffx = 1\n"))
+	_, err = decodeFile("f", []byte("\ufeffx = 1\n"))
 	require.ErrorContains(t, err, "f:1:1: x: unknown key")
 	for doc, name := range map[string]string{
 		"\xff\xfe[\x00j\x00": "UTF-16", "\xfe\xff\x00[\x00j": "UTF-16", "\xff\xfe\x00\x00[\x00\x00\x00": "UTF-32", "\x00\x00\xfe\xff\x00\x00\x00[": "UTF-32",
 	} {
-		_, err := Decode("f", []byte(doc))
+		_, err := decodeFile("f", []byte(doc))
 		require.EqualError(t, err, "f:1:1: expected UTF-8, found "+name+"; save the file as UTF-8")
 	}
 }

@@ -172,7 +172,7 @@ func TestPage(t *testing.T) {
 	_, rest, _ := strings.Cut(string(page), "```toml\n")
 	doc, _, ok := strings.Cut(rest, "```")
 	require.True(t, ok)
-	f, err := Decode("docs/gorun.md", []byte(doc))
+	f, err := decodeFile("docs/gorun.md", []byte(doc))
 	require.NoError(t, err)
 	for _, s := range settings {
 		_, key, _ := strings.Cut(s.Key, ".")
