@@ -137,7 +137,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		s.report.add(r, v)
 		if !s.prepareRestart(r, v) {
 			if v != nil && !v.end && s.epoch > 0 {
-				v.lines = append(v.lines, "given up after "+plural(s.epoch, "restart"))
+				v.lines = append(v.lines, "gave up after "+plural(s.epoch, "restart"))
 			}
 			break
 		}

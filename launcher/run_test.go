@@ -221,7 +221,7 @@ func TestSummary(t *testing.T) {
 		_, summary, _ := strings.Cut(stderr, "gorun: ")
 		want := fmt.Sprintf("rank 1 exited with code 5: %s, pid %d on %s; the other 2 ranks were ended\n", f.Program, f.PID, f.Host)
 		if files { // otherwise the user has just seen these lines
-			want += fmt.Sprintf("gorun: the last that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
+			want += fmt.Sprintf("gorun: the last lines that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
 		}
 		require.Equal(t, want, summary)
 		require.ErrorContains(t, f, "rank 1 exited with code 5")

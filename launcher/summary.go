@@ -108,7 +108,7 @@ func (s *session) printFailure(v *outcome) {
 	}
 	long := v.text(f.Error())
 	if len(stderr) > 0 {
-		long += fmt.Sprintf("gorun: the last that rank %d wrote to stderr:\n", f.Rank)
+		long += fmt.Sprintf("gorun: the last lines that rank %d wrote to stderr:\n", f.Rank)
 	}
 	for _, l := range stderr {
 		long += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"

@@ -62,5 +62,5 @@ func TestReasonIsWrittenOnce(t *testing.T) {
 }
 
 func lastLines(lines ...string) string {
-	return "gorun: the last that rank 1 wrote to stderr:\ngorun:   " + strings.Join(lines, "\ngorun:   ") + "\n"
+	return "gorun: the last lines that rank 1 wrote to stderr:\ngorun:   " + strings.Join(lines, "\ngorun:   ") + "\n"
 }

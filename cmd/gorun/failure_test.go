@@ -40,7 +40,7 @@ func TestFailureIsReportedOnce(t *testing.T) {
 			require.Contains(t, lines[len(lines)-1], test.last, errs)
 			require.Equal(t, test.times, strings.Count(errs, "no such mesh"), errs)
 			require.NotContains(t, errs, "process failed", errs)
-			require.NotContains(t, errs, "the last that rank", errs)
+			require.NotContains(t, errs, "the last lines that rank", errs)
 		}
 	}
 }
