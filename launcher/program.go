@@ -64,7 +64,7 @@ func (p *programs) resolve(ctx context.Context, app job.App, path string) (strin
 //
 //	an executable file with a slash, or a name on PATH  → itself
 //	a .go file, a directory with .go files              → source for go build
-//	an import path of the module in this directory      → source for go build
+//	an import path of a main package                    → source for go build
 func find(ctx context.Context, app job.App, path string) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {

@@ -174,7 +174,7 @@ func (r *run) open(ctx context.Context) error {
 // usesThisHost reports whether this host runs ranks. Its index is then 0.
 func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0].Name) }
 
-// onlyThisHost reports whether no other host runs ranks.
+// onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }
 
 // crewConfig returns the configuration of this host's crew.

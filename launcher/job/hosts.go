@@ -18,8 +18,8 @@ const (
 
 // resolveHosts sets Hosts from the first of these that is given: -hostfile, [[host]] or
 // launcher.hostfile of the job file, the variable of -hostfile. With -hostfile, -host selects some
-// of its hosts. Otherwise -host replaces the list, and the list only gives what -host does not say
-// about a host.
+// of its hosts. Without it, -host replaces the list. The list then only gives the slots, user, port
+// and address that -host leaves out.
 func (j *Job) resolveHosts(line *commandLine, file *jobFile) error {
 	list, from, where, err := j.listedHosts(line, file)
 	if err != nil {
