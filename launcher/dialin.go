@@ -76,7 +76,7 @@ func (d *dialIn) begin(ctx context.Context) {
 				return
 			}
 			if d.step != nil {
-				d.step.HoldHelper() // before any rank starts
+				d.step.HoldHelper() // the agents then survive when srun is killed
 			}
 			if d.closed {
 				d.mu.Unlock()

@@ -379,7 +379,7 @@ func (r *run) handle(m any) {
 	case proto.Started:
 		r.ranksStarted(m)
 	case proto.Fence:
-		if m.Waiting { // else all ranks have ended, and a Release would lead to endless fences
+		if m.Waiting { // else all ranks have ended; they count as in every fence, so a Release would lead to the next Fence
 			r.released = m.N
 			r.node.Do(proto.Release(m))
 		}

@@ -87,7 +87,7 @@ func allocationSize(j *job.Job) (np int, nodes []string) {
 // returns the exit code of the inner gorun's job, with which this gorun also exits. If a
 // signal ended salloc before salloc had started the inner gorun, early is that signal.
 //
-// A signal that asks to end may come while salloc starts the inner gorun. As long as the
+// A terminating signal may come while salloc starts the inner gorun. As long as the
 // inner gorun has no handler, the signal would kill it, and salloc would then exit with code
 // 0. So runSalloc sends the signal to salloc and remembers it. When the inner gorun reports
 // that it catches signals, runSalloc sends the signal to the inner gorun.
@@ -231,8 +231,8 @@ func release(salloc *exec.Cmd, signals <-chan os.Signal) {
 	}
 }
 
-// sallocCode is the exit code of a job in an allocation that salloc got. known says whether
-// the inner gorun has reported code.
+// sallocCode returns the exit code of a job in an allocation that salloc got. known is true if the
+// inner gorun has reported code.
 func sallocCode(salloc *os.ProcessState, code int, known bool) int {
 	ws, _ := salloc.Sys().(syscall.WaitStatus)
 	switch {

@@ -58,8 +58,8 @@ type Job struct {
 	SecretFile     string        // file with the secret that agents must know; set if Listen is set
 	Agents         int           // number of agents to wait for; 0: one for each host of Hosts
 
-	Params  *params.Set
-	Verbose bool
+	Params  *params.Set // tunables; nil: all have their defaults
+	Verbose bool        // report each step of the launcher and of the ranks on stderr
 
 	// Warnings are sentences for the user about settings that the user probably did not
 	// intend.
