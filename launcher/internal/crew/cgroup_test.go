@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStaleCgroup: the group of a process that has gone is removed, that of one that
-// lives is not.
+// TestStaleCgroup checks that newCgroup removes the cgroup of a process that no longer exists, and
+// keeps that of a process that runs.
 func TestStaleCgroup(t *testing.T) {
 	live := newCgroup("live")
 	if live == nil {
-		t.Skip("this process may make no cgroup")
+		t.Skip("this process may not make a cgroup")
 	}
 	defer live.end(sweepLimit)
 	gone := exec.Command("true")
@@ -28,8 +28,8 @@ func TestStaleCgroup(t *testing.T) {
 	require.DirExists(t, live.dir)
 }
 
-// TestEndCgroup: groups within the group go with it, and one that has gone already is
-// not waited for.
+// TestEndCgroup checks that endCgroup also removes the groups within the group, and that it does not
+// wait for a missing group.
 func TestEndCgroup(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "weft-job-1")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "weft-inner-2", "pod"), 0o755))

@@ -15,15 +15,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// ownNames keeps the claims of a test apart from those of other processes.
+// ownNames gives the claims of a test names that no other process uses.
 func ownNames(t *testing.T) {
 	was := coreNames
 	t.Cleanup(func() { coreNames = was })
 	coreNames = fmt.Sprintf("@weft-test-%d-%s-", os.Getpid(), t.Name())
 }
 
-// claimant is a crew on a host of these cores that has claimed cores for ranks with these
-// bindings.
+// claimant returns a crew on a host with these cores. The crew has claimed cores for ranks with
+// these bindings.
 func claimant(t *testing.T, cores [][]int, rebind bool, cpus ...[]int) *Crew {
 	c := &Crew{job: proto.Prepare{Rebind: rebind}}
 	c.topology.Do(func() { c.here = place.Topology{Cores: cores} })
@@ -42,8 +42,8 @@ func boundTo(c *Crew) (list [][]int) {
 	return list
 }
 
-// TestJobsTakeDifferentCores: the ranks of a second job get free cores while there are
-// some, and keep their own when the first job has ended.
+// TestJobsTakeDifferentCores checks that the ranks of a second job get free cores while there are
+// some, and keep their own after the first job has ended.
 func TestJobsTakeDifferentCores(t *testing.T) {
 	ownNames(t)
 	four := [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}
@@ -64,18 +64,19 @@ func TestJobsTakeDifferentCores(t *testing.T) {
 	require.Equal(t, [][]int{four[0], four[1]}, boundTo(claimant(t, four, true, four[0], four[1])))
 }
 
-// TestClaimsStayWithinTheHost: ranks move only to cores that this host's ranks may use, and
-// that no rank of their own job uses.
+// TestClaimsStayWithinTheHost checks that ranks move only to cores that ranks may use on this host,
+// and that no rank of their own job uses.
 func TestClaimsStayWithinTheHost(t *testing.T) {
 	ownNames(t)
 	claimant(t, [][]int{{0}, {1}, {2}, {3}}, true, []int{2})
 	require.Equal(t, [][]int{{2}}, boundTo(claimant(t, [][]int{{2}}, true, []int{2})), "a set of one core")
-	require.Equal(t, [][]int{{2}, {3}}, boundTo(claimant(t, [][]int{{2}, {3}}, true, []int{2}, []int{3})), "all are used")
+	require.Equal(t, [][]int{{2}, {3}}, boundTo(claimant(t, [][]int{{2}, {3}}, true, []int{2}, []int{3})), "all cores are used")
 	require.Equal(t, [][]int{{2}, {0, 1, 3}}, boundTo(claimant(t, [][]int{{0}, {1}, {2}, {3}}, true, []int{2}, []int{0, 1, 3})))
-	require.Equal(t, [][]int{{9}}, boundTo(claimant(t, [][]int{{0}}, true, []int{9})), "a core that is not known")
+	require.Equal(t, [][]int{{9}}, boundTo(claimant(t, [][]int{{0}}, true, []int{9})), "an unknown core")
 }
 
-// TestRankfileIsKept: ranks of a rankfile stay where it puts them, and other jobs see it.
+// TestRankfileIsKept checks that ranks of a rankfile stay where it puts them, and that other jobs
+// respect their claims.
 func TestRankfileIsKept(t *testing.T) {
 	ownNames(t)
 	two := [][]int{{0}, {1}}
@@ -84,7 +85,7 @@ func TestRankfileIsKept(t *testing.T) {
 	require.Equal(t, [][]int{{1}}, boundTo(claimant(t, two, true, two[0])))
 }
 
-// TestSeveralCoresAreNotClaimed: a rank that may run on several cores claims none.
+// TestSeveralCoresAreNotClaimed checks that a rank that may run on several cores claims none.
 func TestSeveralCoresAreNotClaimed(t *testing.T) {
 	ownNames(t)
 	two := [][]int{{0}, {1}}
@@ -92,8 +93,8 @@ func TestSeveralCoresAreNotClaimed(t *testing.T) {
 	require.Equal(t, [][]int{{0}}, boundTo(claimant(t, two, true, two[0])))
 }
 
-// TestJobsAtOnce: of jobs that start at the same time, as many as there are cores, each
-// gets its own.
+// TestJobsAtOnce checks that jobs that start at the same time get different cores, if there are
+// enough.
 func TestJobsAtOnce(t *testing.T) {
 	ownNames(t)
 	cores := [][]int{{0}, {1}, {2}, {3}, {4}, {5}}
@@ -105,7 +106,7 @@ func TestJobsAtOnce(t *testing.T) {
 			c := &Crew{job: proto.Prepare{Rebind: true}, ranks: []rank{{cpus: cores[0]}, {cpus: cores[1]}}}
 			c.topology.Do(func() { c.here = place.Topology{Cores: cores} })
 			crews[i] = c
-			end.Go(func() { // ends with the round
+			end.Go(func() { // ends with claimCores; end waits for it
 				begin.Wait()
 				c.claimCores()
 			})
@@ -123,12 +124,12 @@ func TestJobsAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoJobsRunOnDifferentCores: the ranks of two jobs run on different cores, and the
-// crews report these cores.
+// TestTwoJobsRunOnDifferentCores checks that the ranks of two jobs run on different cores, and that
+// the crews report these cores.
 func TestTwoJobsRunOnDifferentCores(t *testing.T) {
 	cores := place.Here().Cores
 	if len(cores) < 2 {
-		t.Skip("one core; TestJobsAtOnce has more of them")
+		t.Skip("this host has one core; TestJobsAtOnce simulates more")
 	}
 	ownNames(t)
 	var lists, starts [2][]int

@@ -1,8 +1,7 @@
-// Package crew runs the ranks of one host: it starts them, carries their input and
-// output, serves PMI-1 to them, passes signals on, and ends them and whatever they
-// leave behind. What it is to do comes as messages of package proto, and what has
-// happened goes out as such; whether gorun or an agent sits above it, it does not
-// know.
+// Package crew is the process manager of one host. It starts the host's ranks, carries their
+// input and output, serves PMI-1 to them, passes signals on to them, ends them, and kills the
+// processes that they leave behind. It takes orders and reports events as messages of package
+// proto. It does not depend on whether gorun or an agent uses it.
 package crew
 
 import (
@@ -19,46 +18,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what a crew has from the process around it.
+// Config is what the process around it gives to a Crew.
 type Config struct {
-	Index int    // of this host among the job's
-	Host  string // its name, for messages and tags
+	Index int    // index of this host among the hosts of the job
+	Host  string // name of this host, for messages and tags
 
-	// Emit takes what the crew has to say: Prepared, Staged, Started, Fence, State,
-	// Request, Stacks, Inspected, Aborted, Exited, StdinCredit and Ended, about itself alone. It must
-	// not block.
+	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State,
+	// Request, Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block.
 	Emit func(proto.Message)
 
-	// Output takes what the ranks write. It may block, which holds up their
-	// writing; it is called by one goroutine. After an error that wraps EPIPE the
-	// ranks find their pipes broken, after another what they write is dropped.
+	// Output takes what the ranks write. One goroutine calls it. It may block; meanwhile
+	// the ranks' pipes fill up and their writes block. If its error wraps EPIPE, the ranks
+	// get EPIPE, too. After another error the ranks' output is dropped.
 	Output func(proto.Output) error
 
-	// Stored takes back each FilePart, whose data is on disk or of no use. It does not
-	// block.
+	// Stored is called once for each FilePart, when its data is on disk or not needed here.
+	// It must not block.
 	Stored func(proto.FilePart)
 
-	// In is what the ranks here read, as Prepare.Stdin says; nil: what comes in
-	// messages.
+	// In is the standard input for the ranks that Prepare.Stdin names. nil: the input comes
+	// in Stdin messages.
 	In *os.File
 
-	Own      bool      // this is the host that the job's files come from
-	Environ  []string  // base environment that App.Env extends; nil: App.Env is complete
-	Watchdog *Watchdog // ends what outlives this process; not nil
+	Own      bool      // the job's files come from this host
+	Environ  []string  // environment that App.Env extends; nil: App.Env is complete
+	Watchdog *Watchdog // kills the ranks if this process dies; not nil
 }
 
-// Crew is the ranks of this host. These goroutines carry it, however many ranks:
+// Crew manages the ranks of this host. It uses these goroutines for any number of ranks:
 //
-//	forkAll       on one thread for the whole job: starts ranks, then waits
+//	forkAll       on one thread during the whole job: starts ranks, then waits
 //	output.loop   pipes → Config.Output
-//	feed.pump     messages → a pipe, where standard input comes in messages
-//	input.pump    standard input → ranks, where several read it, or it is a terminal
-//	control       the rest: messages, ends of ranks, PMI-1, deadlines
+//	feed.pump     Stdin messages → a pipe, if standard input comes in messages
+//	input.pump    standard input → ranks, if several ranks read it or it is a terminal
+//	control       everything else: messages, ends of ranks, PMI-1, deadlines
 //
-// and at the end one that waits for output.loop.
+// At the end another goroutine waits for output.loop.
 //
-// control never blocks on what a rank or a reader of output does or does not do, and
-// no rank has it for longer than one read of a control channel brings.
+// control never waits for a rank or for a reader of output. In each turn it handles at most
+// one read of a rank's control channel, so no rank keeps it busy.
 //
 //	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
 type Crew struct {
@@ -66,17 +64,17 @@ type Crew struct {
 	begun  time.Time
 	job    proto.Prepare
 	plan   proto.Plan
-	local  map[int]int // local number of a rank
+	local  map[int]int // local number of each rank
 	apps   []app
-	unfit  error // why Prepare has failed: there is nothing to start
+	unfit  error // error of prepare; not nil: Start must not start any rank
 	files  *staging
 	ports  *layout
 	in     *input
 	feed   *feed
-	mem    *os.File // what the ranks share; nil: nothing
-	noMem  error    // why there is no mem although the job wants it
+	mem    *os.File // memory file that the ranks share; nil: none
+	noMem  error    // why mem is nil although the job asks for shared memory
 	card   *os.File
-	claims []int // sockets that claim the cores of ranks; see cores.go
+	claims []int // sockets that claim the ranks' cores; see cores.go
 	ranks  []rank
 	output *output
 	pmi    *pmiServer
@@ -85,42 +83,42 @@ type Crew struct {
 	here     place.Topology
 
 	poller *sys.Poller
-	wake   *sys.Waker    // the inbox has something
+	wake   *sys.Waker    // wakes control: inbox is not empty
 	forked chan struct{} // closed by forkAll at its end
-	over   chan struct{} // closed when no rank lives: forkAll may end
+	over   chan struct{} // closed when all ranks have ended: forkAll may end
 	done   chan struct{} // closed when control has ended
 
-	bound bool  // forkAll's: its thread was bound
-	free  []int // forkAll's: the cpus of its thread before it was bound; nil: not known
+	bound bool  // used by forkAll alone: its thread was bound
+	free  []int // used by forkAll alone: the cpus of its thread before it was bound; nil: not known
 
-	mu     sync.Mutex // guards what follows, and pid and pidfd of ranks that are being started
+	mu     sync.Mutex // guards inbox to closed, and pid and pidfd of a rank until it has started
 	inbox  []any
-	stop   bool // start no more ranks
-	closed bool // control has ended, and there is no wake
+	stop   bool // forkAll must not start more ranks
+	closed bool // control has ended and has closed wake
 
-	// What control alone uses.
+	// The following fields are used by control alone.
 	patience time.Duration                // stuckLimit
-	allowed  func(pid int) []int          // sys.Allowed; forkAll's
+	allowed  func(pid int) []int          // sys.Allowed; used by forkAll alone
 	exitOf   func(pid int) (status, bool) // exitStatus
 	busyOf   func(pid int) bool           // busy
 	phase    phase
-	allUp    int // ranks that were started, once forkAll has said so; -1: not yet
-	ended    int // ranks that have exited
-	told     bool
-	noted    bool      // the states of the other ranks at the first failure have been recorded
-	askAt    time.Time // when to check again whether ranks without SIGTERM are busy
-	askBy    time.Time // when all of them get SIGTERM
+	allUp    int       // number of ranks that forkAll has started; -1: it has not finished yet
+	ended    int       // number of ranks that have ended
+	told     bool      // control has begun to end the ranks
+	noted    bool      // the states of the other ranks at the first failure are recorded
+	askAt    time.Time // when to check again which ranks without SIGTERM are busy
+	askBy    time.Time // when also busy ranks get SIGTERM
 	killAt   time.Time // when the grace period after SIGTERM ends
 	late     bool      // the grace period is over, and ranks got SIGKILL
 	stuckAt  time.Time // when ranks that survive SIGKILL count as stuck
 	reapAt   time.Time
-	stateAt  time.Time // when to tell State unasked
-	watched  bool      // State is told as it changes
+	stateAt  time.Time // when to begin to emit State without a Watch message
+	watched  bool      // State is emitted whenever it changes
 	state    proto.State
 	loops    bool // output.loop has been started
-	bye      bool
+	bye      bool // Close was called: end when no rank runs
 	asks     inspection
-	orphans  map[int]bool // children of ranks that have become ours
+	orphans  map[int]bool // children of ranks that have become children of this process
 	oom      *oomCount
 	cgroup   *cgroup
 	others   *others // processes that do not belong to ranks; nil: only marks identify orphans
@@ -135,38 +133,39 @@ const (
 	phaseEnded // no rank lives; output may still be on the way
 )
 
-// started says that forkAll is through: n ranks run; err is why not all do.
+// started reports that forkAll has started n ranks. err is why it has not started all.
 type started struct {
 	n   int
 	err error
 }
 
-// childEnded says that a child of this process has ended, perhaps a rank.
+// childEnded reports that a child of this process has ended. It may be a rank.
 type childEnded struct{}
 
-// drained says that output.loop has ended.
+// drained reports that output.loop has ended.
 type drained struct{}
 
-// The numbers of events that are no rank's pidfd.
+// The poller's numbers of events. A number from 0 on is that of a rank's pidfd.
 const wakeIndex = -1
 
-func ctlIndex(i int) int    { return -2 - 3*i } // of rank i's control channel
-func newsIndex(i int) int   { return -3 - 3*i } // of its channel for failure notifications
-func answerIndex(i int) int { return -4 - 3*i } // of its channel for inspections
+func ctlIndex(i int) int    { return -2 - 3*i } // rank i's control channel
+func newsIndex(i int) int   { return -3 - 3*i } // its channel for failure notifications
+func answerIndex(i int) int { return -4 - 3*i } // its channel for inspections
 
 const (
-	// reapEvery is how often children of ranks that have become ours are looked
-	// for among the dead, and how often old kills for lack of memory are forgotten.
+	// reapEvery is the time between two searches for ended processes of ranks that have
+	// become children of this process. It is also the least time for which a kill for lack of
+	// memory may explain the end of a rank.
 	reapEvery = 10 * time.Second
-	// stateDelay is for how long ranks may go on after one of them has ended well
-	// before somebody is told that they might wait for it.
+	// stateDelay is the time after the first normal end of a rank during which State is not
+	// emitted. Other ranks usually end in this time; if not, they may wait for that rank.
 	stateDelay = 100 * time.Millisecond
-	// stuckLimit is how long a process may take to end by SIGKILL. One that the kernel
-	// holds, as it waits for a disk or a file server, say, may never do so.
+	// stuckLimit is how long a process may take to end after SIGKILL. A process that waits
+	// for a disk or a file server in the kernel may never end.
 	stuckLimit = 10 * time.Second
 )
 
-// New makes a crew that waits for messages. Close ends it.
+// New returns a Crew that waits for messages. The caller must call Close.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
 		cfg: cfg, begun: time.Now(), allUp: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), patience: stuckLimit, allowed: sys.Allowed,
@@ -177,11 +176,11 @@ func New(cfg Config) (*Crew, error) {
 		return nil, err
 	}
 	c.noticeExits()
-	go c.control() // ends with Close, which waits for it
+	go c.control() // ends with Close, which waits for its end
 	return c, nil
 }
 
-// newPoller makes a poller with a waker in it, whose events have a number.
+// newPoller makes a poller with a waker in it. The waker's events have the number id.
 func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
 	p, err := sys.NewPoller()
 	if err != nil {
@@ -200,7 +199,7 @@ func newPoller(id int) (*sys.Poller, *sys.Waker, error) {
 	return p, w, nil
 }
 
-// Do has the crew act on a message. It does not block.
+// Do passes a message to control. It does not block.
 func (c *Crew) Do(m proto.Message) { c.post(m) }
 
 func (c *Crew) post(m any) {
@@ -213,8 +212,8 @@ func (c *Crew) post(m any) {
 	c.wake.Wake()
 }
 
-// Close kills the ranks that live, releases everything and waits, but not for
-// output that cannot be written.
+// Close kills the ranks that run, releases everything, and waits until this is done. It does
+// not wait for output that cannot be written.
 func (c *Crew) Close() {
 	c.post(proto.Bye{})
 	<-c.done
@@ -226,7 +225,7 @@ func (c *Crew) stopped() bool {
 	return c.stop
 }
 
-// control runs until Close.
+// control handles all events until Close.
 func (c *Crew) control() {
 	defer close(c.done)
 	var events [64]sys.Event
@@ -235,7 +234,7 @@ func (c *Crew) control() {
 		n, err := c.poller.Wait(events[:], c.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			if c.phase == phaseRunning {
-				c.kill() // cannot be; nobody else would end them
+				c.kill() // never happens; but then no other goroutine would end the ranks
 			}
 			break
 		}
@@ -265,7 +264,7 @@ func (c *Crew) control() {
 	c.release()
 }
 
-// timeout is the time until the next deadline, in milliseconds.
+// timeout returns the time until the next deadline, in milliseconds.
 func (c *Crew) timeout() int {
 	next := c.reapAt
 	for _, t := range []time.Time{c.askAt, c.killAt, c.stuckAt, c.stateAt, c.asks.until} {
@@ -303,7 +302,8 @@ func (c *Crew) timers() {
 	}
 }
 
-// belongs recognizes the processes of ranks, whose pids name their groups.
+// belongs returns a recognizer of the job's processes. pids are those of the ranks, and so the
+// numbers of their process groups.
 func (c *Crew) belongs(pids []int) belongs {
 	b := newBelongs(c.job.Card.JobID, pids)
 	if c.allUp >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
@@ -320,7 +320,7 @@ func (c *Crew) readInbox() {
 	c.mu.Unlock()
 	for _, m := range messages {
 		if c.bye && c.phase != phaseRunning {
-			return // the end: nothing begins any more
+			return // nothing starts after Bye
 		}
 		c.act(m)
 	}
@@ -347,7 +347,7 @@ func (c *Crew) act(m any) {
 		}
 	case proto.Watch:
 		c.watched = true
-		c.state = proto.State{Index: -1} // so that it is told
+		c.state = proto.State{Index: -1} // differs from each real State, so the next one is emitted
 	case proto.Reply:
 		if i, ok := c.local[m.Rank]; ok {
 			c.pmi.answered(i, m.Line)
@@ -382,7 +382,7 @@ func (c *Crew) act(m any) {
 	}
 }
 
-// tellState tells what may be the sign of a job that hangs.
+// tellState emits State if it has changed. gorun uses it to detect a job that hangs.
 func (c *Crew) tellState() {
 	if !c.watched || c.pmi == nil {
 		return
@@ -395,21 +395,20 @@ func (c *Crew) tellState() {
 	}
 }
 
-// noteEnd notes for the other ranks that a rank's process has ended, or will never be
-// there. Those that do not end by SIGTERM would wait for one that has left no trace
-// in the memory that they share.
+// noteEnd records in the shared memory that a rank's process has ended, or was never started.
+// The other ranks need this if a process dies by SIGKILL, because it leaves no trace there.
 func (c *Crew) noteEnd(i int) {
 	if c.mem != nil {
-		_ = wire.PutShmEnded(c.mem, i) // where it cannot be written to, the rank has its own way to tell
+		_ = wire.PutShmEnded(c.mem, i) // if the file cannot be written, the rank itself reports its end
 	}
 }
 
 // controlBytes is how much of a control channel is read at a time.
 const controlBytes = 4 * wire.PMIMaxLine
 
-// readControl takes up to most bytes of what has come over a rank's control channel,
-// once, and returns how many these were. More makes another event, so that a rank
-// which never stops keeps control from nothing.
+// readControl reads once from a rank's control channel, at most most bytes, and returns how
+// many it has read. If there are more, the poller reports another event. So a rank that writes
+// without end does not keep control from other events.
 func (c *Crew) readControl(i, most int) (n int) {
 	rk := &c.ranks[i]
 	if rk.ctl < 0 || rk.wanted {
@@ -446,10 +445,10 @@ func (c *Crew) readControl(i, most int) (n int) {
 }
 
 // drainControl reads what a rank has written to its control channel before the call:
-// requests, finalize, or abort. drainControl does not block, and it returns even if a process
+// requests, finalize, or abort. It does not block, and it returns even if a process
 // continues to write.
 func (c *Crew) drainControl(i int) {
-	left := sys.Unread(c.ranks[i].ctl) // 0 where it is closed
+	left := sys.Unread(c.ranks[i].ctl) // 0 if it is closed
 	for n := 1; left > 0 && n > 0; left -= n {
 		n = c.readControl(i, left)
 	}
@@ -462,8 +461,8 @@ func (c *Crew) endControl(i int) {
 	c.closeControl(i)
 }
 
-// controlError tells of what a rank said, or did not say well. It is not heard any
-// more.
+// controlError reports that a rank has called Abort or has broken the PMI-1 protocol.
+// Afterwards control no longer reads from the rank.
 func (c *Crew) controlError(i int, err error) {
 	rk := &c.ranks[i]
 	c.mu.Lock()
@@ -472,7 +471,7 @@ func (c *Crew) controlError(i int, err error) {
 	var abort *pmiAbort
 	if errors.As(err, &abort) {
 		a.Code, a.Reason, a.Consequence = abort.code, abort.reason, abort.consequence
-		c.poller.Remove(rk.ctl) // the channel stays open: it is not to fail of that
+		c.poller.Remove(rk.ctl) // the channel stays open, or the rank would get an error from it
 		rk.in = nil
 	} else {
 		a.Broken, a.Reason = true, err.Error()
@@ -480,7 +479,7 @@ func (c *Crew) controlError(i int, err error) {
 	}
 	a.Told = rk.signaled
 	c.note(i, a.Consequence || c.runs(i))
-	rk.dying = false // it has said why
+	rk.dying = false // its Abort says why it ends
 	rk.wanted = true
 	c.cfg.Emit(a)
 }
@@ -488,7 +487,7 @@ func (c *Crew) controlError(i int, err error) {
 func (c *Crew) closeControl(i int) {
 	rk := &c.ranks[i]
 	if rk.ctl >= 0 {
-		// Closing would not do: a rank that is being forked has a copy.
+		// Close alone is not enough: a rank that is being forked may have a copy of ctl.
 		c.poller.Remove(rk.ctl)
 		_ = unix.Close(rk.ctl)
 		rk.ctl, rk.in = -1, nil

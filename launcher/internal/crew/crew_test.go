@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// testCrew is a crew of np ranks that run a shell's script. What it says comes out of
-// the channel, and what the ranks write goes nowhere, but for what change says.
+// testCrew starts a crew of np ranks that run a shell script. The channel gets the messages that
+// the crew emits. The ranks' output is dropped. change may change all this.
 func testCrew(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Crew, <-chan proto.Message) {
 	t.Helper()
 	said := make(chan proto.Message, 100)
@@ -43,7 +43,7 @@ func testCrew(t *testing.T, np int, script string, change ...func(*Config, *prot
 	return c, said
 }
 
-// closeCrew closes a crew that may still have much to say.
+// closeCrew closes a crew while it may still emit messages.
 func closeCrew(t *testing.T, c *Crew, said <-chan proto.Message) {
 	t.Helper()
 	go c.Close() // ends with done
@@ -60,7 +60,7 @@ func closeCrew(t *testing.T, c *Crew, said <-chan proto.Message) {
 	}
 }
 
-// testPrepare is what gorun would say of such a job.
+// testPrepare returns the Prepare of such a job.
 func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	m := proto.Prepare{
 		Card: bootstrap.Card{JobID: "crew-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
@@ -74,7 +74,7 @@ func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	return m
 }
 
-// await is the next of a kind that a crew says.
+// await returns the next message of type M that a crew emits.
 func await[M proto.Message](t *testing.T, said <-chan proto.Message) M {
 	t.Helper()
 	limit := time.After(time.Minute)
@@ -85,13 +85,13 @@ func await[M proto.Message](t *testing.T, said <-chan proto.Message) M {
 				return m
 			}
 		case <-limit:
-			require.FailNow(t, "nothing is said")
+			require.FailNow(t, "no message came")
 		}
 	}
 }
 
-// TestStuck: a rank that does not end by SIGKILL is told of, and holds up neither the
-// others nor the end.
+// TestStuck checks that a rank that SIGKILL does not end is reported, and that neither the other
+// ranks nor the end of the job wait for it.
 func TestStuck(t *testing.T) {
 	c, said := testCrew(t, 2, "test $PMI_RANK = 1 || exit 3; exec sleep 1000")
 	c.patience = 20 * time.Millisecond
@@ -100,7 +100,7 @@ func TestStuck(t *testing.T) {
 		stuck := pid == c.ranks[1].pid
 		c.mu.Unlock()
 		if stuck {
-			return status{}, false // as in uninterruptible sleep
+			return status{}, false // as if it were in uninterruptible sleep
 		}
 		return exitStatus(pid)
 	}
@@ -125,12 +125,12 @@ func TestStuck(t *testing.T) {
 	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, said).Exits)
 }
 
-// TestFlood: ranks that write to their control channel without end keep nobody from
-// ending the job, nor what a rank has left behind.
+// TestFlood checks that the job ends, and that all processes left behind are killed, even if they
+// write to the control channel without end.
 func TestFlood(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
-		ends   bool // by itself
+		ends   bool // the rank ends without End
 	}{
 		"abort":       {"for i in 1 2 3 4 5 6 7 8; do yes cmd=abort >&3 & done; wait", false},
 		"spawn":       {"echo mcmd=spawn >&3; for i in 1 2 3 4 5 6 7 8; do yes >&3 & done; wait", false},
@@ -154,8 +154,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestEndlessControl: of a rank that always has more to say control hears as much as
-// it reads at once, and of one that has ended what it had said then.
+// TestEndlessControl checks that control reads at most one buffer from a rank that writes without
+// end, and, when the rank ends or is ended, only what the rank had written before.
 func TestEndlessControl(t *testing.T) {
 	for name, hear := range map[string]func(*Crew){
 		"lives":     func(c *Crew) { c.readControl(0, controlBytes) },
@@ -171,7 +171,7 @@ func TestEndlessControl(t *testing.T) {
 			line := []byte("cmd=get_maxes\n")
 			lines := bytes.Repeat(line, 100)
 			say := func() {
-				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // where there is room
+				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // as far as there is room
 			}
 			heard := 0
 			c.pmi.reply = func(int, []byte) {
@@ -195,8 +195,8 @@ func TestEndlessControl(t *testing.T) {
 	}
 }
 
-// TestLastControl: all that a rank had said when it ended is heard, up to an abort,
-// and what follows is not.
+// TestLastControl checks that control reads everything that a rank had written when it ended, up to
+// an abort, and nothing after the abort.
 func TestLastControl(t *testing.T) {
 	c, said := unstarted(t)
 	own, end, err := socketpair()
@@ -217,7 +217,7 @@ func TestLastControl(t *testing.T) {
 	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *said)
 	require.NoError(t, unix.Close(end))
 
-	// Before its end it finds its channel open, and can be told.
+	// After its abort, until its end, the rank's channel is open, and control can send to it.
 	c, said = unstarted(t)
 	c.ranks[0].ctl, end, err = socketpair()
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 		m.Apps[0].Wdir = dir
 		cfg.Stored = func(proto.FilePart) { _ = os.WriteFile(dir+"/go", nil, 0o600) }
 	})
-	c.busyOf = func(int) bool { return true } // not every system can tell
+	c.busyOf = func(int) bool { return true } // busy does not work on every system
 	c.Do(proto.Start{})
 	await[proto.Started](t, said)
 	c.mu.Lock()
@@ -330,7 +330,7 @@ func TestAbortByConsequence(t *testing.T) {
 	}
 }
 
-// unstarted is a crew of rank 7, without a process and without a control.
+// unstarted returns a crew of rank 7, without a process and without a running control.
 func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
 	said := new([]proto.Message)
 	emit := func(m proto.Message) { *said = append(*said, m) }
@@ -345,8 +345,8 @@ func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
 	return c, said
 }
 
-// TestRequests: a rank that asks gorun once more before it has its reply does not speak
-// PMI-1, and one that reads no reply is cut off.
+// TestRequests checks that a rank that sends a second request before the reply to the first breaks
+// the protocol, and that the channel of a rank that reads no reply is closed.
 func TestRequests(t *testing.T) {
 	crew, said := testCrew(t, 1, "exec yes cmd=lookup_name service=x >&3")
 	crew.Do(proto.Start{})
@@ -354,7 +354,7 @@ func TestRequests(t *testing.T) {
 	for broken := false; !broken; {
 		switch m := await[proto.Message](t, said).(type) {
 		case proto.Request:
-			require.Fail(t, "the second")
+			require.Fail(t, "the second request was passed on")
 		case proto.Aborted:
 			require.Contains(t, m.Reason, "lookup_name without waiting for the reply")
 			broken = m.Broken
@@ -370,7 +370,7 @@ func TestRequests(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(end) }()
 	reply := proto.Reply{Rank: 7, Line: []byte("cmd=lookup_result rc=-1\n")}
-	c.act(reply) // which nobody has asked for
+	c.act(reply) // the rank has sent no request
 	_, _, err = unix.Recvfrom(end, make([]byte, 1), unix.MSG_DONTWAIT)
 	require.ErrorIs(t, err, unix.EAGAIN)
 	for n := 0; c.ranks[0].ctl >= 0; n++ {
@@ -382,8 +382,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestCloseWhileStarting: a crew that is closed while the start of a rank is held up
-// ends when that goes on.
+// TestCloseWhileStarting checks that a crew that is closed while the start of a rank blocks ends
+// when the start continues.
 func TestCloseWhileStarting(t *testing.T) {
 	heard := make(chan struct{}, 1)
 	c, said := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
@@ -391,7 +391,7 @@ func TestCloseWhileStarting(t *testing.T) {
 	})
 	syscall.ForkLock.RLock()
 	c.Do(proto.Start{})
-	require.Eventually(t, func() bool { // it waits for the lock
+	require.Eventually(t, func() bool { // forkAll waits for the lock
 		free := syscall.ForkLock.TryRLock()
 		if free {
 			syscall.ForkLock.RUnlock()
@@ -399,7 +399,7 @@ func TestCloseWhileStarting(t *testing.T) {
 		return !free
 	}, time.Minute, time.Millisecond)
 	c.mu.Lock()
-	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // all at once
+	c.inbox = append(c.inbox, proto.End{Except: -1}, proto.Bye{}, proto.FilePart{}) // control reads all of them in one turn
 	c.wake.Wake()
 	c.mu.Unlock()
 	<-heard
@@ -408,7 +408,7 @@ func TestCloseWhileStarting(t *testing.T) {
 	closeCrew(t, c, said)
 }
 
-// TestNothingAfterBye: what comes with Bye, but behind it, begins nothing.
+// TestNothingAfterBye checks that control ignores a message behind Bye in the inbox.
 func TestNothingAfterBye(t *testing.T) {
 	c, said := testCrew(t, 1, "exec sleep 1000")
 	c.mu.Lock()
@@ -419,11 +419,12 @@ func TestNothingAfterBye(t *testing.T) {
 	require.Empty(t, said)
 }
 
-// TestLessGrace: a second End may leave ranks less time than the first, not more.
+// TestLessGrace checks that a second End may shorten the grace period of the first, but not extend
+// it.
 func TestLessGrace(t *testing.T) {
 	c, said := testCrew(t, 1, "trap '' TERM; echo cmd=lookup_name >&3; exec sleep 1000")
 	c.Do(proto.Start{})
-	await[proto.Request](t, said) // it is deaf now
+	await[proto.Request](t, said) // the rank ignores SIGTERM now
 	for _, grace := range []time.Duration{time.Hour, 10 * time.Millisecond, time.Hour} {
 		c.Do(proto.End{Grace: grace, Except: -1})
 	}
@@ -431,8 +432,8 @@ func TestLessGrace(t *testing.T) {
 	await[proto.Ended](t, said)
 }
 
-// TestForgottenGroups: when the ranks are reaped, so that their numbers may be those of
-// others, the watchdog has forgotten them.
+// TestForgottenGroups checks that the watchdog forgets the ranks' groups before the ranks are
+// reaped. Afterwards other processes may get their numbers.
 func TestForgottenGroups(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -441,7 +442,7 @@ func TestForgottenGroups(t *testing.T) {
 	c.Do(proto.Start{})
 	var want strings.Builder
 	started := await[proto.Started](t, said).Ranks
-	if c.cgroup != nil { // where one may be made
+	if c.cgroup != nil { // nil: this process may not make a cgroup
 		fmt.Fprintf(&want, "cgroup %s\n", c.cgroup.dir)
 	}
 	for _, s := range started {
@@ -454,6 +455,6 @@ func TestForgottenGroups(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(got), want.String()[strings.Index(want.String(), "job "):]), "%s", got)
 	for line := range strings.Lines(want.String()) {
-		require.Contains(t, string(got), line) // and, where exitStatus reaps, which ranks have gone
+		require.Contains(t, string(got), line) // where exitStatus reaps, there are also lines of reaped ranks
 	}
 }

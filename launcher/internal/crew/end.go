@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rankEnded notes how a rank ended, and tells of it where that was not well.
+// rankEnded checks whether a rank's process has ended, and handles its end.
 func (c *Crew) rankEnded(i int) {
 	rk := &c.ranks[i]
 	c.mu.Lock()
@@ -26,10 +26,10 @@ func (c *Crew) rankEnded(i int) {
 	}
 }
 
-// giveUp counts ranks that do not end by SIGKILL as if they had.
+// giveUp treats ranks that SIGKILL has not ended as ended.
 func (c *Crew) giveUp() {
 	c.stuckAt = time.Time{}
-	if c.allUp < 0 { // some may come yet
+	if c.allUp < 0 { // forkAll may still start some
 		c.stuckAt = time.Now().Add(c.patience)
 	}
 	for i := range c.ranks {
@@ -44,6 +44,8 @@ func (c *Crew) giveUp() {
 	}
 }
 
+// noteExit handles the end of rank i. It reports the end by Exited unless the rank has ended
+// normally.
 func (c *Crew) noteExit(i, pid, fd int, st status) {
 	rk := &c.ranks[i]
 	if fd >= 0 {
@@ -104,6 +106,8 @@ func (c *Crew) note(i int, independent bool) {
 	}
 }
 
+// noteFacts records whether rank j is being killed, and, if independent is set, whether it is
+// ending.
 func (c *Crew) noteFacts(j int, independent bool) {
 	rk := &c.ranks[j]
 	c.mu.Lock()
@@ -116,7 +120,7 @@ func (c *Crew) noteFacts(j int, independent bool) {
 	}
 }
 
-// runs says whether a rank has been started and not ended.
+// runs reports whether a rank was started and has not ended.
 func (c *Crew) runs(i int) bool {
 	c.mu.Lock()
 	pid := c.ranks[i].pid
@@ -128,13 +132,12 @@ func (c *Crew) runs(i int) bool {
 	return !ended
 }
 
-// exiting says whether the first thread of a process is in exit(2) or past it:
-// the kernel closes a process's files when all its threads are
-// (proc_pid_stat(5), flags).
+// exiting reports whether the first thread of a process is in exit(2), or past it
+// (proc_pid_stat(5), flags). It returns false if this is not known.
 func exiting(pid int) bool {
-	const pfExiting = 4 // linux/sched.h
+	const pfExiting = 4 // PF_EXITING of linux/sched.h
 	fields := statOf(pid)
-	if len(fields) < 7 { // it cannot be read, and nothing is said
+	if len(fields) < 7 {
 		return false
 	}
 	flags, err := strconv.ParseUint(fields[6], 10, 64)
@@ -157,12 +160,12 @@ func killed(pid int) (sent, ends bool) {
 	return pending("ShdPnd"), pending("SigPnd")
 }
 
-// end ends the ranks.
+// end ends the ranks as the message says.
 func (c *Crew) end(m proto.End) {
 	if c.phase != phaseRunning {
 		return
 	}
-	if !c.told && !c.noted { // the cause is on another host, or none of a rank's
+	if !c.told && !c.noted { // the cause is on another host, or not the failure of a rank
 		c.noted = true
 		for j := range c.ranks {
 			if c.plan.Ranks[j].Rank != m.Except {
@@ -177,7 +180,7 @@ func (c *Crew) end(m proto.End) {
 	}
 	now := time.Now()
 	killAt := now.Add(m.Grace + m.Linger)
-	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // they have been told before
+	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // an earlier End has begun to end them
 		if killAt.Before(c.killAt) {
 			c.killAt = killAt
 		}
@@ -247,7 +250,7 @@ func (c *Crew) ask() {
 		}
 		rk.asked = true
 		c.endRank(i, syscall.SIGTERM)
-		c.signalRank(i, syscall.SIGCONT) // or a stopped one would not see it
+		c.signalRank(i, syscall.SIGCONT) // a stopped process does not handle SIGTERM
 	}
 }
 
@@ -273,7 +276,7 @@ func busy(pid int) bool {
 	return false
 }
 
-// kill ends every process group at once.
+// kill sends SIGKILL to every rank's process group.
 func (c *Crew) kill() {
 	c.killAt, c.askAt = time.Time{}, time.Time{}
 	if c.phase == phaseRunning && c.stuckAt.IsZero() {
@@ -309,8 +312,8 @@ func (c *Crew) signal(s syscall.Signal) {
 	}
 }
 
-// finish runs when every rank has ended: it ends what they left behind, and has
-// their last output passed on.
+// finish runs when every rank has ended. It kills the processes that they have left behind, and
+// lets output.loop pass on what is still in the pipes.
 func (c *Crew) finish() {
 	c.phase = phaseEnded
 	c.killAt, c.stuckAt, c.askAt = time.Time{}, time.Time{}, time.Time{}
@@ -327,14 +330,14 @@ func (c *Crew) finish() {
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
-	// It forgets the groups, which have been killed: their numbers are about to be
-	// anybody's.
+	// Job makes the watchdog forget the process groups, because their numbers may soon
+	// belong to other processes.
 	c.cfg.Watchdog.Job(c.job.Card.JobID)
 	left := c.belongs(pids)
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.stuck {
-			reapNow(rk.pid) // just in case
+			reapNow(rk.pid) // it may have ended by now
 			left.stuck[rk.pid] = true
 		} else if rk.exited {
 			reap(rk.pid, time.Until(limit))
@@ -375,12 +378,12 @@ func (c *Crew) finish() {
 	}()
 }
 
-// emitEnded tells how everything ended.
+// emitEnded reports the ends of all ranks.
 func (c *Crew) emitEnded() {
 	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if !rk.exited { // it was never started
+		if !rk.exited { // it was not started
 			continue
 		}
 		m.Exits = append(m.Exits, rk.exit)
@@ -393,7 +396,7 @@ func (c *Crew) emitEnded() {
 	c.cfg.Emit(m)
 }
 
-// release is the end of control.
+// release frees everything that control uses, at its end.
 func (c *Crew) release() {
 	if c.phase == phasePrepared {
 		c.ports.close()

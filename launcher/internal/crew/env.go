@@ -9,9 +9,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/place"
 )
 
-// foreignEnv are the prefixes of variables by which a launcher tells its
-// ranks who they are, or a gorun the one that salloc starts for it. Ours must not see
-// those of a launcher around gorun.
+// foreignEnv lists the beginnings of variables by which a launcher tells a rank its number, or
+// salloc's gorun that salloc has started it. A rank of this job must not inherit those of a
+// launcher that has started gorun.
 var foreignEnv = []string{
 	bootstrap.EnvRank + "=", bootstrap.EnvJobFD + "=", bootstrap.EnvListenFD + "=", bootstrap.EnvJobID + "=", bootstrap.EnvEpoch + "=",
 	envSize + "=", envLocalRank + "=", envLocalSize + "=",
@@ -19,28 +19,28 @@ var foreignEnv = []string{
 	"OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE=", "MV2_COMM_WORLD_", EnvAllocated + "=",
 }
 
-// ForeignEnv says whether a variable, as NAME=VALUE, is how a launcher tells a rank
-// who it is.
+// ForeignEnv reports whether kv, as NAME=VALUE, is a variable by which a launcher tells a rank
+// its number.
 func ForeignEnv(kv string) bool {
 	return slices.ContainsFunc(foreignEnv, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
 }
 
-// The variables that tell a script where it is among the ranks, beside
-// bootstrap.EnvRank; programs of weft have it from the job card.
+// Variables for scripts, besides bootstrap.EnvRank. A weft program has these values from its
+// job card.
 const (
 	envSize      = "WEFT_SIZE"
-	envLocalRank = "WEFT_LOCAL_RANK" // among those of its host
+	envLocalRank = "WEFT_LOCAL_RANK" // among the ranks of its host
 	envLocalSize = "WEFT_LOCAL_SIZE"
 )
 
-// EnvAllocated marks a gorun that salloc has started for another.
+// EnvAllocated marks a gorun that salloc has started for another gorun.
 const EnvAllocated = "WEFT_ALLOCATED"
 
 // envStage names the directory of files that gorun has copied to the hosts.
 const envStage = "WEFT_STAGE_DIR"
 
-// MergeEnv lays variables, as NAME=VALUE, over others; a later one takes the place
-// of an earlier one with its name.
+// MergeEnv merges lists of variables, as NAME=VALUE. A later variable replaces an earlier one
+// of the same name.
 func MergeEnv(lists ...[]string) []string {
 	var env []string
 	at := make(map[string]int)
@@ -61,12 +61,12 @@ func MergeEnv(lists ...[]string) []string {
 	return env
 }
 
-// hostEnv is the environment of an app's ranks on this host: what base says, where
-// it is not nil, and over it what gorun says.
+// hostEnv returns the environment of an app's ranks on this host. If base is not nil, it is the
+// environment that app extends.
 func hostEnv(base, app []string, wdir, staged string) []string {
 	if base != nil {
 		base = slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
-			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // gorun's word counts
+			return ForeignEnv(kv) || strings.HasPrefix(kv, "GOMAXPROCS=") // the values of gorun's host and options count
 		})
 		app = MergeEnv(base, app, []string{"PWD=" + wdir})
 	}
@@ -76,7 +76,7 @@ func hostEnv(base, app []string, wdir, staged string) []string {
 	return app
 }
 
-// rankEnv is an app's environment with a rank's place in the job.
+// rankEnv returns the environment of a rank: that of its app, and the rank's number.
 func (c *Crew) rankEnv(i int, listens bool) []string {
 	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
 	env := make([]string, len(a.env), len(a.env)+16)
@@ -103,7 +103,7 @@ func (c *Crew) rankEnv(i int, listens bool) []string {
 	return env
 }
 
-// topo is this host's topology, read once.
+// topo returns this host's topology. It reads the topology once.
 func (c *Crew) topo() place.Topology {
 	c.topology.Do(func() { c.here = place.Here() })
 	return c.here

@@ -40,11 +40,11 @@ func forkExec(path string, argv []string, attr *syscall.ProcAttr, in *cgroup) (p
 // noticeExits has nothing to do: a pidfd shows the end of each rank.
 func (c *Crew) noticeExits() {}
 
-// signalGroup signals a rank's process group. The rank is not reaped before the job's
-// end, so the group is its own even if it has exited.
+// signalGroup signals a rank's process group. The rank is not reaped before the end of the job.
+// So even after the rank has ended, no other group has its number.
 func signalGroup(pid int, s syscall.Signal) { _ = syscall.Kill(-pid, s) }
 
-// BecomeReaper makes orphans of the ranks children of this process.
+// BecomeReaper makes this process the parent of the ranks' orphans. restore undoes that.
 func BecomeReaper() (restore func()) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return func() {}

@@ -16,11 +16,11 @@ import (
 
 // What systems other than Linux lack, and what this file does instead:
 //
-//	a process that dies with its parent     the watchdog kills the ranks' groups
-//	a pidfd                                 SIGCHLD, at which all ranks are looked at
-//	a look at a zombie that leaves it       the rank is reaped; its group is signalled only while no process has its number
-//	orphans that become our children        those in the rank's process group are killed, others are not found
-//	/proc, to find the job's processes      the same
+//	a process dies with its parent        the watchdog kills the ranks' groups
+//	pidfd                                 at each SIGCHLD, control checks all ranks
+//	waitid leaves a zombie                the rank is reaped; its group gets signals only while no process has its number
+//	orphans become our children           the processes of a rank's group are killed; others are not found
+//	/proc, to find the job's processes    the same
 
 // errLibrary stands for an error that only Linux has.
 var errLibrary = errors.New("interpreter cannot be used")
@@ -29,12 +29,12 @@ var errLibrary = errors.New("interpreter cannot be used")
 func forkExec(path string, argv []string, attr *syscall.ProcAttr, _ *cgroup) (pid, pidfd int, err error) {
 	pid, err = syscall.ForkExec(path, argv, attr)
 	if err == nil {
-		exits.Delete(pid) // of a rank that was reaped, and whose number this process has got
+		exits.Delete(pid) // a reaped rank may have had the same number
 	}
 	return pid, -1, err
 }
 
-// noticeExits has control look at the ranks whenever a child of this process has ended.
+// noticeExits makes control check the ranks whenever a child of this process has ended.
 func (c *Crew) noticeExits() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
@@ -51,11 +51,10 @@ func (c *Crew) noticeExits() {
 	}()
 }
 
-// exits holds how children have ended that exitStatus has reaped, by pid.
+// exits holds the status of each child that exitStatus has reaped, by pid.
 var exits sync.Map
 
-// exitStatus returns how a child ended. It does not block; ended is false for a child that
-// runs.
+// exitStatus returns how a child ended. It does not block; ended is false if the child runs.
 func exitStatus(pid int) (st status, ended bool) {
 	if st, ok := exits.Load(pid); ok {
 		return st.(status), true
@@ -82,9 +81,9 @@ func exitStatus(pid int) (st status, ended bool) {
 	return st, true
 }
 
-// signalGroup signals a rank's process group. Where the rank has been reaped, its number
-// may be that of another process, whose group is left alone. While the group has
-// members no process gets its number.
+// signalGroup signals a rank's process group. After the rank was reaped, another process may
+// have its number; then signalGroup does nothing. While the group has members, no process gets
+// its number.
 func signalGroup(pid int, s syscall.Signal) {
 	if _, reaped := exits.Load(pid); reaped && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return
@@ -95,14 +94,14 @@ func signalGroup(pid int, s syscall.Signal) {
 // BecomeReaper does nothing here.
 func BecomeReaper() (restore func()) { return func() {} }
 
-// belongs holds the processes of a job that are found: the process groups of its ranks.
+// belongs recognizes processes of a job by the process groups of its ranks.
 type belongs struct {
 	groups []int
-	stuck  map[int]bool // that SIGKILL does not end
+	stuck  map[int]bool // processes that SIGKILL does not end
 	others *others
 }
 
-// others has no use here: orphans do not become children of this process.
+// others is empty: on these systems orphans do not become children of this process.
 type others struct{}
 
 func newOthers() *others { return nil }
@@ -110,28 +109,28 @@ func newOthers() *others { return nil }
 // usageOf returns nil: exitStatus has reaped the child.
 func usageOf(int) *proto.Usage { return nil }
 
-// sweepPause is the time between the kill of a process and the next look at it.
+// sweepPause is the time between the kill of a process and the next check.
 const sweepPause = 2 * time.Millisecond
 
 func newBelongs(_ string, groups []int) belongs {
 	return belongs{groups: groups, stuck: make(map[int]bool)}
 }
 
-// sweepAll kills the process groups.
+// sweepAll kills the process groups of the ranks.
 func (b belongs) sweepAll(time.Duration) {
 	for _, pid := range b.groups {
 		signalGroup(pid, syscall.SIGKILL)
 	}
 }
 
-// sweepChildren has nothing to do: finish has killed the groups.
+// sweepChildren does nothing: finish has killed the groups.
 func (b belongs) sweepChildren(time.Duration) {}
 
-// reapOrphans has nothing to do: there are none.
+// reapOrphans does nothing: there are none.
 func (b belongs) reapOrphans(map[int]bool) {}
 
-// reap waits for a killed child, at most for limit: a child that is stuck in the kernel does
-// not end.
+// reap waits until a killed child has ended, at most for limit. A child that waits in the
+// kernel may not end.
 func reap(pid int, limit time.Duration) {
 	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
 		if _, ended := exitStatus(pid); ended || time.Now().After(end) {

@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// feed makes a pipe of the standard input that comes in messages. The sender keeps
-// to proto.Window, so that is all the memory it takes.
+// feed makes a pipe of the standard input that comes in Stdin messages. The sender has at most
+// proto.Window bytes without credit, so parts holds no more than that.
 type feed struct {
 	emit func(proto.Message)
 	w    *os.File
@@ -20,7 +20,7 @@ type feed struct {
 	ended bool
 }
 
-// newFeed returns the end of the pipe that is to be read, too.
+// newFeed starts a feed and returns it with the read end of its pipe.
 func newFeed(emit func(proto.Message)) (*feed, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -28,11 +28,11 @@ func newFeed(emit func(proto.Message)) (*feed, *os.File, error) {
 	}
 	f := &feed{emit: emit, w: w, done: make(chan struct{})}
 	f.some = sync.NewCond(&f.mu)
-	go f.pump() // ends with the input, or with close, which waits for it
+	go f.pump() // ends at the end of the input, or with close, which waits for it
 	return f, r, nil
 }
 
-// add takes the next part; an empty one is the end.
+// add takes the next part of the input. An empty part is its end.
 func (f *feed) add(data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,6 +47,7 @@ func (f *feed) add(data []byte) {
 	f.some.Signal()
 }
 
+// pump writes the parts to the pipe and gives credit for each.
 func (f *feed) pump() {
 	defer close(f.done)
 	defer func() { _ = f.w.Close() }()
@@ -62,12 +63,12 @@ func (f *feed) pump() {
 		data := f.parts[0]
 		f.parts = f.parts[1:]
 		f.mu.Unlock()
-		_, _ = f.w.Write(data) // readers that have gone want no more of it
+		_, _ = f.w.Write(data) // fails if no reader is left; the input still gets credit
 		f.emit(proto.StdinCredit{Bytes: len(data)})
 	}
 }
 
-// close ends it; no rank lives that could read.
+// close ends the feed. The caller makes sure that no rank runs.
 func (f *feed) close() {
 	f.mu.Lock()
 	f.ended, f.parts = true, nil

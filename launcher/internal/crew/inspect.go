@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspectLimit is how long a rank may take to answer. A rank that is stopped, or that
-// waits for a core, does not answer at once.
+// inspectLimit is how long a rank may take to answer. A rank that is stopped, or that waits for
+// a core, answers late.
 const inspectLimit = time.Second
 
-// inspection is an Inspect under way.
+// inspection is the state of an Inspect that has not been answered yet.
 //
 //	idle ──Inspect──► asked ──all have answered, or inspectLimit──► Inspected, idle
 type inspection struct {
@@ -31,7 +31,7 @@ type inspection struct {
 
 // answers is the state of a rank's channel for inspections.
 type answers struct {
-	fd    int             // our end; -1: closed
+	fd    int             // this process's end; -1: closed
 	in    []byte          // the part of a frame that has arrived
 	ready bool            // the rank answers: it is a weft program that has called Init
 	state *wire.RankState // its last answer
@@ -40,7 +40,7 @@ type answers struct {
 	stacks int // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
 }
 
-// inspect asks the ranks what they do.
+// inspect asks the ranks for their states.
 func (c *Crew) inspect(m proto.Inspect) {
 	c.asks = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
 	if c.phase == phaseRunning {
@@ -67,7 +67,7 @@ func (c *Crew) inspect(m proto.Inspect) {
 	c.inspected()
 }
 
-// readAnswer reads from a rank's channel for inspections, at most one buffer.
+// readAnswer reads at most one buffer from a rank's channel for inspections.
 func (c *Crew) readAnswer(i int) {
 	a := &c.ranks[i].answers
 	if a.fd < 0 {
@@ -100,9 +100,9 @@ func (c *Crew) readAnswer(i int) {
 	}
 }
 
-// answered handles a frame of a rank. It ignores the state that answers an older Inspect.
-// It passes on stacks whenever they come, but only once for each Inspect, because gorun ends
-// a job that sends more: see tree.Node.inspect.
+// answered handles a frame from a rank. It ignores a state that answers an older Inspect. It
+// passes on stacks even if they are late, but only once for each Inspect: gorun ends a job that
+// sends more, see tree.Node.inspect.
 func (c *Crew) answered(i int, number uint32, kind byte, body []byte) {
 	a := &c.ranks[i].answers
 	if kind == wire.InspectReady {
@@ -127,7 +127,7 @@ func (c *Crew) answered(i int, number uint32, kind byte, body []byte) {
 	c.stopAsking(i)
 }
 
-// stopAsking counts a rank as one that will not answer any more.
+// stopAsking records that a rank has answered, or that it cannot answer.
 func (c *Crew) stopAsking(i int) {
 	if a := &c.ranks[i].answers; a.asked {
 		a.asked = false
@@ -146,8 +146,8 @@ func (c *Crew) closeAnswers(i int) {
 	c.stopAsking(i)
 }
 
-// inspected emits Inspected if all ranks have answered or their time is over. Ranks that
-// do the same are in one group.
+// inspected emits Inspected if all ranks have answered or the time limit is over. It puts ranks
+// with equal states into one group.
 func (c *Crew) inspected() {
 	if !c.asks.on || c.asks.awaits > 0 && time.Now().Before(c.asks.until) {
 		return
@@ -188,7 +188,7 @@ func processState(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if err != nil || open < 0 || end < open || end+2 >= len(text) {
-		return "process " + strconv.Itoa(pid) + " is not to be seen"
+		return "process " + strconv.Itoa(pid) + " cannot be found"
 	}
 	does := map[byte]string{'R': "runs", 'S': "sleeps", 'D': "waits for a disk or a file server", 'T': "is stopped", 't': "is stopped by a debugger", 'Z': "has ended"}[text[end+2]]
 	if does == "" {

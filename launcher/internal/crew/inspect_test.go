@@ -13,9 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// FuzzAnswer has a rank write anything to its channel for inspections. The host answers
-// once, with the rank's state or without, passes its stacks on once, and keeps at most one
-// frame.
+// FuzzAnswer writes arbitrary bytes to a rank's channel for inspections. It checks that the crew
+// answers once, with or without the rank's state, passes on the rank's stacks at most once, and
+// keeps at most one frame.
 func FuzzAnswer(f *testing.F) {
 	const number = 7
 	state := wire.AppendInspect(nil, number, wire.InspectState, []byte(`{"calls":[{"name":"Recv","peer":1,"world":1,"tag":3}]}`))
@@ -64,8 +64,8 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestStacksOfALateRank: a rank sends its stacks when gorun already asks again. The host
-// passes them on, once.
+// TestStacksOfALateRank checks that the crew passes on stacks that come after gorun's next Inspect,
+// once.
 func TestStacksOfALateRank(t *testing.T) {
 	var emitted []proto.Message
 	c := &Crew{phase: phaseRunning, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 5}}}, ranks: make([]rank, 1)}

@@ -13,28 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ports of a symmetric layout lie below the usual ephemeral range, where no
-// outgoing connection takes one away.
+// firstPort is the lowest port of a symmetric layout. The highest lies below the ephemeral
+// range, so that no outgoing connection uses one of these ports.
 const (
 	firstPort = 10000
-	layoutTry = 16 // times to find ports of any number
+	layoutTry = 16 // attempts to get ports that the kernel chooses
 	backlog   = 1024
 )
 
-// layout is the tcp port of each rank here, bound and listening before the ranks
-// start, so that nobody can come too early.
+// layout holds a listening tcp socket for each rank of this host. The sockets listen before any
+// rank starts, so that no connection comes too early.
 type layout struct {
-	base  int   // rank i has port base+i; 0: see ports
-	ports []int // of each rank
-	fds   []int // listening sockets; -1 once handed over
+	base  int   // local rank i has port base+i; 0: any ports, see ports
+	ports []int // of each local rank
+	fds   []int // listening sockets; -1: the rank has inherited it
 }
 
-// portRange is the ports that may be used; the zero one leaves that open.
+// portRange is the range of ports that ranks may use. low 0: any ports.
 type portRange struct{ low, high int }
 
-// BasePort draws the first of n ports that are probably free everywhere: from low to
-// high, or where these are 0 below the ephemeral range. It is 0 where there are not
-// as many.
+// BasePort returns the first of n ports that are probably free on all hosts. It chooses them at
+// random from low to high, or, if low is 0, below the ephemeral range. If the range is too
+// small, it returns 0.
 func BasePort(n, low, high int) int {
 	if low == 0 {
 		low, high = firstPort, ephemeralFloor()-1
@@ -46,9 +46,9 @@ func BasePort(n, low, high int) int {
 	return low + rand.IntN(room+1)
 }
 
-// newLayout listens on np ports of an address, from base on, or, where they are
-// not free, on any np of those that may be; then its base is 0. With datagrams the UDP ports of these
-// numbers are free too: a libfabric provider binds the one or the other.
+// newLayout listens on np ports of an address. It uses the ports from base on. If these are not
+// free, it uses any np ports of the permitted range, and the layout's base is 0. If datagrams is
+// set, the UDP ports of the same numbers are free, too: some libfabric providers bind those.
 func newLayout(address string, base, np int, may portRange, datagrams bool) (*layout, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -81,7 +81,7 @@ func newLayout(address string, base, np int, may portRange, datagrams bool) (*la
 	return nil, err
 }
 
-// scanLayout takes the first ports that are free.
+// scanLayout listens on the first np free ports of the range.
 func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, error) {
 	l := &layout{}
 	for port := may.low; port <= may.high && len(l.fds) < np; port++ {
@@ -104,7 +104,7 @@ func scanLayout(ip netip.Addr, np int, may portRange, datagrams bool) (*layout, 
 	return l, nil
 }
 
-// listen binds the ports, of which 0 is any.
+// listen listens on np ports, where port returns the number of each. 0 is any port.
 func (l *layout) listen(ip netip.Addr, np int, datagrams bool, port func(int) int) error {
 	l.fds, l.ports = make([]int, 0, np), make([]int, 0, np)
 	for i := range np {
@@ -127,7 +127,7 @@ func (l *layout) listen(ip netip.Addr, np int, datagrams bool, port func(int) in
 	return nil
 }
 
-// bind makes a socket on a port of an address and returns the port that it has.
+// bind makes a socket bound to a port of an address. It returns the port that the socket has.
 func bind(ip netip.Addr, kind, port int) (fd, bound int, err error) {
 	family := unix.AF_INET6
 	var sa unix.Sockaddr

@@ -16,7 +16,7 @@ import (
 func TestLayout(t *testing.T) {
 	const np = 16
 	var many []*layout
-	for range 8 { // no two have a port in common
+	for range 8 { // they use different ports
 		base := BasePort(np, 0, 0)
 		require.GreaterOrEqual(t, base, firstPort)
 		require.Less(t, base+np-1, ephemeralFloor())
@@ -33,7 +33,8 @@ func TestLayout(t *testing.T) {
 	require.Zero(t, BasePort(60_000, 0, 0), "there are not as many below the ephemeral range")
 }
 
-// TestLayoutWhereAPortIsTaken: any others do.
+// TestLayoutWhereAPortIsTaken checks that newLayout uses any other ports if one of its ports is
+// taken.
 func TestLayoutWhereAPortIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -49,11 +50,10 @@ func TestLayoutWhereAPortIsTaken(t *testing.T) {
 	require.Len(t, l.ports, 3)
 	require.NotContains(t, l.ports, port)
 	_, err = newLayout("192.0.2.1", port, 1, portRange{}, false)
-	require.Error(t, err, "no address of this host")
+	require.Error(t, err, "not an address of this host")
 }
 
-// TestLayoutLeavesDatagrams: a port that a datagram socket has is not given to
-// a rank of libfabric.
+// TestLayoutLeavesDatagrams checks that with datagrams no rank gets a port whose UDP port is in use.
 func TestLayoutLeavesDatagrams(t *testing.T) {
 	loopback := netip.MustParseAddr("127.0.0.1")
 	taken, port, err := bind(loopback, unix.SOCK_DGRAM, 0)
@@ -77,13 +77,13 @@ func TestLayoutLeavesDatagrams(t *testing.T) {
 	}
 }
 
-// TestLayoutWithinARange: all of it can be used, and no more.
+// TestLayoutWithinARange checks that newLayout uses all ports of a range and no others.
 func TestLayoutWithinARange(t *testing.T) {
 	for range 100 {
 		require.Contains(t, []int{20_000, 20_001}, BasePort(3, 20_000, 20_003))
 	}
 	require.Zero(t, BasePort(5, 20_000, 20_003))
-	base := BasePort(8, 0, 0) // of ports that are free, as a rule
+	base := BasePort(8, 0, 0) // these ports are usually free
 	may := portRange{base, base + 3}
 	l, err := newLayout("127.0.0.1", base+2, 2, may, false)
 	require.NoError(t, err)

@@ -15,9 +15,9 @@ import (
 // (cgroup-v2, memory.events; cgroup-v1, memory.oom_control; /proc/vmstat).
 type oomCount struct {
 	file   string
-	dir    string // directory of the cgroup; "": file counts for the host
+	dir    string // directory of the cgroup; "": file counts the kills of the whole host
 	root   string // directory of the cgroup hierarchy
-	seen   int64  // kills that explain no further rank
+	seen   int64  // kills that reason no longer reports
 	before int64  // the count at the last forget
 }
 
@@ -51,8 +51,8 @@ func newOOMCount(proc, sys string) *oomCount {
 	return c
 }
 
-// forget drops the kills from before the last call of forget: if a rank had been the
-// victim, its end would have been noticed since then.
+// forget drops the kills from before the last call of forget. If one of them had hit a rank,
+// control would have noticed the rank's end since then.
 func (c *oomCount) forget() {
 	c.seen = max(c.seen, c.before)
 	c.before, _ = readKey(c.file, "oom_kill")
@@ -70,8 +70,8 @@ func readKey(file, key string) (n int64, ok bool) {
 	return 0, false
 }
 
-// reason returns why a rank has got SIGKILL if the kernel has killed one more process
-// because memory ran out. Otherwise it returns "".
+// reason returns why a rank got SIGKILL if the kernel has killed another process since the last
+// call because memory ran out. Otherwise it returns "".
 func (c *oomCount) reason() string {
 	n, _ := readKey(c.file, "oom_kill")
 	if n <= c.seen {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOOMCount: the count of the own cgroup says why, and that of the host perhaps.
+// TestOOMCount checks that reason is certain if the kernel counts the kills of this process's
+// cgroup, and says "perhaps" if it counts only those of the host.
 func TestOOMCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		cgroup string // /proc/self/cgroup
@@ -51,11 +52,11 @@ func TestOOMCount(t *testing.T) {
 			kills(8)
 			count.forget()
 			count.forget()
-			require.Empty(t, count.reason(), "the victims were no ranks")
+			require.Empty(t, count.reason(), "the victims were not ranks")
 			kills(9)
 			require.Equal(t, []string{c.want, ""}, []string{count.reason(), count.reason()})
 		})
 	}
-	dir := t.TempDir() // a kernel that counts nowhere
+	dir := t.TempDir() // a kernel without such a count
 	require.Empty(t, newOOMCount(dir, dir).reason())
 }

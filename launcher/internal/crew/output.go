@@ -20,9 +20,9 @@ import (
 //	rank 1 stdout ─┼─ epoll, read, cut ──┤
 //	…             ─┘  into lines         └─► stderr
 //
-// The goroutine that reads also passes on, so a sink that blocks is back-pressure
-// for every rank; nothing is dropped and memory is bounded by lineLimit per
-// stream. A line longer than that is passed on in pieces. Until it ends, no other stream
+// The same goroutine reads and calls Config.Output. So if Config.Output blocks, the pipes fill up
+// and the ranks block; nothing is dropped, and each stream uses at most lineLimit bytes of memory.
+// A line longer than lineLimit is passed on in pieces. Until it ends, no other stream
 // may write to its sink, unless the line stalls for longer than stallLimit. With
 // Prepare.PerRank each stream has a sink of its own, which gets the bytes as they come,
 // without tags.
@@ -43,41 +43,41 @@ const (
 
 type output struct {
 	poller  *sys.Poller
-	wake    *sys.Waker // broken, or drained; nil: loop has ended
-	pass    func(proto.Output) error
-	tags    []string // by stream; nil: none
+	wake    *sys.Waker               // wakes loop; nil: loop has ended
+	pass    func(proto.Output) error // Config.Output
+	tags    []string                 // prefix of lines, by stream; nil: no prefixes
 	perRank bool
 
-	mu   sync.Mutex // guards what follows up to the blank line, and the fd of a stream until loop has its first event
-	gone [2]bool    // nobody reads stdout, stderr
-	last bool       // all writers are dead
+	mu   sync.Mutex // guards gone and last, and the fd of a stream until loop has its first event
+	gone [2]bool    // the reader of stdout, of stderr has closed it
+	last bool       // all writers have ended
 
-	streams []stream // out and err of each rank in turn
+	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
 
-	sinks []*sink // by stream, or of stdout and stderr, which may be one
+	sinks []*sink // one for each stream; or one for stdout and one for stderr; or one for both
 	buf   []byte
 	done  chan struct{} // closed when everything is passed on
 
 	prompts  []int   // streams whose unfinished lines are passed on
-	heeded   [2]bool // loop's copy of gone
+	heeded   [2]bool // loop's copy of gone: these streams are closed
 	draining bool    // loop is about to end
 }
 
 // stream is a rank's stdout or stderr.
 type stream struct {
-	fd    int       // read end; -1: ended, or never a pipe
-	left  int       // bytes still to be read while draining
+	fd    int       // read end; -1: the stream has ended, or the rank has not started
+	left  int       // while draining: bytes that are still to be read
 	carry []byte    // the beginning of a line
 	since time.Time // when carry, or its first byte, arrived
 	tail  []byte    // the last bytes of stderr
 }
 
-// sink is a place where lines go.
+// sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
 type sink struct {
-	to  proto.Output // but for Mid and Data
+	to  proto.Output // template for each Output: all fields except Mid and Data
 	buf []byte
 	mid int   // 1 + index of the stream whose unfinished line is the last thing passed on
-	err error // of the first that failed; nothing is passed on after it
+	err error // the first error of pass; afterwards nothing is passed on
 }
 
 func newOutput(c *Crew) (*output, error) {
@@ -89,7 +89,7 @@ func newOutput(c *Crew) (*output, error) {
 		if c.job.Tag && !o.perRank {
 			o.tags = append(o.tags, c.tagOf(s))
 		}
-		// A sink with one writer, and rank 0's output to a terminal.
+		// Prompts are passed on for a sink with one writer, and for rank 0's output to a terminal.
 		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
 			o.prompts = append(o.prompts, s)
 		}
@@ -110,7 +110,7 @@ func newOutput(c *Crew) (*output, error) {
 	return o, nil
 }
 
-// tagOf is the prefix of a stream's lines.
+// tagOf returns the prefix of a stream's lines.
 func (c *Crew) tagOf(s int) string {
 	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
 	if c.job.TagHost {
@@ -123,7 +123,7 @@ func (c *Crew) tagOf(s int) string {
 	return tag + " "
 }
 
-// sink is where a stream's lines go.
+// sink returns the sink of a stream.
 func (o *output) sink(s int) *sink {
 	switch {
 	case o.perRank:
@@ -134,15 +134,15 @@ func (o *output) sink(s int) *sink {
 	return o.sinks[s%2]
 }
 
-var errNoLoop = errors.New("the output of ranks is read no more")
+var errNoLoop = errors.New("the output of ranks is no longer read")
 
-// add takes over the read ends of a rank's pipes, which loop closes in any case. It
-// may run beside loop, which sees neither of them before both are watched.
+// add takes over the read ends of a rank's pipes; -1: none. Even if add fails, they are closed. It
+// may run beside loop: loop handles no event of one pipe before both are registered.
 func (o *output) add(rank, out, err int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ends := [2]int{out, err}
-	if o.poller == nil { // loop could not go on
+	if o.poller == nil { // loop has ended
 		for _, fd := range ends {
 			if fd >= 0 {
 				_ = unix.Close(fd)
@@ -164,7 +164,7 @@ func (o *output) add(rank, out, err int) error {
 	return nil
 }
 
-// broken says that nobody reads stdout, or stderr, any more.
+// broken records that the reader of stdout, or of stderr, has closed it.
 func (o *output) broken(stderr bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -176,8 +176,8 @@ func (o *output) broken(stderr bool) {
 	o.signal()
 }
 
-// finish tells loop that nobody writes any more: what stands in the pipes is
-// all there is.
+// finish tells loop that all writers have ended. Then loop passes on what is in the pipes, and
+// ends.
 func (o *output) finish() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,15 +185,15 @@ func (o *output) finish() {
 	o.signal()
 }
 
-// signal wakes loop, which may have ended. o.mu is held.
+// signal wakes loop unless it has ended. The caller holds o.mu.
 func (o *output) signal() {
 	if o.wake != nil {
 		o.wake.Wake()
 	}
 }
 
-// loop ends after finish, when it has passed on what stands in the pipes then; done
-// tells.
+// loop passes on output until finish is called, and then what is left in the pipes. At its end
+// it closes o.done.
 func (o *output) loop() {
 	defer close(o.done)
 	var events [64]sys.Event
@@ -253,7 +253,7 @@ func (o *output) passPrompts() {
 	}
 }
 
-// heed looks whether somebody does not read any more, and whether loop is to end.
+// heed closes the streams whose reader has closed them. It reports whether loop must end.
 func (o *output) heed() (last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -275,8 +275,8 @@ func (o *output) heed() (last bool) {
 	return o.last
 }
 
-// drain passes on what stands in the pipes, which is all that the ranks have written.
-// Whatever has left the job unseen may go on writing for ever.
+// drain passes on the bytes that are in the pipes when it is called. It does not read until the
+// end of the pipes, because a process that has left the job unnoticed may write for ever.
 func (o *output) drain() {
 	for s := range o.streams {
 		st := &o.streams[s]
@@ -297,7 +297,7 @@ func (o *output) drain() {
 	}
 }
 
-// take reads from a stream.
+// take reads from a stream, while draining at most what drain has counted.
 func (o *output) take(st *stream) ([]byte, error) {
 	buf := o.buf
 	if o.draining {
@@ -311,7 +311,7 @@ func (o *output) take(st *stream) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// abandon ends an output whose loop has not been started.
+// abandon ends an output whose loop was not started.
 func (o *output) abandon() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -319,7 +319,7 @@ func (o *output) abandon() {
 	close(o.done)
 }
 
-// closeFDs is called with o.mu held, or before anybody else knows o.
+// closeFDs closes the poller. The caller holds o.mu, or no other goroutine knows o.
 func (o *output) closeFDs() {
 	if o.poller != nil {
 		o.poller.Close()
@@ -328,14 +328,14 @@ func (o *output) closeFDs() {
 	}
 }
 
-// read passes on what a stream has; it blocks only if there is nothing.
+// read passes on what a stream has. It blocks if the pipe is empty.
 func (o *output) read(s int) {
 	st := &o.streams[s]
 	if st.fd < 0 {
 		return
 	}
 	if o.sink(s).gone() {
-		o.end(s) // the rank's next write fails, as if there were no launcher between
+		o.end(s) // the rank's next write fails with EPIPE, as it would without gorun
 		return
 	}
 	data, err := o.take(st)
@@ -408,7 +408,7 @@ func (o *output) piece(k *sink, s int) {
 	o.send(k)
 }
 
-// hold reads from one stream alone until its long line ends, or stalls.
+// hold reads from stream s alone until its long line ends, or stalls, or holdLimit is over.
 func (o *output) hold(k *sink, s int) {
 	st := &o.streams[s]
 	deadline := time.Now().Add(holdLimit)
@@ -439,7 +439,7 @@ func (o *output) hold(k *sink, s int) {
 	}
 }
 
-// end closes a stream and passes on its last, unfinished line.
+// end closes a stream and passes on its last line if that is unfinished.
 func (o *output) end(s int) {
 	o.closeStream(s)
 	o.piece(o.sink(s), s)
@@ -448,7 +448,7 @@ func (o *output) end(s int) {
 func (o *output) closeStream(s int) {
 	st := &o.streams[s]
 	if st.fd >= 0 {
-		// Closing would not do: a rank that is being forked has a copy.
+		// Close alone is not enough: a rank that is being forked may have a copy of fd.
 		o.poller.Remove(st.fd)
 		_ = unix.Close(st.fd)
 		st.fd = -1
@@ -464,8 +464,8 @@ func (o *output) flush() {
 	}
 }
 
-// send passes on what a sink has gathered; after an error the sink swallows what
-// it gets, since that is no reason to end a job that runs.
+// send passes on what a sink has gathered. After an error the sink drops what it gets, because a
+// reader that has gone is no reason to end the job.
 func (o *output) send(k *sink) {
 	if k.err == nil && len(k.buf) > 0 {
 		m := k.to
@@ -490,7 +490,7 @@ func (o *output) enter(k *sink, s int) (resumed bool) {
 	return false
 }
 
-// gone says whether the reader of a pipe has closed it.
+// gone reports whether the reader of the sink has closed it.
 func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
 
 // keepTail appends data and keeps the last tailBytes, or up to twice as many.
@@ -502,18 +502,18 @@ func keepTail(tail, data []byte) []byte {
 	return append(tail, data...)
 }
 
-// tailLines is how many lines of a tail are told where no panic stands in it, and
-// panicLines where one does.
+// tailLines is how many lines of a rank's stderr are reported, and panicLines how many from the
+// beginning of a panic on.
 const (
 	tailLines  = 10
 	panicLines = 40
 )
 
-// panics begin what the Go runtime writes when it gives up.
+// panics are beginnings of the message that the Go runtime writes when it ends a program.
 var panics = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("SIGQUIT: "), []byte("unexpected fault address ")}
 
-// lastLines are the last lines of a tail: from a panic on, which says why before it
-// says where, else the last few.
+// lastLines returns the last lines of a tail. If a panic is in it, it returns the lines from
+// there on, because a panic begins with its reason.
 func lastLines(tail []byte) []string {
 	tail = bytes.TrimRight(tail, "\n")
 	if len(tail) > tailBytes {

@@ -26,7 +26,7 @@ func newTestOutput(np int, tag bool, pass func(proto.Output) error) (*output, er
 	return newOutput(c)
 }
 
-// testOutput is an output with pipes that the test writes to itself.
+// testOutput returns an output whose pipes the test writes to.
 func testOutput(t *testing.T, np int, tag bool) (o *output, out *bytes.Buffer, write [][2]int) {
 	t.Helper()
 	out = &bytes.Buffer{}
@@ -53,7 +53,7 @@ func TestOutputUnfinishedLines(t *testing.T) {
 	}
 	_, err := unix.Write(w[2][1], []byte("e"))
 	require.NoError(t, err)
-	o.finish() // the writers' ends are still open, as a daemon might keep them
+	o.finish() // the write ends are still open, as a daemon of a rank might keep them
 	o.loop()
 	for _, p := range w {
 		require.NoError(t, errors.Join(unix.Close(p[0]), unix.Close(p[1])))
@@ -62,8 +62,8 @@ func TestOutputUnfinishedLines(t *testing.T) {
 	require.Equal(t, []string{"e"}, lastLines(o.streams[5].tail))
 }
 
-// TestOutputEndless: one that writes for ever, with lines and without, does not keep
-// the output from ending, which passes on all that stood in the pipes.
+// TestOutputEndless checks that a process that writes for ever, with or without newlines, does not
+// keep the output from ending, and that everything that was in the pipes is passed on.
 func TestOutputEndless(t *testing.T) {
 	for name, text := range map[string]string{"lines": strings.Repeat("a line\n", 100), "none": strings.Repeat("x", 1000)} {
 		t.Run(name, func(t *testing.T) {
@@ -71,12 +71,12 @@ func TestOutputEndless(t *testing.T) {
 			var w [][2]int
 			var out *bytes.Buffer
 			write := func(r int) {
-				_, _ = unix.Write(w[r][0], []byte(text)) // as far as there is room, and a reader
+				_, _ = unix.Write(w[r][0], []byte(text)) // fails if the pipe is full or has no reader
 			}
 			o, out, w = testOutput(t, 2, false)
 			pass := o.pass
 			passed := 0
-			o.pass = func(m proto.Output) error { // whenever there is room there is more
+			o.pass = func(m proto.Output) error { // the writer fills each gap in the pipe
 				passed++
 				require.Less(t, passed, 1000)
 				for range 100 {
@@ -147,8 +147,8 @@ func TestOutputOfOneRankInOneLine(t *testing.T) {
 	}
 }
 
-// TestOutputPrompts: the beginning of a line is passed on where no other rank writes to
-// the same place, and where it is rank 0's on a terminal.
+// TestOutputPrompts checks that the beginning of a line is passed on if no other rank writes to the
+// same sink, or if it is rank 0's and the sink is a terminal.
 func TestOutputPrompts(t *testing.T) {
 	for name, c := range map[string]struct {
 		np       int
@@ -187,7 +187,7 @@ func TestOutputPrompts(t *testing.T) {
 				case text := <-passed:
 					return text
 				case <-time.After(time.Minute):
-					require.FailNow(t, "nothing is passed on")
+					require.FailNow(t, "no output was passed on")
 					return ""
 				}
 			}
@@ -196,7 +196,7 @@ func TestOutputPrompts(t *testing.T) {
 			if strings.HasSuffix(c.want[0], " ") {
 				got = append(got, next())
 			} else {
-				time.Sleep(2 * partialDelay) // in which nothing comes
+				time.Sleep(2 * partialDelay) // meanwhile nothing is passed on
 			}
 			if c.np > 1 {
 				say(1, "a line\n")
@@ -220,7 +220,7 @@ func TestTail(t *testing.T) {
 		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
 		require.LessOrEqual(t, len(tail), 2*tailBytes)
 	}
-	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // of memory, too
+	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // also the memory is bounded
 		tail = keepTail(append(tail, "end"...), bytes.Repeat([]byte("x"), n))
 		require.GreaterOrEqual(t, len(tail), min(n, tailBytes))
 		require.LessOrEqual(t, cap(tail), 3*tailBytes)
@@ -235,7 +235,7 @@ func TestTail(t *testing.T) {
 	require.Nil(t, lastLines([]byte("\n")))
 }
 
-// TestOutputGone: readers may go while ranks are being started.
+// TestOutputGone checks that the readers of output may close it while ranks are being started.
 func TestOutputGone(t *testing.T) {
 	const np = 200
 	for range 5 {
@@ -243,7 +243,7 @@ func TestOutputGone(t *testing.T) {
 		require.NoError(t, err)
 		go o.loop() // ends with finish
 		begun := make(chan struct{})
-		go func() { // ends with its loop; add waits for the first
+		go func() { // ends after two calls; add waits for the first
 			close(begun)
 			for k := range 2 {
 				o.broken(k == 1)
@@ -269,7 +269,7 @@ func TestOutputGone(t *testing.T) {
 	}
 }
 
-// TestOutputWoken: what comes while the loop still minds what woke it is not missed.
+// TestOutputWoken checks that loop does not miss a wake that comes while it handles an earlier one.
 func TestOutputWoken(t *testing.T) {
 	o, _, w := testOutput(t, 1, false)
 	o.pass = func(proto.Output) error {
@@ -277,12 +277,12 @@ func TestOutputWoken(t *testing.T) {
 		return nil
 	}
 	text := bytes.Repeat([]byte("a line\n"), readBytes/len("a line\n"))
-	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...) // passed on at once
+	text = append(text, bytes.Repeat([]byte("\n"), readBytes-len(text))...) // one full buffer, which is passed on at once
 	require.NoError(t, unix.SetNonblock(w[0][0], true))
 	n, err := unix.Write(w[0][0], text)
 	require.NoError(t, err)
 	require.Len(t, text, n)
-	o.broken(true) // a wake behind the text
+	o.broken(true) // loop wakes for this and for the text together
 	go o.loop()    // ends with finish
 	select {
 	case <-o.done:
@@ -294,8 +294,7 @@ func TestOutputWoken(t *testing.T) {
 	}
 }
 
-// TestOutputAfterItsEnd: a rank that is started when nothing reads output any more is
-// refused, and its pipes are closed.
+// TestOutputAfterItsEnd checks that add fails after the end of loop, and closes the pipes.
 func TestOutputAfterItsEnd(t *testing.T) {
 	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
 	require.NoError(t, err)
@@ -309,14 +308,14 @@ func TestOutputAfterItsEnd(t *testing.T) {
 	require.NoError(t, unix.Close(p[1]))
 }
 
-// TestOutputUnwatched: what cannot be watched is closed all the same.
+// TestOutputUnwatched checks that loop also closes pipes that the poller has refused.
 func TestOutputUnwatched(t *testing.T) {
 	o, err := newTestOutput(1, false, func(proto.Output) error { return nil })
 	require.NoError(t, err)
 	var a, b [2]int
 	require.NoError(t, unix.Pipe(a[:]))
 	require.NoError(t, unix.Pipe(b[:]))
-	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // it cannot be added again
+	require.NoError(t, o.poller.Add(a[0], 7, sys.In)) // a second Add of it fails
 	require.Error(t, o.add(0, a[0], b[0]))
 	o.finish()
 	o.loop()
@@ -324,7 +323,7 @@ func TestOutputUnwatched(t *testing.T) {
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(p, 0)
 		require.NoError(t, err)
-		require.Equal(t, int16(unix.POLLERR), p[0].Revents, "it has a reader")
+		require.Equal(t, int16(unix.POLLERR), p[0].Revents, "the pipe still has a reader")
 		require.NoError(t, unix.Close(fd))
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a
-// state machine without descriptors or locks: lines go in, replies come out, and
-// a fence that all ranks here are in goes up to those of other hosts.
+// pmiServer is the launcher's side of PMI-1 for the ranks of a host. It is a state machine without
+// descriptors or locks. It takes lines from ranks by line and sends lines by reply. When all ranks
+// of this host are in a fence, it reports the fence by fence.
 //
 //	silent ──init──► joined ──finalize──► finalized
 //	                  ▲  │                    │
@@ -25,26 +25,26 @@ import (
 //	                  ▲                       │
 //	                  └───────────────────────┘
 type pmiServer struct {
-	size    int    // ranks of the job; those here are numbered locally, from 0 on
+	size    int    // number of ranks of the job; all rank parameters here are local numbers
 	name    string // of the key-value space
-	appnum  []int
+	appnum  []int  // by rank: its app
 	kvs     map[string]string
 	puts    map[string]string // since the last fence
 	ranks   []pmiRank
 	waiting int  // ranks in the barrier
-	fences  int  // that all ranks of the job have left
-	full    bool // all ranks here are in the next one, and that has been said
-	exited  int  // ranks whose process has ended
+	fences  int  // number of fences that all ranks of the job have left
+	full    bool // all ranks of this host are in the next fence, and fence was called for it
+	exited  int  // number of ranks whose process has ended
 	lenient bool // a rank that has ended counts as being in every fence
 
 	reply   func(local int, line []byte)
 	fence   func(f proto.Fence)
-	request func(local int, line []byte) // what only the root of the job can answer; one of a rank at a time
-	buf     []byte                       // of the reply being made
+	request func(local int, line []byte) // sends gorun a request that only it can answer; at most one of a rank at a time
+	buf     []byte                       // memory for replies
 }
 
 type pmiRank struct {
-	joined    bool // it said init and has not said finalize since
+	joined    bool // its last message of the two was init, not finalize
 	finalized bool
 	waiting   bool // in the barrier
 	spawning  bool // between mcmd=spawn and endcmd
@@ -54,7 +54,7 @@ type pmiRank struct {
 	account *wire.Account // the sum of its programs' accounts; nil: none has reported one
 }
 
-// pmiAbort is a rank's wish to end the job.
+// pmiAbort is the error of line if a rank calls Abort.
 type pmiAbort struct {
 	code        int
 	reason      string
@@ -74,8 +74,8 @@ func newPMIServer(name string, size int, mapping string, appnum []int) *pmiServe
 	return s
 }
 
-// line takes a line of a rank. It returns *pmiAbort, or another error where the
-// rank does not speak PMI-1.
+// line handles a line of a rank. It returns a *pmiAbort if the rank calls Abort, and another
+// error if the rank breaks the PMI-1 protocol.
 func (s *pmiServer) line(rank int, line []byte) error {
 	st := &s.ranks[rank]
 	if st.spawning {
@@ -133,7 +133,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		reason, _ := m.Get("reason")
 		n, err := strconv.Atoi(code)
 		if n &= 0xff; err != nil || n == 0 {
-			n = proto.ExitFailed // an abort is a failure, whatever its code
+			n = proto.ExitFailed // an abort is a failure, also with code 0
 		}
 		_, consequence := m.Get("consequence")
 		return &pmiAbort{n, bootstrap.UnescapeReason(reason), consequence}
@@ -197,7 +197,7 @@ func (s *pmiServer) get(rank int, m wire.PMIMessage) {
 	}
 }
 
-// named says whether a request means the job's key-value space; there is one.
+// named reports whether a request names the job's key-value space. There is only one.
 func (s *pmiServer) named(m wire.PMIMessage) bool {
 	name, ok := m.Get("kvsname")
 	return !ok || name == s.name
@@ -214,7 +214,7 @@ func (s *pmiServer) barrier(rank int) error {
 	return nil
 }
 
-// complete says that all ranks here are in the fence, once.
+// complete calls fence, once, when all ranks of this host are in the fence.
 func (s *pmiServer) complete() {
 	in, lives := s.waiting, false
 	for _, st := range s.ranks {
@@ -232,7 +232,7 @@ func (s *pmiServer) complete() {
 	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
 }
 
-// answered hands gorun's reply over to a rank that has asked for one.
+// answered passes gorun's reply to the rank that has sent the request.
 func (s *pmiServer) answered(rank int, line []byte) {
 	if s.ranks[rank].asked {
 		s.ranks[rank].asked = false
@@ -240,7 +240,7 @@ func (s *pmiServer) answered(rank int, line []byte) {
 	}
 }
 
-// release lets the ranks out of their fence.
+// release ends the fence: it sends barrier_out to the ranks that wait in it.
 func (s *pmiServer) release(m proto.Release) {
 	maps.Copy(s.kvs, m.Puts)
 	s.fences, s.full, s.waiting = m.N, false, 0
@@ -252,12 +252,12 @@ func (s *pmiServer) release(m proto.Release) {
 		}
 	}
 	if s.lenient && s.exited == len(s.ranks) && m.Waiting {
-		s.complete() // others that live may still have fences
+		s.complete() // ranks of other hosts may still enter fences
 	}
 }
 
-// state is what is to be known of these ranks to tell a job that hangs; rank
-// makes numbers of local ones.
+// state returns what gorun needs to know of these ranks to detect a job that hangs. rank returns
+// the number of a local rank in the job.
 func (s *pmiServer) state(rank func(local int) int) proto.State {
 	sum := proto.State{Left: -1, Absent: -1}
 	if s.waiting > 0 {
@@ -278,8 +278,8 @@ func (s *pmiServer) state(rank func(local int) int) proto.State {
 	return sum
 }
 
-// exit notes that a rank's process has ended. early is true where it said init
-// and not finalize; joined, where it said init at all.
+// exit records that a rank's process has ended. early: the rank has sent init and then no
+// finalize. joined: it has sent init.
 func (s *pmiServer) exit(rank int) (early, joined bool) {
 	st := &s.ranks[rank]
 	if !st.exited {
@@ -303,7 +303,7 @@ func (s *pmiServer) account(rank int, lived time.Duration) *wire.Account {
 	return st.account
 }
 
-// answer hands a reply over; one that fits no line becomes a refusal.
+// answer sends a reply. If the reply does not fit into a line, it sends an error instead.
 func (s *pmiServer) answer(rank int, m wire.PMIMessage) {
 	line, err := m.Append(s.buf[:0])
 	if err != nil {
@@ -313,9 +313,9 @@ func (s *pmiServer) answer(rank int, m wire.PMIMessage) {
 	s.reply(rank, line)
 }
 
-// processMapping is PMI_process_mapping, MPICH's word for which rank runs on which
-// host: blocks of first host, hosts, ranks on each. It is empty where it would not
-// fit into a value; then clients find out by themselves.
+// processMapping returns the value of PMI_process_mapping, by which MPICH learns which rank runs on
+// which host. A block is: first host, number of hosts, ranks on each. If the text does not fit into
+// a value, processMapping returns ""; then MPICH's ranks exchange their hosts themselves.
 func processMapping(nodes []bootstrap.Run) string {
 	type block struct{ first, nodes, ranks int }
 	var blocks []block
@@ -326,7 +326,7 @@ func processMapping(nodes []bootstrap.Run) string {
 		}
 		blocks = append(blocks, block{r.Value, 1, r.Count})
 	}
-	repeats := true // hosts that take turns: clients repeat the vector by themselves
+	repeats := true // ranks are placed round-robin: clients repeat the vector
 	for i, b := range blocks {
 		if i == len(blocks)-1 && b.nodes < blocks[0].nodes {
 			b.nodes = blocks[0].nodes

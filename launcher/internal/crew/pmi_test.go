@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestPMITranscripts reads "rank> line" as what a rank says and "rank< line"
-// as what it gets, in this order; "! text" is the error of the line before.
+// TestPMITranscripts runs scripts. "rank> line" is a line that the rank sends, "rank< line" the line
+// that it gets next, and "! text" the error of the line before.
 func TestPMITranscripts(t *testing.T) {
 	for name, c := range map[string]struct {
 		np     int
@@ -148,7 +148,8 @@ func TestPMIStates(t *testing.T) {
 	require.Equal(t, proto.State{Waiting: 1, Left: 11, Absent: 12}, s.state(global))
 }
 
-// TestPMIAccounts: a rank reports by finalize what it has sent and how long it has waited.
+// TestPMIAccounts checks the account of a rank, which it reports in finalize: what it has sent and
+// how long it has waited.
 func TestPMIAccounts(t *testing.T) {
 	const (
 		hello  = "cmd=init pmi_version=1 pmi_subversion=1"
@@ -184,8 +185,8 @@ func TestPMIAccounts(t *testing.T) {
 	}
 }
 
-// TestPMIFences: a host's ranks are in a fence when all are, once, and what they
-// put goes with it; those that have ended count where the job goes on without them.
+// TestPMIFences checks that a host reports a fence once, when all of its ranks are in it, together
+// with what they have put; and that with lenient set, ended ranks count as being in it.
 func TestPMIFences(t *testing.T) {
 	var fences []proto.Fence
 	var out []int
@@ -213,15 +214,15 @@ func TestPMIFences(t *testing.T) {
 	s.release(proto.Release{N: 2, Waiting: true})
 	require.Equal(t, []int{0}, out)
 	s.exit(0)
-	require.Len(t, fences, 2, "other hosts may still have fences")
+	require.Len(t, fences, 2, "ranks of other hosts may still enter fences")
 	require.False(t, fences[1].Waiting)
 	s.release(proto.Release{N: 3, Waiting: true})
 	require.Len(t, fences, 3)
 	s.release(proto.Release{N: 4})
-	require.Len(t, fences, 3, "nobody has")
+	require.Len(t, fences, 3, "no rank will enter another fence")
 }
 
-// testPMI is the server of a job on one host.
+// testPMI returns the server of a job on one host.
 func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	s := newPMIServer("K", np, processMapping([]bootstrap.Run{{Count: np}}), make([]int, np))
 	s.reply = reply
@@ -230,8 +231,8 @@ func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	return s
 }
 
-// FuzzPMIServer says anything to a server; it may refuse, but stays in step:
-// at most one reply to each line that is no barrier.
+// FuzzPMIServer sends arbitrary lines to a server. It checks that the server sends at most one reply
+// for each line.
 func FuzzPMIServer(f *testing.F) {
 	for _, m := range []wire.PMIMessage{
 		wire.NewPMI("init", "pmi_version", "1"), wire.NewPMI("put", "kvsname", "K", "key", "a", "value", strings.Repeat("v", 900)),

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes everything ready for the ranks but what needs all hosts to be
-// ready, and says so.
+// prepare does everything for the ranks that does not need other hosts, and emits Prepared.
 func (c *Crew) prepare(m proto.Prepare) {
 	c.job, c.phase = m, phasePrepared
 	c.plan = proto.Plan{Index: c.cfg.Index}
@@ -47,8 +46,8 @@ func (c *Crew) prepare(m proto.Prepare) {
 	c.cfg.Emit(answer)
 }
 
-// ready checks what the ranks need of this host, and binds their ports; those it
-// returns are not the ones that everybody expects.
+// ready checks that the ranks can run on this host, and binds their ports. It returns the ports
+// if they are not those from Prepare.BasePort on.
 func (c *Crew) ready() (ports []int, err error) {
 	m := &c.job
 	c.ports = &layout{}
@@ -103,7 +102,7 @@ func (c *Crew) ready() (ports []int, err error) {
 	return ports, nil
 }
 
-// checkPlan refuses what no gorun would say.
+// checkPlan returns an error for a plan that gorun never sends.
 func (c *Crew) checkPlan() error {
 	if len(c.job.Card.Nodes) == 0 {
 		return errors.New("a job on no host")
@@ -121,7 +120,7 @@ func (c *Crew) checkPlan() error {
 	return nil
 }
 
-// enterable says why a directory cannot be a rank's working directory.
+// enterable returns an error if dir cannot be a rank's working directory.
 func enterable(dir string) error {
 	st, err := os.Stat(dir)
 	var cause *fs.PathError
@@ -133,12 +132,12 @@ func enterable(dir string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New("no such directory")
 	case errors.As(err, &cause):
-		return cause.Err // what was tried is no news
+		return cause.Err // without the operation and the path
 	}
 	return err
 }
 
-// present says whether a program that is not staged can be run here.
+// present returns an error if a program that is not staged cannot be run here.
 func present(a proto.App) error {
 	st, err := os.Stat(a.Path)
 	switch {
@@ -152,14 +151,16 @@ func present(a proto.App) error {
 	return nil
 }
 
-// spareFiles are the descriptors of a job that do not grow with its ranks.
+// spareFiles is the number of descriptors that a job uses apart from those per rank.
 const spareFiles = 24
 
-// checkFiles refuses a job that would run out of descriptors while it is being
-// started. The soft limit counts no more: package os has raised it.
+// checkFiles returns an error if the job needs more descriptors than the soft limit allows.
+// Package os has raised the soft limit to the hard limit.
 func (c *Crew) checkFiles() error {
 	np := len(c.plan.Ranks)
-	perRank := 5 // control channel, channel for inspections, pidfd, two pipes; before the start the other ends of the channels and a listener instead of the last three
+	// While the job runs: control channel, channel for inspections, pidfd, two pipes. Before
+	// the start: both ends of the two channels and a listener.
+	perRank := 5
 	if c.job.Stdin == stdinAll {
 		perRank += 2
 	}
@@ -167,7 +168,7 @@ func (c *Crew) checkFiles() error {
 		perRank += 2
 	}
 	if slices.ContainsFunc(c.plan.Ranks, func(r proto.Rank) bool { return len(r.CPUs) > 0 }) {
-		perRank++ // the claim of its core
+		perRank++ // the socket that claims its core
 	}
 	var limit unix.Rlimit
 	need := uint64(np*perRank + spareFiles)
@@ -177,7 +178,7 @@ func (c *Crew) checkFiles() error {
 	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
 }
 
-// store takes a part of a file, and says when all are there.
+// store takes a part of a file, and emits Staged when all files are complete.
 func (c *Crew) store(m proto.FilePart) {
 	if c.files == nil || !c.files.waiting() {
 		return
@@ -193,7 +194,7 @@ func (c *Crew) store(m proto.FilePart) {
 	c.cfg.Emit(s)
 }
 
-// start makes the descriptors of the ranks and has them forked.
+// start makes the descriptors of the ranks and lets forkAll start them.
 func (c *Crew) start(m proto.Start) {
 	c.phase = phaseRunning
 	if len(c.plan.Ranks) == 0 {
@@ -222,6 +223,7 @@ func (c *Crew) start(m proto.Start) {
 	go c.forkAll(ends) // ends in finish
 }
 
+// open makes everything that the ranks inherit. It returns the ranks' ends of their channels.
 func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 	if c.unfit != nil {
 		return ends, c.unfit

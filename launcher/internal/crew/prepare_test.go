@@ -17,7 +17,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestWorkingDirectory: what a directory is refused for is told.
+// TestWorkingDirectory checks the errors for directories that cannot be a working directory.
 func TestWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
@@ -29,7 +29,7 @@ func TestWorkingDirectory(t *testing.T) {
 		st, err := os.Stat(d)
 		require.NoError(t, err)
 		if st.Mode()&0o001 == 0 && os.Getuid() == 0 {
-			t.Skip("nobody but root finds " + d)
+			t.Skip("only root can search " + d)
 		}
 	}
 	for path, says := range map[string]string{
@@ -54,7 +54,7 @@ func TestWorkingDirectory(t *testing.T) {
 	require.Equal(t, &errStart{proto.ExitFailed, "working directory " + file + ": not a directory"}, err)
 }
 
-// as has f run as an ordinary user.
+// as runs f as a user other than root.
 func as(t *testing.T, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -63,7 +63,7 @@ func as(t *testing.T, f func()) {
 	}
 	var errno unix.Errno
 	done := make(chan struct{})
-	go func() { // ends with f, and its thread, whose user is another, with it
+	go func() { // ends with f; its thread ends, too, because it has another user now
 		defer close(done)
 		runtime.LockOSThread()
 		const nobody = 65534
@@ -75,7 +75,7 @@ func as(t *testing.T, f func()) {
 	require.Zero(t, errno)
 }
 
-// hostile are Prepares that no gorun would send.
+// hostile returns Prepares that gorun never sends.
 func hostile(t testing.TB) map[string]proto.Prepare {
 	list := make(map[string]proto.Prepare)
 	add := func(name string, change func(m *proto.Prepare)) {
@@ -121,8 +121,8 @@ func hostile(t testing.TB) map[string]proto.Prepare {
 	return list
 }
 
-// FuzzPrepare: nothing that a parent says does worse than to have its job refused, also
-// when it has it started all the same.
+// FuzzPrepare checks that a crew survives any Prepare and refuses the job at worst, even if the
+// parent sends Start all the same.
 func FuzzPrepare(f *testing.F) {
 	const head = 5 // of a frame
 	for name, m := range hostile(f) {
@@ -138,7 +138,7 @@ func FuzzPrepare(f *testing.F) {
 		m := msg.(proto.Prepare)
 		for _, p := range m.Plans {
 			if len(p.Ranks) > 8 {
-				return // they are started
+				return // each rank would be a process
 			}
 		}
 		for i := range m.Apps {

@@ -9,23 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newsLimit bounds the news that are kept for a rank that does not read them.
+// newsLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
 const newsLimit = 1 << 20
 
-// reply sends a line to a rank. A rank asks and then reads, so there is always
-// room; one that only asks is cut off.
+// reply sends a line to a rank. A rank that reads each reply before its next request always has
+// room for one. The channel of a rank that does not is closed.
 func (c *Crew) reply(i int, line []byte) {
 	fd := c.ranks[i].ctl
 	if fd < 0 {
 		return
 	}
-	// Of one that has gone there may be more to read: abort, say.
+	// If n is -1, the rank has closed its end. The channel stays open, because an abort may
+	// still be in it.
 	if n := send(fd, line); n >= 0 && n < len(line) {
 		c.closeControl(i)
 	}
 }
 
-// news tells the ranks here of those that have failed.
+// news sends failure notifications to the ranks of this host, except to the failed ranks.
 func (c *Crew) news(m proto.News) {
 	line := wire.AppendNews(nil, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
@@ -42,12 +43,13 @@ func (c *Crew) news(m proto.News) {
 			c.sendNews(i)
 		}
 		if len(rk.unsent) > newsLimit {
-			c.closeNews(i) // it has not read for long, and is to miss nothing between
+			c.closeNews(i) // a rank must get all notifications or see the channel closed
 		}
 	}
 }
 
-// sendNews sends what there is room for, and the rest when there is again.
+// sendNews sends as much of rk.unsent as the channel has room for. control calls it again when
+// there is more room.
 func (c *Crew) sendNews(i int) {
 	rk := &c.ranks[i]
 	if rk.news < 0 {
@@ -58,7 +60,7 @@ func (c *Crew) sendNews(i int) {
 	case n < 0:
 		c.closeNews(i)
 	case n == len(rk.unsent):
-		c.poller.Remove(rk.news) // it need not be there
+		c.poller.Remove(rk.news) // fails if it was not added
 		rk.unsent = nil
 	default:
 		rk.unsent = append(rk.unsent[:0], rk.unsent[n:]...)
@@ -72,14 +74,14 @@ func (c *Crew) sendNews(i int) {
 func (c *Crew) closeNews(i int) {
 	rk := &c.ranks[i]
 	if rk.news >= 0 {
-		c.poller.Remove(rk.news) // as in closeControl
+		c.poller.Remove(rk.news) // Close alone is not enough, see closeControl
 		_ = unix.Close(rk.news)
 		rk.news, rk.unsent = -1, nil
 	}
 }
 
-// send sends what there is room for, and returns how much that was; -1: the reader
-// has gone, which its pidfd tells.
+// send sends as many bytes as fd has room for, and returns their number. -1: the reader has closed
+// its end; if it has ended, its pidfd reports that.
 func send(fd int, data []byte) int {
 	sent := 0
 	for sent < len(data) {

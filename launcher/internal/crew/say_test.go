@@ -14,8 +14,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestNewsWait: a rank that does not read for a while misses no news; one that never
-// does is cut off, and others get theirs.
+// TestNewsWait checks that a rank that does not read for a while gets all failure notifications, that
+// the channel of one that never reads is closed, and that other ranks get theirs.
 func TestNewsWait(t *testing.T) {
 	poller, err := sys.NewPoller()
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestNewsWait(t *testing.T) {
 	}
 	var want []byte
 	tell := func() {
-		m := proto.News{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // not for rank 8 itself
+		m := proto.News{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 itself gets none
 		want = wire.AppendNews(want, m.Ranks, m.Reason)
 		c.news(m)
 	}

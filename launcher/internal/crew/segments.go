@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// segmentDir is where libfabric's shm provider has its memory, as PID:UID:N.
+// segmentDir is where libfabric's shm provider keeps its segments. Their names are PID:UID:N.
 const segmentDir = "/dev/shm"
 
-// removeSegments removes the shared memory of ranks that were killed before
-// they could. Their pids must not be free yet, or only just; what is older than
-// the job belongs to another machine's processes, such as a container's, that
-// share the directory.
+// removeSegments removes the shared memory of ranks that were killed before they could remove it.
+// The caller makes sure that the pids are still those of the ranks, or were until just now.
+// removeSegments does not touch files older than the job: they belong to processes that share the
+// directory but not the pids, such as those of a container.
 func removeSegments(pids []int, begun time.Time) {
 	entries, err := os.ReadDir(segmentDir)
 	if err != nil {
 		return
 	}
-	const clockTick = 10 * time.Millisecond // files are dated by a coarser clock
+	const clockTick = 10 * time.Millisecond // the clock of file times is coarser
 	for _, e := range entries {
 		owner, rest, _ := strings.Cut(e.Name(), ":")
 		pid, err := strconv.Atoi(owner)

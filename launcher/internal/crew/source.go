@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Source reads a file, a pipe or a terminal that belongs to others too, so that a
-// Read which waits can be ended. It does not close the file.
+// Source reads a file, a pipe or a terminal that other processes use, too. Stop ends a Read that
+// waits. A Source does not close the file.
 type Source struct {
 	fd   int
 	stop *sys.Waker
 }
 
-// errStopped is of a Read after Stop.
+// errStopped is the error of Read after Stop.
 var errStopped = errors.New("stopped")
 
-// background is how often a gorun in the background looks whether it has
-// become the terminal's foreground: only then may it read.
+// background is the time between two checks whether a gorun in the background has come to the
+// foreground. Only then may it read from the terminal.
 const background = 250 * time.Millisecond
 
-// NewSource makes a Source of f, which must stay open until Close.
+// NewSource returns a Source for f. f must stay open until Close.
 func NewSource(f *os.File) (*Source, error) {
 	stop, err := sys.NewWaker()
 	if err != nil {
@@ -33,7 +33,7 @@ func NewSource(f *os.File) (*Source, error) {
 	return &Source{int(f.Fd()), stop}, nil
 }
 
-// Read waits for bytes, for the end, which is io.EOF, or for Stop.
+// Read blocks until there are bytes, the input ends (io.EOF), or Stop is called.
 func (s *Source) Read(p []byte) (int, error) {
 	for s.readable() {
 		n, err := unix.Read(s.fd, p)
@@ -50,13 +50,13 @@ func (s *Source) Read(p []byte) (int, error) {
 	return 0, errStopped
 }
 
-// Stop ends Read for good.
+// Stop makes the current Read and all later ones return an error.
 func (s *Source) Stop() { s.stop.Wake() }
 
-// Close frees what the Source has. No Read is under way.
+// Close frees the Source. The caller makes sure that no Read runs.
 func (s *Source) Close() { s.stop.Close() }
 
-// readable waits until there is something to read; false: Stop wants an end.
+// readable waits until there is something to read. It returns false if Stop was called.
 func (s *Source) readable() bool {
 	for {
 		p := []unix.PollFd{{Fd: int32(s.stop.FD()), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}

@@ -15,37 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staging is the files that a job needs on this host. One that stands at the same
-// path as on gorun's host and is the same is used where it stands, a program only if
-// nobody else can change it; others come in parts and are written to a directory of the
-// job's own, which goes with it.
+// staging provides the files that a job needs on this host. If the same file exists here at the
+// path that it has on gorun's host, that one is used; a program only if no other user can change
+// it. Other files come in parts. They are written to a directory of the job, which is removed at
+// the job's end.
 type staging struct {
 	id       string // of the job
 	watchdog *Watchdog
-	dir      string // "": nothing had to be written
-	files    map[string]*stagedFile
+	dir      string                 // the job's directory; "": it does not exist
+	files    map[string]*stagedFile // by hash
 	names    []stagedName
-	need     []string // hashes still to come
+	need     []string // hashes of the contents that have not arrived yet
 }
 
-// stagedFile is a content, by its hash.
+// stagedFile is one content. Several names may share it.
 type stagedFile struct {
-	proto.File        // as it was first named
-	at         string // its path here
+	proto.File        // the first file that has this content
+	at         string // path on this host
 	out        *os.File
 	hash       hash.Hash
 	size       int64
 }
 
-// stagedName is a file that is no program: it has to stand in the job's directory by
-// its name, and shares its content with others perhaps.
+// stagedName is a file that is not a program. The job's directory must contain it under its name.
 type stagedName struct {
 	name string
 	hash string
 	at   string // its path here, if it is used where it stands
 }
 
-// HashFile is the SHA-256 of a file, as hexadecimal digits, and its size.
+// HashFile returns the SHA-256 of a file, in hexadecimal digits, and its size.
 func HashFile(name string) (sum string, size int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -60,8 +59,8 @@ func HashFile(name string) (sum string, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)), size, nil
 }
 
-// want notes the files of the job, those that its apps run first. Those that are here
-// already are not needed; where own is set, this is the host that they come from.
+// want records the files of the job, first those that its apps run. need then holds the ones that
+// are missing here. own means that the files come from this host.
 func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 	s.files = make(map[string]*stagedFile)
 	programs := make(map[string]int)
@@ -100,8 +99,8 @@ func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
 	}
 }
 
-// inPlace is where a file is here as it is on gorun's host; "": nowhere. What runs has
-// the job's secret: a program must stay the same until it runs.
+// inPlace returns the path at which f exists on this host with the same content, or "". A rank gets
+// the job's secret, so no other user may be able to change a program before it runs.
 func inPlace(f proto.File) string {
 	if !filepath.IsAbs(f.Path) {
 		return ""
@@ -120,10 +119,10 @@ func inPlace(f proto.File) string {
 	return path
 }
 
-// guarded says whether only root and this user can change what stands at a path, or
-// put another thing there: it and each directory above it are theirs, and nobody else
-// may write there, be it as one of a group, but for adding to a directory with a sticky
-// bit. The path is absolute; one that leads through links is not guarded.
+// guarded reports whether only root and this user can change or replace the file at a path. The
+// file and each directory above it must belong to one of them, and no group or other user may have
+// write permission, except on a directory with the sticky bit. path is absolute. If it leads
+// through a symbolic link, guarded returns false.
 func guarded(path string) bool {
 	if dir := filepath.Dir(path); dir != path && !guarded(dir) {
 		return false
@@ -136,11 +135,12 @@ func guarded(path string) bool {
 	return st.Mode&0o022 == 0 || sticky
 }
 
+// missing returns the hashes of the contents that this host lacks.
 func (s *staging) missing() []string { return slices.Clone(s.need) }
 
 func (s *staging) waiting() bool { return len(s.need) > 0 }
 
-// path is where a file is; "" if nobody has it.
+// path returns where a content is on this host, or "".
 func (s *staging) path(hash string) string {
 	if f := s.files[hash]; f != nil {
 		return f.at
@@ -148,11 +148,11 @@ func (s *staging) path(hash string) string {
 	return ""
 }
 
-// store takes a part; done says that it was the last that is needed here.
+// store writes a part of a file. done means that this was the last part that this host needs.
 func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	f := s.files[m.Hash]
 	if f == nil || f.at != "" && f.out == nil {
-		return false, nil // for another host
+		return false, nil // another host needs it
 	}
 	defer func() {
 		if err != nil {
@@ -178,14 +178,14 @@ func (s *staging) store(m proto.FilePart) (done bool, err error) {
 	}
 	f.out = nil
 	if sum := hex.EncodeToString(f.hash.Sum(nil)); sum != f.Hash {
-		return false, errors.New("it arrived with another content")
+		return false, errors.New("the bytes that arrived have another hash")
 	}
 	s.need = slices.DeleteFunc(s.need, func(h string) bool { return h == f.Hash })
 	return len(s.need) == 0, nil
 }
 
-// link has all files that are no programs stand in the job's directory by their
-// names, also those that are used where they are.
+// link makes symbolic links in the job's directory to the files that are not programs and are not
+// written there.
 func (s *staging) link() error {
 	for _, n := range s.names {
 		if err := s.makeDir(); err != nil {
@@ -195,7 +195,7 @@ func (s *staging) link() error {
 		if at == "" {
 			at = s.files[n.hash].at
 		}
-		if at == to { // it was written there
+		if at == to { // the file was written there
 			continue
 		}
 		if err := os.Symlink(at, to); err != nil {
@@ -223,7 +223,7 @@ func (s *staging) create(f *stagedFile) (err error) {
 	f.at = filepath.Join(s.dir, name)
 	_, err = os.Lstat(f.at)
 	named := func(n stagedName) bool { return n.name == name && n.hash != f.Hash }
-	if err == nil || slices.ContainsFunc(s.names, named) { // another file is of that name, or will be
+	if err == nil || slices.ContainsFunc(s.names, named) { // another file has or will have this name
 		sub := filepath.Join(s.dir, f.Hash[:12])
 		if err := os.Mkdir(sub, 0o700); err != nil {
 			return err

@@ -13,9 +13,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestStagingNames: every file that is no program stands in the job's directory by
-// its name, whether others have its content or programs its name, on the host that
-// the files come from and on one that gets them.
+// TestStagingNames checks that the job's directory contains every file that is not a program, under
+// its name, even if other files have the same content or programs the same name. It checks this on
+// the host that the files come from and on one that gets them.
 func TestStagingNames(t *testing.T) {
 	src := t.TempDir()
 	describe := func(name, text string, mode uint32) proto.File {
@@ -29,9 +29,9 @@ func TestStagingNames(t *testing.T) {
 	prog, other := describe("p/x", "program", 0o700), describe("q/prog", "other", 0o700)
 	files := []proto.File{
 		prog, other, prog, // three apps
-		describe("a/x", "data", 0o600), describe("b/x", "data", 0o600), // one name, one content
-		describe("a/e", "", 0o600), describe("a/f", "", 0o700), // two names, one content
-		describe("d/copy", "other", 0o600), // a program's content
+		describe("a/x", "data", 0o600), describe("b/x", "data", 0o600), // same name, same content
+		describe("a/e", "", 0o600), describe("a/f", "", 0o700), // two names, same content
+		describe("d/copy", "other", 0o600), // same content as a program
 	}
 	apps := []proto.App{{Staged: prog.Hash}, {Staged: other.Hash}, {}, {Staged: prog.Hash}}
 	for name, own := range map[string]bool{"own": true, "other host": false} {
@@ -46,7 +46,7 @@ func TestStagingNames(t *testing.T) {
 				require.NoError(t, err)
 				text[f.Hash], mine[i] = b, f
 				if !own {
-					mine[i].Path = "" // there is none here
+					mine[i].Path = "" // this host has no such file
 				}
 			}
 			s.want(mine, apps, own)
@@ -75,14 +75,14 @@ func TestStagingNames(t *testing.T) {
 	}
 }
 
-// TestInPlace: a file of another host is used where it stands here only if it is the
-// same and nobody else can change that.
+// TestInPlace checks that a file of this host is used instead of a copy only if it has the same
+// content and no other user can change it.
 func TestInPlace(t *testing.T) {
 	const other = 65534
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	if !guarded(base) {
-		t.Skip(base + " is others' to change")
+		t.Skip(base + " can be changed by other users")
 	}
 	chown := func(t *testing.T, path string) {
 		if os.Geteuid() != 0 {
@@ -120,7 +120,7 @@ func TestInPlace(t *testing.T) {
 			link := filepath.Join(t.TempDir(), "link")
 			require.NoError(t, os.Symlink(file, link))
 			c.change(t, dir, file)
-			for _, path := range []string{file, link} { // a link may be turned, and is not what is run
+			for _, path := range []string{file, link} { // a link may be changed; the path of the file itself is used
 				f := proto.File{Hash: sum, Size: size, Mode: 0o700, Name: "prog", Path: path}
 				s := &staging{id: "job", watchdog: &Watchdog{}}
 				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, false)
@@ -135,11 +135,11 @@ func TestInPlace(t *testing.T) {
 				}
 				s = &staging{id: "job", watchdog: &Watchdog{}}
 				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, true)
-				require.Equal(t, path, s.path(sum), "it comes from here")
+				require.Equal(t, path, s.path(sum), "the file comes from this host")
 			}
 		})
 	}
-	data := filepath.Join(base, "data") // what is only read may be others'
+	data := filepath.Join(base, "data") // other users may change a file that is not a program
 	require.NoError(t, os.WriteFile(data, []byte("data"), 0o600))
 	require.NoError(t, os.Chmod(data, 0o666))
 	sum, size, err := HashFile(data)

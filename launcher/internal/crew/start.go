@@ -19,22 +19,22 @@ type status struct {
 	signal syscall.Signal
 }
 
-// rank is one process of the job.
+// rank is the state of one rank's process.
 type rank struct {
 	app     int
-	cpus    []int // that it is bound to; nil: all
+	cpus    []int // cpus that the rank is bound to; nil: all
 	rebound bool  // cpus are not those of the plan
 
 	// Crew.mu guards these until the rank has started.
-	pid   int
+	pid   int // 0: not started
 	pidfd int
-	at    time.Time // when it was started
+	at    time.Time // time of the start
 
-	ctl      int // our end of its control channel; -1: closed
-	news     int // our end of its channel for failure notifications; -1: none
+	ctl      int // this process's end of the rank's control channel; -1: closed
+	news     int // this process's end of the channel for failure notifications; -1: none
 	answers  answers
 	in       []byte // the part of a line that has arrived from ctl
-	unsent   []byte // bytes for news, which was full; if not empty, epoll reports when news has room
+	unsent   []byte // bytes for news, which was full; if not empty, the poller reports when news has room
 	exited   bool
 	asked    bool // the rank has got SIGTERM, or gets none
 	signaled bool // the rank has got SIGTERM or SIGKILL because the job ends
@@ -47,15 +47,14 @@ type rank struct {
 	exit     proto.Exit
 }
 
-// app is a program as this host runs it.
+// app is one program of the job on this host.
 type app struct {
 	path string
 	env  []string
 	keep bool // the user has set GOMAXPROCS
 }
 
-// errStart is why a rank, or a program, cannot be started, and gorun's exit code
-// then.
+// errStart is why a rank or a program cannot be started. code is gorun's exit code for it.
 type errStart struct {
 	code int
 	msg  string
@@ -63,11 +62,11 @@ type errStart struct {
 
 func (e *errStart) Error() string { return e.msg }
 
-// forkAll starts the ranks, one after the other, then stays until the job has
-// ended: PR_SET_PDEATHSIG is sent when the *thread* that forked dies, so that
-// thread lives as long as the job. It is never unlocked, and the runtime ends
-// it with the goroutine, along with the affinity that it was given. Crew.finish
-// ends it and waits for it.
+// forkAll starts the ranks one after the other and then waits until the job has ended. The
+// kernel sends PR_SET_PDEATHSIG when the *thread* that forked dies, so this thread must live as
+// long as the job. forkAll does not unlock the thread; so the runtime ends it together with the
+// goroutine, and no other goroutine inherits its affinity. Crew.finish ends forkAll and waits
+// for it.
 func (c *Crew) forkAll(ends childEnds) {
 	defer close(c.forked)
 	runtime.LockOSThread()
@@ -86,13 +85,13 @@ func (c *Crew) forkAll(ends childEnds) {
 	<-c.over
 }
 
-// The numbers under which a rank inherits its descriptors, behind stdio.
+// Descriptor numbers in a rank, after stdin, stdout and stderr.
 const (
 	childControl = 3 // PMI-1
 	childCard    = 4
-	childMemory  = 5 // where ranks share memory
+	childMemory  = 5 // if the ranks share memory
 	childListen  = 6
-	childNews    = 7 // where a job goes on without ranks that have failed
+	childNews    = 7 // if the job continues after the failure of a rank
 	childInspect = 8
 	childFiles   = 9
 
@@ -100,7 +99,7 @@ const (
 	noFile = ^uintptr(0)
 )
 
-// childEnds are the ends of channels that ranks inherit, by rank; -1: closed.
+// childEnds are the ends of channels that ranks inherit, by local rank; -1: closed.
 type childEnds struct {
 	control, inspect []int
 	news             []int // empty: the job ends with the first rank that fails
@@ -124,6 +123,7 @@ func (e *childEnds) close() {
 	}
 }
 
+// fork starts rank i.
 func (c *Crew) fork(i int, ends childEnds) error {
 	rk := &c.ranks[i]
 	if err := c.bind(rk.cpus); err != nil {
@@ -170,7 +170,7 @@ func (c *Crew) fork(i int, ends childEnds) error {
 		return execError(c.job.Apps[rk.app].Name, err)
 	}
 	err = c.output.add(i, reads[0], reads[1])
-	c.mu.Lock() // control sees the rank with its events
+	c.mu.Lock() // control must not handle the rank's events before pid is set
 	if err == nil && pidfd >= 0 {
 		err = c.poller.Add(pidfd, i, sys.In)
 	}
@@ -188,10 +188,10 @@ func (c *Crew) fork(i int, ends childEnds) error {
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
 	if pidfd < 0 {
-		c.cfg.Watchdog.groups([]int{pid}) // the process does not die with this one
-		c.post(childEnded{})              // it may have ended before control knew of it
+		c.cfg.Watchdog.groups([]int{pid}) // without a pidfd the rank does not die with this process
+		c.post(childEnded{})              // the rank may have ended before pid was set
 	}
-	if late { // the job was ended while this one was being started
+	if late { // c.end or c.kill has run during this start
 		signalGroup(pid, syscall.SIGKILL)
 	}
 	return nil
@@ -214,7 +214,7 @@ func outputs() (reads, writes [2]int, err error) {
 	return reads, writes, nil
 }
 
-// execError gives a failed start the exit code of a shell.
+// execError returns the error of a failed start with the exit code that a shell would use.
 func execError(program string, err error) error {
 	var started *errStart
 	switch {
@@ -249,7 +249,7 @@ func (c *Crew) bind(cpus []int) error {
 	return nil
 }
 
-// allStarted tells that forkAll is through.
+// allStarted handles the end of forkAll and emits Started.
 func (c *Crew) allStarted(m started) {
 	c.allUp = m.n
 	c.cfg.Watchdog.groups(c.pids())
@@ -275,7 +275,8 @@ func (c *Crew) allStarted(m started) {
 	c.cfg.Emit(s)
 }
 
-// pids are the ranks that were started; their pids name their groups.
+// pids returns the pids of the ranks that were started. Each is also the number of the rank's
+// process group.
 func (c *Crew) pids() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +289,7 @@ func (c *Crew) pids() []int {
 	return pids
 }
 
-// closeFiles closes files that may not be there.
+// closeFiles closes files, of which some may be nil.
 func closeFiles(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {

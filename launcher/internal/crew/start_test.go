@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestForkUnwatched: a process that the crew cannot watch is ended at once, and is no
-// rank that was started.
+// TestForkUnwatched checks that a process whose pipes or pidfd cannot be added to a poller is killed
+// at once and does not count as started.
 func TestForkUnwatched(t *testing.T) {
 	for name, spoil := range map[string]func(*Crew, *sys.Poller){
 		"output": func(c *Crew, bad *sys.Poller) { c.output.poller = bad },
@@ -31,7 +31,7 @@ func TestForkUnwatched(t *testing.T) {
 			c := &Crew{
 				cfg: Config{Emit: func(m proto.Message) { said = append(said, m) }},
 				job: proto.Prepare{Apps: []proto.App{{Argv: []string{"sleep", "1000"}, Wdir: "/"}}},
-				// of two ranks, neither of which is rank 0
+				// two ranks, and rank 0 is on another host
 				plan: proto.Plan{Ranks: []proto.Rank{{Rank: 1}, {Rank: 2}}}, apps: []app{{path: "/bin/sleep", keep: true}},
 				ranks: []rank{{ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}, {ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}}, ports: &layout{}, card: null,
 			}
@@ -48,7 +48,7 @@ func TestForkUnwatched(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = unix.Close(own) }()
 			before := children()
-			spoil(c, &sys.Poller{}) // descriptor 0, which is no epoll
+			spoil(c, &sys.Poller{}) // its descriptor is 0, which is not an epoll
 			require.ErrorContains(t, c.fork(0, childEnds{control: []int{end, -1}, inspect: []int{-1, -1}}), "epoll_ctl: ")
 			require.Empty(t, c.pids())
 			require.Equal(t, before, children())
@@ -61,8 +61,8 @@ func TestForkUnwatched(t *testing.T) {
 	}
 }
 
-// TestBindingIsNotKnown: if gorun cannot find out where it may run, a rank without binding
-// does not start on the cpus of the rank before it.
+// TestBindingIsNotKnown checks that a rank without binding does not start on the cpus of the rank
+// before it if gorun cannot find out where it may run.
 func TestBindingIsNotKnown(t *testing.T) {
 	c, said := testCrew(t, 3, "exit 0", func(_ *Config, m *proto.Prepare) {
 		m.Plans[0].Ranks[1].CPUs = place.Allowed()[:1]
@@ -74,12 +74,12 @@ func TestBindingIsNotKnown(t *testing.T) {
 	}, await[proto.Started](t, said).Failed)
 }
 
-// TestBinding: a rank that is not bound runs wherever gorun may, also after one that is
-// bound.
+// TestBinding checks that a rank that is not bound runs wherever gorun may run, also if it starts
+// after a bound rank.
 func TestBinding(t *testing.T) {
 	all := place.Allowed()
 	if len(all) < 2 {
-		t.Skip("one core")
+		t.Skip("this host has one core")
 	}
 	first, last := all[:1], all[len(all)-1:]
 	var out bytes.Buffer

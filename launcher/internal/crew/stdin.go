@@ -12,30 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is the ranks' standard input. A file or a pipe goes to rank 0 as it
-// is. A terminal does not: ranks lead process groups of their own, and one
-// that is not in the foreground is stopped when it reads from a terminal. So
-// gorun reads it and passes it on, as it does for several readers, where the
-// slowest sets the pace.
+// input is the ranks' standard input. Rank 0 inherits a file or a pipe directly. It cannot inherit a
+// terminal: each rank leads a process group of its own, and the kernel stops a background process
+// group that reads from a terminal. So pump reads the terminal and passes the input on. pump also
+// does this for several readers; then the slowest reader sets the pace.
 type input struct {
-	null   int
-	fds    []int // by rank: what it inherits; the null device where it is not here
-	pipes  []*os.File
-	writes []*os.File    // the same, but for those that have ended; pump's alone while it runs
-	from   *Source       // what pump reads; nil: there is no pump
-	own    *os.File      // the file behind from, where it is to be closed
-	done   chan struct{} // closed when pump has ended; nil: there is none
-	pumps  bool
+	null   int           // descriptor of /dev/null
+	fds    []int         // by local rank: the descriptor that it inherits; ranks beyond the end inherit null
+	pipes  []*os.File    // write ends of the readers' pipes
+	writes []*os.File    // copy of pipes in which nil is a reader that has ended; used by pump alone while it runs
+	from   *Source       // what pump reads; nil: pump is not needed
+	own    *os.File      // the file that from reads, if close must close it
+	done   chan struct{} // closed when pump has ended; nil: pump is not needed
+	pumps  bool          // pump was started
 }
 
-// The words of Prepare.Stdin.
+// Values of Prepare.Stdin.
 const (
 	stdinRank0 = "rank0"
 	stdinAll   = "all"
 	stdinNone  = "none"
 )
 
-// openInput prepares what the ranks here read. Rank 0 is the first of its host.
+// openInput prepares what the ranks here read. If rank 0 runs here, its local number is 0.
 func (c *Crew) openInput() (*input, error) {
 	mode := c.job.Stdin
 	if mode == stdinRank0 && c.plan.Ranks[0].Rank != 0 {
@@ -50,7 +49,7 @@ func (c *Crew) openInput() (*input, error) {
 		c.feed, in = f, r
 		i, err := newInput(mode, in, len(c.ranks))
 		if err != nil || i.done == nil {
-			_ = r.Close() // rank 0 has a copy
+			_ = r.Close() // rank 0 inherits a copy
 		} else {
 			i.own = r
 		}
@@ -84,7 +83,7 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	}
 	if readers == 1 && !sys.IsTerminal(fd) {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
-			_ = unix.SetNonblock(fd, false) // a pipe of the Go runtime; programs do not expect EAGAIN
+			_ = unix.SetNonblock(fd, false) // the Go runtime makes its pipes nonblocking; programs do not expect EAGAIN
 		}
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		i.fds = []int{dup}
@@ -110,8 +109,8 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	return i, nil
 }
 
-// reopen gives every reader of a regular file an offset of its own. It returns false
-// where the system cannot: then pump reads the file.
+// reopen opens a regular file again for every reader, so that each has an offset of its own. If it
+// returns false, the system cannot do so, and pump reads the file.
 func (i *input) reopen(fd, readers int) bool {
 	at, err := unix.Seek(fd, 0, io.SeekCurrent)
 	for range readers {
@@ -134,7 +133,7 @@ func (i *input) reopen(fd, readers int) bool {
 	return false
 }
 
-// fd is what a rank inherits.
+// fd returns the descriptor that a rank inherits.
 func (i *input) fd(rank int) int {
 	if rank < len(i.fds) {
 		return i.fds[rank]
@@ -142,8 +141,8 @@ func (i *input) fd(rank int) int {
 	return i.null
 }
 
-// started closes the copies of what the ranks have inherited, and begins to
-// pass input on where that is needed. close ends that and waits for it.
+// started closes the copies of the descriptors that the ranks have inherited, and starts pump if it
+// is needed. close ends pump and waits for it.
 func (i *input) started() {
 	i.release()
 	if i.done != nil {
@@ -163,8 +162,8 @@ func (i *input) release() {
 	}
 }
 
-// close is called when no rank lives any more. One that is stuck may still hold its
-// end of a pipe that is full.
+// close ends pump and closes all files. The caller makes sure that all ranks have ended. A stuck
+// rank may still hold its end of a full pipe, so close does not wait for writes.
 func (i *input) close() {
 	i.release()
 	if i.pumps {
@@ -182,8 +181,7 @@ func (i *input) close() {
 	closeFiles(i.own)
 }
 
-// pump copies from the launcher's input to every reader, until its end, or
-// until nobody reads.
+// pump copies the input to every reader until the input ends or no reader is left.
 func (i *input) pump() {
 	defer close(i.done)
 	buf := make([]byte, 32<<10)
@@ -199,7 +197,7 @@ func (i *input) pump() {
 			end := err != nil
 			if !end {
 				_, werr := w.Write(buf[:n])
-				end = werr != nil // this reader has gone
+				end = werr != nil // the reader has closed its end
 			}
 			if end {
 				_ = w.Close()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInputUnread: input that nobody reads, from a pipe that nobody closes, holds up
-// no end.
+// TestInputUnread checks that close does not wait for a reader that neither reads nor closes its
+// pipe.
 func TestInputUnread(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestInputUnread(t *testing.T) {
 
 	i, err := newInput(stdinAll, r, 2)
 	require.NoError(t, err)
-	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0) // as by a rank that is stuck
+	held, err := unix.FcntlInt(uintptr(i.fd(0)), unix.F_DUPFD_CLOEXEC, 0) // as a stuck rank would hold it
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(held) }()
 	room, err := unix.FcntlInt(uintptr(held), unix.F_GETPIPE_SZ, 0)

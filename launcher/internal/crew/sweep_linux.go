@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// belongs recognizes the processes of a job wherever they have gone: by the
-// job's id in their environment, which descendants inherit, by the process
-// group of a rank, or because they have become children of this process.
+// belongs recognizes the processes of a job: by the job's id in their environment, which
+// descendants inherit; by the process group of a rank; or because they have become children of
+// this process.
 type belongs struct {
 	mark   []byte // WEFT_JOB_ID=…
 	groups map[int]bool
@@ -87,8 +87,8 @@ func newBelongs(id string, groups []int) belongs {
 	return b
 }
 
-// alive says whether a pid is a process of the job that is not a zombie. It cannot be
-// told (unsure) of one that is in execve(2), which shows no environment for a moment.
+// alive reports whether a pid is a process of the job that is not a zombie. unsure: the process is in
+// execve(2), which shows no environment for a moment, so it may or may not be one.
 func (b belongs) alive(pid int) (ours, unsure bool) {
 	f := statOf(pid)
 	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
@@ -109,10 +109,10 @@ func (b belongs) alive(pid int) (ours, unsure bool) {
 	return false, !whole
 }
 
-// environOf is the environment that the program of a process was started with, and
-// whether that is all of it: in execve there is one program's for a while, then none,
-// then the next one's. stat is the process's, of before. It is empty for who must not
-// see it.
+// environOf returns the environment that the program of a process was started with, and whether
+// that is the whole environment: during execve(2) /proc shows that of the old program, then none,
+// then that of the new one. stat is the process's stat, read before. If this process may not read
+// the environment, env is empty and whole is true.
 func environOf(pid int, stat []string) (env []byte, whole bool) {
 	const vsize, envStart, envEnd = 20, 47, 48 // see proc_pid_stat(5)
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -120,19 +120,19 @@ func environOf(pid int, stat []string) (env []byte, whole bool) {
 		return nil, true
 	}
 	defer func() { _ = f.Close() }()
-	if len(stat) <= envEnd || stat[vsize] == "0" { // a thread of the kernel
+	if len(stat) <= envEnd || stat[vsize] == "0" { // a kernel thread
 		return nil, true
 	}
 	from, _ := strconv.ParseInt(stat[envStart], 10, 64)
 	to, _ := strconv.ParseInt(stat[envEnd], 10, 64)
 	size := min(max(to-from, 0), 8<<20)
 	env = make([]byte, size+1)
-	n, _ := f.Read(env) // at once, or it may be of two programs
+	n, _ := f.Read(env) // in one read: two could return parts of two programs' environments
 	return env[:n], to > 0 && int64(n) == size
 }
 
-// kill kills a process if it is one of the job's. A pidfd makes sure that the
-// process that is looked at is the one that gets the signal.
+// kill kills a process if it belongs to the job. The pidfd makes sure that the process that alive
+// has checked is the one that gets the signal.
 func (b belongs) kill(pid int) (killed, unsure bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -143,14 +143,12 @@ func (b belongs) kill(pid int) (killed, unsure bool) {
 	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
 }
 
-// sweepPause is given to processes that were killed, before they are looked
-// for again.
+// sweepPause is the time between the kill of processes and the next search for some.
 const sweepPause = 2 * time.Millisecond
 
-// sweepAll kills every process of the job on this machine, again until there
-// is none, and none of which it cannot be told, or limit has passed. The caller is not
-// itself one of them. It looks twice: who was not in the list yet may be the child of
-// one that had ended when it was looked at.
+// sweepAll kills every process of the job on this host. It searches until it finds none twice in a
+// row, or until limit has passed. One search is not enough: a process that was not in the list yet
+// may be the child of one that had ended when alive checked it. sweepAll never kills this process.
 func (b belongs) sweepAll(limit time.Duration) {
 	none := 0
 	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(sweepPause) {
@@ -171,9 +169,9 @@ func (b belongs) sweepAll(limit time.Duration) {
 	}
 }
 
-// sweepChildren kills and reaps those children of this process that belong to
-// the job: orphans of the ranks, whose reaper it is. Killing one may make its
-// children ours, so it looks again until there is none.
+// sweepChildren kills and reaps the children of this process that belong to the job: orphans of the
+// ranks, which this process adopts. Killing one may make its children orphans, so sweepChildren
+// repeats the search until it finds none.
 func (b belongs) sweepChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
@@ -196,8 +194,8 @@ func (b belongs) sweepChildren(limit time.Duration) {
 	}
 }
 
-// reap waits for a child that was killed, but not for ever: one that is stuck
-// in the kernel does not die.
+// reap waits until a killed child has ended, at most for limit: a child that waits in the kernel
+// may not end.
 func reap(pid int, limit time.Duration) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {
@@ -251,8 +249,8 @@ func (b belongs) reapOrphans(known map[int]bool) {
 	}
 }
 
-// statOf is what stands behind the name in /proc/pid/stat: state, parent, process
-// group and so on; nil where there is no such process.
+// statOf returns the fields of /proc/pid/stat after the name: state, parent, process group, and so
+// on. It returns nil if there is no such process.
 func statOf(pid int) []string { return fieldsOf("/proc/" + strconv.Itoa(pid) + "/stat") }
 
 // fieldsOf is statOf for a named file, such as the stat of one thread.
@@ -261,14 +259,14 @@ func fieldsOf(name string) []string {
 	if err != nil {
 		return nil
 	}
-	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may hold anything
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name may contain blanks and parentheses
 }
 
-// children lists the children of this process. A kernel that does not list
-// them has them all looked at.
+// children returns the children of this process.
 func children() []int { return childrenOf("self") }
 
-// childrenOf is children for a process that is named by its directory in /proc.
+// childrenOf returns the children of a process. process is its directory in /proc. If the kernel
+// does not list children, childrenOf checks the parent of every process.
 func childrenOf(process string) []int {
 	var pids []int
 	dir := "/proc/" + process + "/task/"

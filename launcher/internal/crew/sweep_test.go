@@ -18,8 +18,8 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 )
 
-// TestReapOrphans: a daemon of a rank that ends while the job runs is reaped, and
-// somebody else's child is not.
+// TestReapOrphans checks that a rank's daemon that ends while the job runs is reaped, and that a
+// child of another part of the program is not.
 func TestReapOrphans(t *testing.T) {
 	defer BecomeReaper()()
 	daemon := func(id string) (pid int, hold *os.File) {
@@ -53,8 +53,8 @@ func TestReapOrphans(t *testing.T) {
 	reapNow(other)
 }
 
-// TestOthers: an orphan that was there before the ranks is nobody's, nor is a later one
-// in its session. A later one elsewhere is what a rank has left.
+// TestOthers checks that sweepChildren spares an orphan from before the start of the ranks, and a
+// later process in its session. It kills a later one in another session: a rank has left it.
 func TestOthers(t *testing.T) {
 	defer BecomeReaper()()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestOthers(t *testing.T) {
 	same := orphan("same", `: > $D/go`)
 	after := orphan("after", `setsid sh -c '`+sleep+`'`)
 	alive := func(pid int) bool { f := statOf(pid); return len(f) > 0 && f[statState] != "Z" }
-	own := exec.Command("sleep", "1000") // as a program may start it that runs the launcher
+	own := exec.Command("sleep", "1000") // like a child of the program that runs the launcher
 	require.NoError(t, own.Start())
 	b.sweepChildren(sweepLimit)
 	require.True(t, alive(own.Process.Pid))
@@ -91,13 +91,13 @@ func TestOthers(t *testing.T) {
 	for _, pid := range []int{same, before} {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
-	for _, pid := range []int{before, same} { // same may become ours only now
+	for _, pid := range []int{before, same} { // same may become a child of this process only now
 		require.Eventually(t, func() bool { reapNow(pid); return statOf(pid) == nil }, time.Minute, time.Millisecond)
 	}
 }
 
-// TestSweepOfThoseThatExec: a process that is between two programs, which shows no
-// environment then, is looked at again.
+// TestSweepOfThoseThatExec checks that sweepAll looks again at a process that is in execve(2), which
+// shows no environment then.
 func TestSweepOfThoseThatExec(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "again")
 	require.NoError(t, os.WriteFile(script, []byte("exec sh $0\n"), 0o600))
@@ -121,20 +121,20 @@ func TestEnviron(t *testing.T) {
 		stat[i] = "0"
 	}
 	_, whole = environOf(os.Getpid(), stat)
-	require.True(t, whole, "a thread of the kernel")
+	require.True(t, whole, "a kernel thread")
 	stat[20] = "4096"
 	_, whole = environOf(os.Getpid(), stat)
 	require.False(t, whole, "in execve")
 	stat[47], stat[48] = "1000000", "9000000"
 	_, whole = environOf(os.Getpid(), stat)
-	require.False(t, whole, "it has been another program")
+	require.False(t, whole, "the environment is that of the previous program")
 	stat[48] = "1000001"
 	_, whole = environOf(os.Getpid(), stat)
-	require.False(t, whole, "it is another program by now")
+	require.False(t, whole, "the environment is that of the next program")
 }
 
-// TestSweepOfThoseThatFork: a process that leaves a child and ends, again and again,
-// does not get away.
+// TestSweepOfThoseThatFork checks that sweepAll kills a process that starts a child and ends, again
+// and again.
 func TestSweepOfThoseThatFork(t *testing.T) {
 	defer BecomeReaper()()
 	script := filepath.Join(t.TempDir(), "away")

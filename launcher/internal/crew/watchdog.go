@@ -18,28 +18,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The watchdog is this executable once more, in a session of its own, with
-// nothing but the read end of a pipe. It learns from lines on the pipe what
-// the job is, and when the pipe ends without "end", which means that gorun, or
-// its agent on this host, was killed, it kills what is left of the job here and
-// removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
+// The watchdog is a process that runs this executable, in a session of its own. It inherits only
+// the read end of a pipe. Lines on the pipe describe the job. If the pipe ends without the line
+// "end", gorun, or its agent on this host, was killed. Then the watchdog kills the processes of the
+// job on this host and removes its files. On Linux the ranks themselves die by PR_SET_PDEATHSIG; the
 // watchdog is for their children.
 //
 //	job ID      the mark of the processes; groups named earlier no longer exist
 //	group PID   a rank's process group
 //	gone PID    this rank was reaped, so its number may become another process's
 //	cgroup PATH cgroup of the ranks, to be killed and removed
-//	dir PATH    to be removed
-//	segments T  the ranks may have shared memory, since T, in ns since 1970
-//	end         the job has ended well
+//	dir PATH    a directory to be removed
+//	segments T  the ranks may have shared memory, made since T, in ns since 1970
+//	end         the job has ended normally
 const (
 	watchdogName = "gorun-watchdog" // argv[0]
 	watchdogFD   = 3
 	sweepLimit   = 5 * time.Second
 )
 
-// init turns the process into a watchdog. It is here and not in main so that
-// every program that imports this package, tests too, can be one.
+// init turns the process into a watchdog if it was started as one. It is here and not in main, so
+// that every program that imports this package can be a watchdog, test programs, too.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == watchdogName && os.Getppid() != 0 {
 		signal.Ignore()
@@ -55,7 +54,7 @@ func watchdogMain(from io.Reader) int {
 	var groups []int
 	gone := make(map[int]bool)
 	var dirs []string
-	var begun int64 // of a job that may have segments
+	var begun int64 // begin of a job that may have segments; 0: no such job
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
@@ -97,14 +96,14 @@ func watchdogMain(from io.Reader) int {
 	return 0
 }
 
-// Watchdog is a process's hold on its watchdog.
+// Watchdog is a running watchdog process. The zero Watchdog is none; its methods do nothing.
 type Watchdog struct {
 	pid  int
 	pipe *os.File
 }
 
-// StartWatchdog starts one for a job; a machine that cannot has none, and the job
-// runs.
+// StartWatchdog starts a watchdog for a job. If the system cannot do so, it returns a Watchdog
+// without a process, and the job runs without one.
 func StartWatchdog(id string) *Watchdog {
 	exe, err := sys.Executable()
 	if err != nil {
@@ -136,22 +135,23 @@ func StartWatchdog(id string) *Watchdog {
 	return w
 }
 
+// tell writes a line to the watchdog.
 func (w *Watchdog) tell(word, rest string) {
 	if w.pipe != nil {
 		_, _ = fmt.Fprintf(w.pipe, "%s %s\n", word, rest)
 	}
 }
 
-// Job names the job that has begun; of the one before nothing is left.
+// Job tells the watchdog that a new job has begun. Nothing of the job before it is left.
 func (w *Watchdog) Job(id string) { w.tell("job", id) }
 
-// RemoveDir has a directory removed where this process cannot any more.
+// RemoveDir makes the watchdog remove a directory if this process is killed.
 func (w *Watchdog) RemoveDir(path string) { w.tell("dir", path) }
 
 // cgroup tells the watchdog the control group in which the ranks are about to start.
 func (w *Watchdog) cgroup(path string) { w.tell("cgroup", path) }
 
-// groups tells of all ranks in one write.
+// groups tells the watchdog the process groups of all ranks, in one write.
 func (w *Watchdog) groups(pids []int) {
 	var b strings.Builder
 	for _, pid := range pids {
@@ -162,10 +162,10 @@ func (w *Watchdog) groups(pids []int) {
 	}
 }
 
-// gone reports that a rank was reaped.
+// gone tells the watchdog that a rank was reaped.
 func (w *Watchdog) gone(pid int) { w.tell("gone", strconv.Itoa(pid)) }
 
-// End dismisses the watchdog and waits for it.
+// End ends the watchdog and waits for its end.
 func (w *Watchdog) End() {
 	if w.pipe == nil {
 		return
@@ -173,7 +173,7 @@ func (w *Watchdog) End() {
 	w.tell("end", "")
 	_ = w.pipe.Close()
 	w.pipe = nil
-	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it may not even have started to read
+	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it need not read "end" first
 	var ws syscall.WaitStatus
 	for {
 		if _, err := syscall.Wait4(w.pid, &ws, 0, nil); err != syscall.EINTR {

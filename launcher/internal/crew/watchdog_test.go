@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWatchdogRemovesSegments tells a watchdog of a process that has ended.
+// TestWatchdogRemovesSegments checks that a watchdog removes the segments of a rank that has ended.
 func TestWatchdogRemovesSegments(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "echo > /dev/shm/$$:0:1")
 	begun := time.Now()
@@ -33,8 +33,8 @@ func TestWatchdogRemovesSegments(t *testing.T) {
 	}
 }
 
-// TestWatchdogSparesReusedNumbers: the number of a rank that was reaped may already be that of
-// another process.
+// TestWatchdogSparesReusedNumbers checks that the watchdog does not kill a process that has got the
+// number of a reaped rank.
 func TestWatchdogSparesReusedNumbers(t *testing.T) {
 	for _, gone := range []string{"", "before", "now"} {
 		cmd := exec.Command("sleep", "1000")
@@ -43,7 +43,7 @@ func TestWatchdogSparesReusedNumbers(t *testing.T) {
 		pid := cmd.Process.Pid
 		lines, ends := fmt.Sprintf("job none\ngroup %d\n", pid), syscall.SIGKILL
 		switch line := fmt.Sprintf("gone %d\n", pid); gone {
-		case "before": // in the job before, which has had the number
+		case "before": // a rank of the job before had the same number
 			lines = "job before\n" + line + lines
 		case "now":
 			lines, ends = lines+line, syscall.SIGTERM
