@@ -106,6 +106,6 @@ func endCgroup(dir string, limit time.Duration) {
 		_, _ = f.WriteString("1")
 		_ = f.Close()
 	}
-	for end := time.Now().Add(limit); removeGroup(dir) != nil && time.Now().Before(end); time.Sleep(sweepPause) {
+	for end := time.Now().Add(limit); removeGroup(dir) != nil && time.Now().Before(end); time.Sleep(leftoverPause) {
 	}
 }

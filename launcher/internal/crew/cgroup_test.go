@@ -18,12 +18,12 @@ func TestStaleCgroup(t *testing.T) {
 	if live == nil {
 		t.Skip("this process may not make a cgroup")
 	}
-	defer live.end(sweepLimit)
+	defer live.end(leftoverLimit)
 	gone := exec.Command("true")
 	require.NoError(t, gone.Run())
 	stale := filepath.Join(filepath.Dir(live.dir), fmt.Sprintf("weft-stale-%d", gone.Process.Pid))
 	require.NoError(t, os.Mkdir(stale, 0o755))
-	newCgroup("next").end(sweepLimit)
+	newCgroup("next").end(leftoverLimit)
 	require.NoDirExists(t, stale)
 	require.DirExists(t, live.dir)
 }

@@ -135,7 +135,7 @@ func TestTwoJobsRunOnDifferentCores(t *testing.T) {
 	var lists, starts [2][]int
 	for i := range 2 {
 		var out bytes.Buffer
-		c, said := testCrew(t, 1, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
+		c, emitted := testCrew(t, 1, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
 			m.Plans[0].Ranks[0].CPUs, m.Rebind = cores[0], true
 			cfg.Output = func(o proto.Output) error {
 				_, err := out.Write(o.Data)
@@ -143,8 +143,8 @@ func TestTwoJobsRunOnDifferentCores(t *testing.T) {
 			}
 		})
 		c.Do(proto.Start{})
-		starts[i] = await[proto.Started](t, said).Ranks[0].CPUs
-		await[proto.Ended](t, said) // the crew, and with it the claim, stays until the test ends
+		starts[i] = await[proto.Started](t, emitted).Ranks[0].CPUs
+		await[proto.Ended](t, emitted) // the crew, and with it the claim, stays until the test ends
 		lists[i] = place.ParseCPUs(strings.Fields(out.String())[1])
 	}
 	require.Equal(t, [2][]int{cores[0], cores[1]}, lists)

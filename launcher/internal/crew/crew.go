@@ -60,33 +60,33 @@ type Config struct {
 //
 //	new ──Prepare──► prepared ──Start──► running ──all ranks have ended──► ended
 type Crew struct {
-	cfg    Config
-	begun  time.Time
-	job    proto.Prepare
-	plan   proto.Plan
-	local  map[int]int // local number of each rank
-	apps   []app
-	unfit  error // error of prepare; not nil: Start must not start any rank
-	files  *staging
-	ports  *layout
-	in     *input
-	feed   *feed
-	mem    *os.File // memory file that the ranks share; nil: none
-	noMem  error    // why mem is nil although the job asks for shared memory
-	card   *os.File
-	claims []int // sockets that claim the ranks' cores; see cores.go
-	ranks  []rank
-	output *output
-	pmi    *pmiServer
+	cfg        Config
+	begun      time.Time
+	job        proto.Prepare
+	plan       proto.Plan
+	local      map[int]int // local number of each rank
+	apps       []app
+	prepareErr error // error of prepare; not nil: Start must not start any rank
+	files      *staging
+	ports      *layout
+	in         *input
+	feed       *feed
+	mem        *os.File // memory file that the ranks share; nil: none
+	noMem      error    // why mem is nil although the job asks for shared memory
+	card       *os.File
+	claims     []int // sockets that claim the ranks' cores; see cores.go
+	ranks      []rank
+	output     *output
+	pmi        *pmiServer
 
 	topology sync.Once // guards here
 	here     place.Topology
 
-	poller *sys.Poller
-	wake   *sys.Waker    // wakes control: inbox is not empty
-	forked chan struct{} // closed by forkAll at its end
-	over   chan struct{} // closed when all ranks have ended: forkAll may end
-	done   chan struct{} // closed when control has ended
+	poller    *sys.Poller
+	wake      *sys.Waker    // wakes control: inbox is not empty
+	forked    chan struct{} // closed by forkAll at its end
+	allExited chan struct{} // closed when all ranks have ended: forkAll may end
+	done      chan struct{} // closed when control has ended
 
 	bound bool  // used by forkAll alone: its thread was bound
 	free  []int // used by forkAll alone: the cpus of its thread before it was bound; nil: not known
@@ -97,31 +97,31 @@ type Crew struct {
 	closed bool // control has ended and has closed wake
 
 	// The following fields are used by control alone.
-	patience time.Duration                // stuckLimit
-	allowed  func(pid int) []int          // sys.Allowed; used by forkAll alone
-	exitOf   func(pid int) (status, bool) // exitStatus
-	busyOf   func(pid int) bool           // busy
-	phase    phase
-	allUp    int       // number of ranks that forkAll has started; -1: it has not finished yet
-	ended    int       // number of ranks that have ended
-	told     bool      // control has begun to end the ranks
-	noted    bool      // the states of the other ranks at the first failure are recorded
-	askAt    time.Time // when to check again which ranks without SIGTERM are busy
-	askBy    time.Time // when also busy ranks get SIGTERM
-	killAt   time.Time // when the grace period after SIGTERM ends
-	late     bool      // the grace period is over, and ranks got SIGKILL
-	stuckAt  time.Time // when ranks that survive SIGKILL count as stuck
-	reapAt   time.Time
-	stateAt  time.Time // when to begin to emit State without a Watch message
-	watched  bool      // State is emitted whenever it changes
-	state    proto.State
-	loops    bool // output.loop has been started
-	bye      bool // Close was called: end when no rank runs
-	asks     inspection
-	orphans  map[int]bool // children of ranks that have become children of this process
-	oom      *oomCount
-	cgroup   *cgroup
-	others   *others // processes that do not belong to ranks; nil: only marks identify orphans
+	stuckAfter    time.Duration                // stuckLimit
+	allowed       func(pid int) []int          // sys.Allowed; used by forkAll alone
+	exitOf        func(pid int) (status, bool) // exitStatus
+	busyOf        func(pid int) bool           // busy
+	phase         phase
+	numStarted    int       // number of ranks that forkAll has started; -1: it has not finished yet
+	ended         int       // number of ranks that have ended
+	ending        bool      // control has begun to end the ranks
+	recorded      bool      // the states of the other ranks at the first failure are recorded
+	termCheckAt   time.Time // when to check again which ranks without SIGTERM are busy
+	termBy        time.Time // when also busy ranks get SIGTERM
+	killAt        time.Time // when the grace period after SIGTERM ends
+	graceOver     bool      // the grace period is over, and ranks got SIGKILL
+	stuckAt       time.Time // when ranks that survive SIGKILL count as stuck
+	reapAt        time.Time
+	stateAt       time.Time // when to begin to emit State without a Watch message
+	watchState    bool      // State is emitted whenever it changes
+	state         proto.State
+	outputStarted bool // output.loop has been started
+	closing       bool // Close was called: end when no rank runs
+	inspection    inspection
+	orphans       map[int]bool // children of ranks that have become children of this process
+	oom           *oomCount
+	cgroup        *cgroup
+	others        *others // processes that do not belong to ranks; nil: only marks identify orphans
 }
 
 type phase int
@@ -149,7 +149,7 @@ type drained struct{}
 const wakeIndex = -1
 
 func ctlIndex(i int) int    { return -2 - 3*i } // rank i's control channel
-func newsIndex(i int) int   { return -3 - 3*i } // its channel for failure notifications
+func notifyIndex(i int) int { return -3 - 3*i } // its channel for failure notifications
 func answerIndex(i int) int { return -4 - 3*i } // its channel for inspections
 
 const (
@@ -168,8 +168,8 @@ const (
 // New returns a Crew that waits for messages. The caller must call Close.
 func New(cfg Config) (*Crew, error) {
 	c := &Crew{
-		cfg: cfg, begun: time.Now(), allUp: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), patience: stuckLimit, allowed: sys.Allowed,
-		forked: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{}),
+		cfg: cfg, begun: time.Now(), numStarted: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), stuckAfter: stuckLimit, allowed: sys.Allowed,
+		forked: make(chan struct{}), allExited: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err error
 	if c.poller, c.wake, err = newPoller(wakeIndex); err != nil {
@@ -230,7 +230,7 @@ func (c *Crew) control() {
 	defer close(c.done)
 	var events [64]sys.Event
 	c.reapAt = time.Now().Add(reapEvery)
-	for !c.bye || c.phase == phaseRunning {
+	for !c.closing || c.phase == phaseRunning {
 		n, err := c.poller.Wait(events[:], c.timeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			if c.phase == phaseRunning {
@@ -249,15 +249,15 @@ func (c *Crew) control() {
 				switch i := (ctlIndex(0) - index) / 3; index {
 				case ctlIndex(i):
 					c.readControl(i, controlBytes)
-				case newsIndex(i):
-					c.sendNews(i)
+				case notifyIndex(i):
+					c.sendNotify(i)
 				case answerIndex(i):
 					c.readAnswer(i)
 				}
 			}
 		}
-		c.tellState()
-		if c.phase == phaseRunning && c.allUp >= 0 && c.ended == c.allUp {
+		c.sendState()
+		if c.phase == phaseRunning && c.numStarted >= 0 && c.ended == c.numStarted {
 			c.finish()
 		}
 	}
@@ -267,7 +267,7 @@ func (c *Crew) control() {
 // timeout returns the time until the next deadline, in milliseconds.
 func (c *Crew) timeout() int {
 	next := c.reapAt
-	for _, t := range []time.Time{c.askAt, c.killAt, c.stuckAt, c.stateAt, c.asks.until} {
+	for _, t := range []time.Time{c.termCheckAt, c.killAt, c.stuckAt, c.stateAt, c.inspection.until} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -277,36 +277,36 @@ func (c *Crew) timeout() int {
 
 func (c *Crew) timers() {
 	now := time.Now()
-	if !c.askAt.IsZero() && !now.Before(c.askAt) {
-		c.ask()
+	if !c.termCheckAt.IsZero() && !now.Before(c.termCheckAt) {
+		c.terminate()
 	}
 	if !c.killAt.IsZero() && !now.Before(c.killAt) {
-		c.late = true
+		c.graceOver = true
 		c.kill()
 	}
 	if !c.stuckAt.IsZero() && !now.Before(c.stuckAt) {
-		c.giveUp()
+		c.abandonStuck()
 	}
 	if !c.stateAt.IsZero() && !now.Before(c.stateAt) {
-		c.watched, c.stateAt = true, time.Time{}
+		c.watchState, c.stateAt = true, time.Time{}
 	}
-	if c.asks.on && !now.Before(c.asks.until) {
+	if c.inspection.on && !now.Before(c.inspection.until) {
 		c.inspected()
 	}
 	if !now.Before(c.reapAt) {
 		c.reapAt = now.Add(reapEvery)
 		if c.phase == phaseRunning {
-			c.belongs(c.pids()).reapOrphans(c.orphans)
+			c.jobProcs(c.pids()).reapOrphans(c.orphans)
 			c.oom.forget()
 		}
 	}
 }
 
-// belongs returns a recognizer of the job's processes. pids are those of the ranks, and so the
+// jobProcs returns a recognizer of the job's processes. pids are those of the ranks, and so the
 // numbers of their process groups.
-func (c *Crew) belongs(pids []int) belongs {
-	b := newBelongs(c.job.Card.JobID, pids)
-	if c.allUp >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
+func (c *Crew) jobProcs(pids []int) jobProcs {
+	b := newJobProcs(c.job.Card.JobID, pids)
+	if c.numStarted >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
 		b.others = c.others
 	}
 	return b
@@ -319,7 +319,7 @@ func (c *Crew) readInbox() {
 	c.inbox = nil
 	c.mu.Unlock()
 	for _, m := range messages {
-		if c.bye && c.phase != phaseRunning {
+		if c.closing && c.phase != phaseRunning {
 			return // nothing starts after Bye
 		}
 		c.act(m)
@@ -346,7 +346,7 @@ func (c *Crew) act(m any) {
 			c.pmi.release(m)
 		}
 	case proto.Watch:
-		c.watched = true
+		c.watchState = true
 		c.state = proto.State{Index: -1} // differs from each real State, so the next one is emitted
 	case proto.Reply:
 		if i, ok := c.local[m.Rank]; ok {
@@ -365,7 +365,7 @@ func (c *Crew) act(m any) {
 	case proto.Signal:
 		c.signal(syscall.Signal(m.Signal))
 	case proto.News:
-		c.news(m)
+		c.notify(m)
 	case proto.End:
 		c.end(m)
 	case childEnded:
@@ -375,16 +375,16 @@ func (c *Crew) act(m any) {
 	case drained:
 		c.emitEnded()
 	case proto.Bye:
-		c.bye = true
+		c.closing = true
 		if c.phase == phaseRunning {
 			c.kill()
 		}
 	}
 }
 
-// tellState emits State if it has changed. gorun uses it to detect a job that hangs.
-func (c *Crew) tellState() {
-	if !c.watched || c.pmi == nil {
+// sendState emits State if it has changed. gorun uses it to detect a job that hangs.
+func (c *Crew) sendState() {
+	if !c.watchState || c.pmi == nil {
 		return
 	}
 	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
@@ -395,9 +395,9 @@ func (c *Crew) tellState() {
 	}
 }
 
-// noteEnd records in the shared memory that a rank's process has ended, or was never started.
+// markEnded records in the shared memory that a rank's process has ended, or was never started.
 // The other ranks need this if a process dies by SIGKILL, because it leaves no trace there.
-func (c *Crew) noteEnd(i int) {
+func (c *Crew) markEnded(i int) {
 	if c.mem != nil {
 		_ = wire.PutShmEnded(c.mem, i) // if the file cannot be written, the rank itself reports its end
 	}
@@ -411,7 +411,7 @@ const controlBytes = 4 * wire.PMIMaxLine
 // without end does not keep control from other events.
 func (c *Crew) readControl(i, most int) (n int) {
 	rk := &c.ranks[i]
-	if rk.ctl < 0 || rk.wanted {
+	if rk.ctl < 0 || rk.ctlDone {
 		return 0
 	}
 	var buf [controlBytes]byte
@@ -427,7 +427,7 @@ func (c *Crew) readControl(i, most int) (n int) {
 		return 0
 	}
 	rk.in = append(rk.in, buf[:n]...)
-	for rest := rk.in; rk.ctl >= 0 && !rk.wanted; {
+	for rest := rk.in; rk.ctl >= 0 && !rk.ctlDone; {
 		line, behind, ok, err := wire.PMILine(rest)
 		if err == nil && !ok {
 			rk.in = append(rk.in[:0], rest...)
@@ -478,9 +478,9 @@ func (c *Crew) controlError(i int, err error) {
 		c.closeControl(i)
 	}
 	a.Told = rk.signaled
-	c.note(i, a.Consequence || c.runs(i))
-	rk.dying = false // its Abort says why it ends
-	rk.wanted = true
+	c.recordFailure(i, a.Consequence || c.runs(i))
+	rk.exiting = false // its Abort says why it ends
+	rk.ctlDone = true
 	c.cfg.Emit(a)
 }
 

@@ -24,10 +24,10 @@ import (
 // the crew emits. The ranks' output is dropped. change may change all this.
 func testCrew(t *testing.T, np int, script string, change ...func(*Config, *proto.Prepare)) (*Crew, <-chan proto.Message) {
 	t.Helper()
-	said := make(chan proto.Message, 100)
+	emitted := make(chan proto.Message, 100)
 	cfg := Config{
 		Host: "node1", Own: true, Watchdog: &Watchdog{},
-		Emit:   func(m proto.Message) { said <- m },
+		Emit:   func(m proto.Message) { emitted <- m },
 		Output: func(proto.Output) error { return nil },
 		Stored: func(proto.FilePart) {},
 	}
@@ -37,20 +37,20 @@ func testCrew(t *testing.T, np int, script string, change ...func(*Config, *prot
 	}
 	c, err := New(cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() { closeCrew(t, c, said) })
+	t.Cleanup(func() { closeCrew(t, c, emitted) })
 	c.Do(m)
-	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, said))
-	return c, said
+	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, emitted))
+	return c, emitted
 }
 
 // closeCrew closes a crew while it may still emit messages.
-func closeCrew(t *testing.T, c *Crew, said <-chan proto.Message) {
+func closeCrew(t *testing.T, c *Crew, emitted <-chan proto.Message) {
 	t.Helper()
 	go c.Close() // ends with done
 	limit := time.After(time.Minute)
 	for {
 		select {
-		case <-said:
+		case <-emitted:
 		case <-c.done:
 			return
 		case <-limit:
@@ -75,12 +75,12 @@ func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 }
 
 // await returns the next message of type M that a crew emits.
-func await[M proto.Message](t *testing.T, said <-chan proto.Message) M {
+func await[M proto.Message](t *testing.T, emitted <-chan proto.Message) M {
 	t.Helper()
 	limit := time.After(time.Minute)
 	for {
 		select {
-		case m := <-said:
+		case m := <-emitted:
 			if m, ok := m.(M); ok {
 				return m
 			}
@@ -93,8 +93,8 @@ func await[M proto.Message](t *testing.T, said <-chan proto.Message) M {
 // TestStuck checks that a rank that SIGKILL does not end is reported, and that neither the other
 // ranks nor the end of the job wait for it.
 func TestStuck(t *testing.T) {
-	c, said := testCrew(t, 2, "test $PMI_RANK = 1 || exit 3; exec sleep 1000")
-	c.patience = 20 * time.Millisecond
+	c, emitted := testCrew(t, 2, "test $PMI_RANK = 1 || exit 3; exec sleep 1000")
+	c.stuckAfter = 20 * time.Millisecond
 	c.exitOf = func(pid int) (status, bool) {
 		c.mu.Lock()
 		stuck := pid == c.ranks[1].pid
@@ -107,7 +107,7 @@ func TestStuck(t *testing.T) {
 	c.Do(proto.Start{})
 	var first proto.Exit
 	for up := false; !up || first.Code == 0; { // in either order
-		switch m := await[proto.Message](t, said).(type) {
+		switch m := await[proto.Message](t, emitted).(type) {
 		case proto.Started:
 			up = true
 			require.Len(t, m.Ranks, 2)
@@ -117,12 +117,12 @@ func TestStuck(t *testing.T) {
 	}
 	require.Equal(t, 3, first.Code)
 	c.Do(proto.End{Except: -1})
-	second := await[proto.Exited](t, said).Exit
+	second := await[proto.Exited](t, emitted).Exit
 	require.True(t, second.Stuck)
 	require.True(t, second.Final)
 	require.Equal(t, int(syscall.SIGKILL), second.Signal)
 	require.Equal(t, 1, second.Rank)
-	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, said).Exits)
+	require.Equal(t, []proto.Exit{first, second}, await[proto.Ended](t, emitted).Exits)
 }
 
 // TestFlood checks that the job ends, and that all processes left behind are killed, even if they
@@ -139,17 +139,17 @@ func TestFlood(t *testing.T) {
 		"no PMI":      {"exec yes >&3", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			crew, said := testCrew(t, 1, c.script)
+			crew, emitted := testCrew(t, 1, c.script)
 			crew.Do(proto.Start{})
 			if !c.ends {
 				if name == "abort" {
-					require.Equal(t, proto.ExitFailed, await[proto.Aborted](t, said).Code)
+					require.Equal(t, proto.ExitFailed, await[proto.Aborted](t, emitted).Code)
 				} else {
-					await[proto.Started](t, said)
+					await[proto.Started](t, emitted)
 				}
 				crew.Do(proto.End{Except: -1})
 			}
-			require.Len(t, await[proto.Ended](t, said).Exits, 1)
+			require.Len(t, await[proto.Ended](t, emitted).Exits, 1)
 		})
 	}
 }
@@ -157,7 +157,7 @@ func TestFlood(t *testing.T) {
 // TestEndlessControl checks that control reads at most one buffer from a rank that writes without
 // end, and, when the rank ends or is ended, only what the rank had written before.
 func TestEndlessControl(t *testing.T) {
-	for name, hear := range map[string]func(*Crew){
+	for name, read := range map[string]func(*Crew){
 		"lives":     func(c *Crew) { c.readControl(0, controlBytes) },
 		"has ended": func(c *Crew) { c.endControl(0) },
 		"is ended":  func(c *Crew) { c.end(proto.End{Except: -1}) },
@@ -170,22 +170,22 @@ func TestEndlessControl(t *testing.T) {
 			c.ranks[0].ctl = own
 			line := []byte("cmd=get_maxes\n")
 			lines := bytes.Repeat(line, 100)
-			say := func() {
+			fill := func() {
 				_, _ = unix.SendmsgN(end, lines, nil, nil, unix.MSG_DONTWAIT) // as far as there is room
 			}
 			heard := 0
 			c.pmi.reply = func(int, []byte) {
 				heard++
 				require.Less(t, heard, 1<<16)
-				say()
+				fill()
 			}
 			for range 10 {
-				say()
+				fill()
 			}
-			said := sys.Unread(own)
-			hear(c)
+			unread := sys.Unread(own)
+			read(c)
 			require.Positive(t, heard)
-			require.LessOrEqual(t, heard, said/len(line))
+			require.LessOrEqual(t, heard, unread/len(line))
 			if name == "lives" {
 				require.LessOrEqual(t, heard, controlBytes/len(line))
 			}
@@ -198,35 +198,35 @@ func TestEndlessControl(t *testing.T) {
 // TestLastControl checks that control reads everything that a rank had written when it ended, up to
 // an abort, and nothing after the abort.
 func TestLastControl(t *testing.T) {
-	c, said := unstarted(t)
+	c, emitted := unstarted(t)
 	own, end, err := socketpair()
 	require.NoError(t, err)
 	c.ranks[0].ctl = own
-	say := func(text string) {
+	write := func(text string) {
 		_, err := unix.Write(end, []byte(text))
 		require.NoError(t, err)
 	}
-	say("mcmd=spawn\n")
+	write("mcmd=spawn\n")
 	for range 20 {
-		say(strings.Repeat("x\n", 1000))
+		write(strings.Repeat("x\n", 1000))
 	}
-	say("endcmd\ncmd=abort exitcode=5\ncmd=abort exitcode=6\n")
+	write("endcmd\ncmd=abort exitcode=5\ncmd=abort exitcode=6\n")
 	require.Equal(t, controlBytes, c.readControl(0, controlBytes))
-	require.Empty(t, *said)
+	require.Empty(t, *emitted)
 	c.endControl(0)
-	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *said)
+	require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5}}, *emitted)
 	require.NoError(t, unix.Close(end))
 
 	// After its abort, until its end, the rank's channel is open, and control can send to it.
-	c, said = unstarted(t)
+	c, emitted = unstarted(t)
 	c.ranks[0].ctl, end, err = socketpair()
 	require.NoError(t, err)
-	say("cmd=abort exitcode=5\n")
+	write("cmd=abort exitcode=5\n")
 	require.Positive(t, c.readControl(0, controlBytes))
-	require.Len(t, *said, 1)
-	say("nonsense\n")
+	require.Len(t, *emitted, 1)
+	write("nonsense\n")
 	require.Zero(t, c.readControl(0, controlBytes))
-	require.Len(t, *said, 1)
+	require.Len(t, *emitted, 1)
 	c.reply(0, []byte("cmd=barrier_out\n"))
 	got := make([]byte, 100)
 	n, err := unix.Read(end, got)
@@ -236,9 +236,9 @@ func TestLastControl(t *testing.T) {
 	require.NoError(t, unix.Close(end))
 }
 
-// TestSaidBeforeEnd: if a rank wrote its abort before the crew ends the ranks, Told is false
+// TestAbortBeforeEnd: if a rank wrote its abort before the crew ends the ranks, Told is false
 // in the report of the abort. If the rank wrote it later, Told is true.
-func TestSaidBeforeEnd(t *testing.T) {
+func TestAbortBeforeEnd(t *testing.T) {
 	for name, end := range map[string]func(*Crew){
 		"SIGTERM": func(c *Crew) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
 		"SIGKILL": func(c *Crew) { c.end(proto.End{Except: -1}) },
@@ -246,14 +246,14 @@ func TestSaidBeforeEnd(t *testing.T) {
 	} {
 		for _, before := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, before %v", name, before), func(t *testing.T) {
-				c, said := unstarted(t)
+				c, emitted := unstarted(t)
 				c.phase = phaseRunning
 				own, other, err := socketpair()
 				require.NoError(t, err)
 				c.ranks[0].ctl = own
 				if !before {
 					end(c)
-					require.Empty(t, *said)
+					require.Empty(t, *emitted)
 				}
 				_, err = unix.Write(other, []byte("mcmd=spawn\n"+strings.Repeat("x\n", controlBytes)+"endcmd\ncmd=abort exitcode=5 reason=no+such+mesh\n"))
 				require.NoError(t, err)
@@ -262,7 +262,7 @@ func TestSaidBeforeEnd(t *testing.T) {
 				} else {
 					c.endControl(0)
 				}
-				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", Told: !before}}, *said)
+				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", Told: !before}}, *emitted)
 				c.closeControl(0)
 				require.NoError(t, unix.Close(other))
 			})
@@ -274,18 +274,18 @@ func TestSaidBeforeEnd(t *testing.T) {
 // before SIGTERM, Told is false in the report of the abort.
 func TestAbortBeforeSIGTERM(t *testing.T) {
 	dir := t.TempDir()
-	c, said := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
+	c, emitted := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
 		m.Apps[0].Wdir = dir
 		cfg.Stored = func(proto.FilePart) { _ = os.WriteFile(dir+"/go", nil, 0o600) }
 	})
 	c.busyOf = func(int) bool { return true } // busy does not work on every system
 	c.Do(proto.Start{})
-	await[proto.Started](t, said)
+	await[proto.Started](t, emitted)
 	c.mu.Lock()
 	c.inbox = append(c.inbox, proto.End{Grace: time.Minute, Linger: time.Minute, Except: -1}, proto.FilePart{})
 	c.wake.Wake()
 	c.mu.Unlock()
-	m := await[proto.Aborted](t, said)
+	m := await[proto.Aborted](t, emitted)
 	require.Equal(t, 5, m.Code)
 	require.False(t, m.Told)
 }
@@ -295,7 +295,7 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 func TestEndedBeforeEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	var pid int
-	c, said := testCrew(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+	c, emitted := testCrew(t, 2, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
 		cfg.Stored = func(proto.FilePart) { // control does nothing else while this function runs
 			err := syscall.Kill(pid, syscall.SIGTERM)
 			if err == nil {
@@ -305,14 +305,14 @@ func TestEndedBeforeEnd(t *testing.T) {
 		}
 	})
 	c.Do(proto.Start{})
-	pid = await[proto.Started](t, said).Ranks[1].PID
+	pid = await[proto.Started](t, emitted).Ranks[1].PID
 	c.mu.Lock()
 	c.inbox = append(c.inbox, proto.FilePart{}, proto.End{Grace: time.Minute, Except: -1})
 	c.wake.Wake()
 	c.mu.Unlock()
 	require.NoError(t, <-ended)
 	for _, rank := range []int{1, 0} {
-		e := await[proto.Exited](t, said).Exit
+		e := await[proto.Exited](t, emitted).Exit
 		require.Equal(t, rank, e.Rank)
 		require.Equal(t, int(syscall.SIGTERM), e.Signal)
 		require.Equal(t, rank == 0, e.Told)
@@ -322,9 +322,9 @@ func TestEndedBeforeEnd(t *testing.T) {
 // TestAbortByConsequence: a rank's Abort says whether it follows from another rank's failure.
 func TestAbortByConsequence(t *testing.T) {
 	for field, want := range map[string]bool{"": false, " consequence=1": true} {
-		c, said := testCrew(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
+		c, emitted := testCrew(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
 		c.Do(proto.Start{})
-		m := await[proto.Aborted](t, said)
+		m := await[proto.Aborted](t, emitted)
 		require.Equal(t, "rank 1 has failed", m.Reason)
 		require.Equal(t, want, m.Consequence)
 	}
@@ -332,27 +332,27 @@ func TestAbortByConsequence(t *testing.T) {
 
 // unstarted returns a crew of rank 7, without a process and without a running control.
 func unstarted(t *testing.T) (*Crew, *[]proto.Message) {
-	said := new([]proto.Message)
-	emit := func(m proto.Message) { *said = append(*said, m) }
+	emitted := new([]proto.Message)
+	emit := func(m proto.Message) { *emitted = append(*emitted, m) }
 	c := &Crew{cfg: Config{Emit: emit}, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 7}}}, local: map[int]int{7: 0},
-		ranks: []rank{{ctl: -1, news: -1, pidfd: -1}}, pmi: newPMIServer("K", 8, "", []int{0})}
+		ranks: []rank{{ctl: -1, notify: -1, pidfd: -1}}, pmi: newPMIServer("K", 8, "", []int{0})}
 	c.pmi.reply = c.reply
 	c.pmi.request = func(_ int, line []byte) { emit(proto.Request{Rank: 7, Line: line}) }
 	var err error
 	c.poller, err = sys.NewPoller()
 	require.NoError(t, err)
 	t.Cleanup(c.poller.Close)
-	return c, said
+	return c, emitted
 }
 
 // TestRequests checks that a rank that sends a second request before the reply to the first breaks
 // the protocol, and that the channel of a rank that reads no reply is closed.
 func TestRequests(t *testing.T) {
-	crew, said := testCrew(t, 1, "exec yes cmd=lookup_name service=x >&3")
+	crew, emitted := testCrew(t, 1, "exec yes cmd=lookup_name service=x >&3")
 	crew.Do(proto.Start{})
-	require.Equal(t, proto.Request{Rank: 0, Line: []byte("cmd=lookup_name service=x")}, await[proto.Request](t, said))
+	require.Equal(t, proto.Request{Rank: 0, Line: []byte("cmd=lookup_name service=x")}, await[proto.Request](t, emitted))
 	for broken := false; !broken; {
-		switch m := await[proto.Message](t, said).(type) {
+		switch m := await[proto.Message](t, emitted).(type) {
 		case proto.Request:
 			require.Fail(t, "the second request was passed on")
 		case proto.Aborted:
@@ -361,7 +361,7 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	crew.Do(proto.Reply{Line: []byte("cmd=lookup_result rc=-1\n")})
-	await[proto.Ended](t, said)
+	await[proto.Ended](t, emitted)
 
 	c, _ := unstarted(t)
 	var end int
@@ -386,7 +386,7 @@ func TestRequests(t *testing.T) {
 // when the start continues.
 func TestCloseWhileStarting(t *testing.T) {
 	heard := make(chan struct{}, 1)
-	c, said := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
+	c, emitted := testCrew(t, 1, "exec sleep 1000", func(cfg *Config, _ *proto.Prepare) {
 		cfg.Stored = func(proto.FilePart) { heard <- struct{}{} }
 	})
 	syscall.ForkLock.RLock()
@@ -404,32 +404,32 @@ func TestCloseWhileStarting(t *testing.T) {
 	c.mu.Unlock()
 	<-heard
 	syscall.ForkLock.RUnlock()
-	require.Len(t, await[proto.Started](t, said).Ranks, 1)
-	closeCrew(t, c, said)
+	require.Len(t, await[proto.Started](t, emitted).Ranks, 1)
+	closeCrew(t, c, emitted)
 }
 
 // TestNothingAfterBye checks that control ignores a message behind Bye in the inbox.
 func TestNothingAfterBye(t *testing.T) {
-	c, said := testCrew(t, 1, "exec sleep 1000")
+	c, emitted := testCrew(t, 1, "exec sleep 1000")
 	c.mu.Lock()
 	c.inbox = append(c.inbox, proto.Bye{}, proto.Start{})
 	c.wake.Wake()
 	c.mu.Unlock()
 	c.Close()
-	require.Empty(t, said)
+	require.Empty(t, emitted)
 }
 
 // TestLessGrace checks that a second End may shorten the grace period of the first, but not extend
 // it.
 func TestLessGrace(t *testing.T) {
-	c, said := testCrew(t, 1, "trap '' TERM; echo cmd=lookup_name >&3; exec sleep 1000")
+	c, emitted := testCrew(t, 1, "trap '' TERM; echo cmd=lookup_name >&3; exec sleep 1000")
 	c.Do(proto.Start{})
-	await[proto.Request](t, said) // the rank ignores SIGTERM now
+	await[proto.Request](t, emitted) // the rank ignores SIGTERM now
 	for _, grace := range []time.Duration{time.Hour, 10 * time.Millisecond, time.Hour} {
 		c.Do(proto.End{Grace: grace, Except: -1})
 	}
-	require.Equal(t, int(syscall.SIGKILL), await[proto.Exited](t, said).Signal)
-	await[proto.Ended](t, said)
+	require.Equal(t, int(syscall.SIGKILL), await[proto.Exited](t, emitted).Signal)
+	await[proto.Ended](t, emitted)
 }
 
 // TestForgottenGroups checks that the watchdog forgets the ranks' groups before the ranks are
@@ -438,10 +438,10 @@ func TestForgottenGroups(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer closeFiles(r)
-	c, said := testCrew(t, 2, "exit 0", func(cfg *Config, _ *proto.Prepare) { cfg.Watchdog = &Watchdog{pipe: w} })
+	c, emitted := testCrew(t, 2, "exit 0", func(cfg *Config, _ *proto.Prepare) { cfg.Watchdog = &Watchdog{pipe: w} })
 	c.Do(proto.Start{})
 	var want strings.Builder
-	started := await[proto.Started](t, said).Ranks
+	started := await[proto.Started](t, emitted).Ranks
 	if c.cgroup != nil { // nil: this process may not make a cgroup
 		fmt.Fprintf(&want, "cgroup %s\n", c.cgroup.dir)
 	}
@@ -449,7 +449,7 @@ func TestForgottenGroups(t *testing.T) {
 		fmt.Fprintf(&want, "group %d\n", s.PID)
 	}
 	fmt.Fprintf(&want, "job %s\n", c.job.Card.JobID)
-	await[proto.Ended](t, said)
+	await[proto.Ended](t, emitted)
 	closeFiles(w)
 	got, err := io.ReadAll(r)
 	require.NoError(t, err)

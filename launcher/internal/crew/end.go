@@ -22,15 +22,15 @@ func (c *Crew) rankEnded(i int) {
 		return
 	}
 	if st, ended := c.exitOf(pid); ended {
-		c.noteExit(i, pid, fd, st)
+		c.recordExit(i, pid, fd, st)
 	}
 }
 
-// giveUp treats ranks that SIGKILL has not ended as ended.
-func (c *Crew) giveUp() {
+// abandonStuck treats ranks that SIGKILL has not ended as ended.
+func (c *Crew) abandonStuck() {
 	c.stuckAt = time.Time{}
-	if c.allUp < 0 { // forkAll may still start some
-		c.stuckAt = time.Now().Add(c.patience)
+	if c.numStarted < 0 { // forkAll may still start some
+		c.stuckAt = time.Now().Add(c.stuckAfter)
 	}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
@@ -39,20 +39,20 @@ func (c *Crew) giveUp() {
 		c.mu.Unlock()
 		if pid > 0 && !rk.exited {
 			rk.stuck = true
-			c.noteExit(i, pid, fd, status{signal: syscall.SIGKILL})
+			c.recordExit(i, pid, fd, status{signal: syscall.SIGKILL})
 		}
 	}
 }
 
-// noteExit handles the end of rank i. It reports the end by Exited unless the rank has ended
+// recordExit handles the end of rank i. It reports the end by Exited unless the rank has ended
 // normally.
-func (c *Crew) noteExit(i, pid, fd int, st status) {
+func (c *Crew) recordExit(i, pid, fd int, st status) {
 	rk := &c.ranks[i]
 	if fd >= 0 {
 		c.poller.Remove(fd)
 		_ = unix.Close(fd)
 	} else if !rk.stuck { // exitStatus has reaped it
-		c.cfg.Watchdog.gone(pid)
+		c.cfg.Watchdog.reaped(pid)
 	}
 	c.mu.Lock()
 	rk.pidfd = -1
@@ -61,62 +61,62 @@ func (c *Crew) noteExit(i, pid, fd int, st status) {
 	rk.exited, rk.status = true, st
 	c.stopAsking(i)
 	c.ended++
-	c.noteEnd(i)
+	c.markEnded(i)
 	early, joined := c.pmi.exit(i)
 	now := time.Now()
 	rk.exit = proto.Exit{
 		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: now.UnixNano(), Account: c.pmi.account(i, now.Sub(rk.at)),
 		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
-		Told: c.told, Doomed: rk.doomed, Dying: rk.dying, Stuck: rk.stuck,
-		Late: c.late && st.signal == syscall.SIGKILL,
+		Told: c.ending, Doomed: rk.killPending, Dying: rk.exiting, Stuck: rk.stuck,
+		Late: c.graceOver && st.signal == syscall.SIGKILL,
 	}
-	if st.signal == syscall.SIGKILL && !c.told {
+	if st.signal == syscall.SIGKILL && !c.ending {
 		rk.exit.Memory = c.oom.reason()
 	}
 	if !rk.stuck {
 		rk.exit.Usage = usageOf(pid)
 	}
 	if st == (status{}) && !early {
-		if c.stateAt.IsZero() && !c.watched {
+		if c.stateAt.IsZero() && !c.watchState {
 			c.stateAt = time.Now().Add(stateDelay)
 		}
 		return
 	}
 	if st.signal == 0 {
-		c.note(i, c.runs(i))
+		c.recordFailure(i, c.runs(i))
 	}
 	c.cfg.Emit(proto.Exited{Exit: rk.exit})
 }
 
-// note records the state of the other ranks when rank i has failed the job by itself, and
+// recordFailure records the state of the other ranks when rank i has failed the job by itself, and
 // not by a signal. It records which of them have got SIGKILL from another process. If
-// independent is set, note also records which of them are ending. independent means that
+// independent is set, recordFailure also records which of them are ending. independent means that
 // their ends cannot follow from the failure of rank i: rank i still runs, or names another
 // rank's failure as its reason. Rank i may notice that another rank has died, and abort or
 // exit because of that, before the kernel reports the other rank's end here.
-func (c *Crew) note(i int, independent bool) {
-	if c.noted || c.told {
+func (c *Crew) recordFailure(i int, independent bool) {
+	if c.recorded || c.ending {
 		return
 	}
-	c.noted = true
+	c.recorded = true
 	for j := range c.ranks {
 		if j != i {
-			c.noteFacts(j, independent)
+			c.recordProcess(j, independent)
 		}
 	}
 }
 
-// noteFacts records whether rank j is being killed, and, if independent is set, whether it is
+// recordProcess records whether rank j is being killed, and, if independent is set, whether it is
 // ending.
-func (c *Crew) noteFacts(j int, independent bool) {
+func (c *Crew) recordProcess(j int, independent bool) {
 	rk := &c.ranks[j]
 	c.mu.Lock()
 	pid := rk.pid
 	c.mu.Unlock()
 	if pid > 0 && !rk.exited {
 		var ends bool
-		rk.doomed, ends = killed(pid)
-		rk.dying = independent && (ends || exiting(pid))
+		rk.killPending, ends = killed(pid)
+		rk.exiting = independent && (ends || exiting(pid))
 	}
 }
 
@@ -165,11 +165,11 @@ func (c *Crew) end(m proto.End) {
 	if c.phase != phaseRunning {
 		return
 	}
-	if !c.told && !c.noted { // the cause is on another host, or not the failure of a rank
-		c.noted = true
+	if !c.ending && !c.recorded { // the cause is on another host, or not the failure of a rank
+		c.recorded = true
 		for j := range c.ranks {
 			if c.plan.Ranks[j].Rank != m.Except {
-				c.noteFacts(j, true)
+				c.recordProcess(j, true)
 			}
 		}
 	}
@@ -189,21 +189,21 @@ func (c *Crew) end(m proto.End) {
 	for i := range c.ranks {
 		// A rank that called Abort is about to end by itself, after its last output.
 		c.ranks[i].signaled = m.Asked
-		c.ranks[i].asked = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
+		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
 	}
-	c.killAt, c.askBy = killAt, now.Add(m.Linger)
-	c.ask()
+	c.killAt, c.termBy = killAt, now.Add(m.Linger)
+	c.terminate()
 }
 
-// beginEnd sets told and prevents the start of more ranks. First it reports the ranks that
+// beginEnd sets ending and prevents the start of more ranks. First it reports the ranks that
 // have already ended, because the crew did not end them.
 func (c *Crew) beginEnd() {
-	if !c.told {
+	if !c.ending {
 		for j := range c.ranks {
 			c.rankEnded(j)
 		}
 	}
-	c.told = true
+	c.ending = true
 	c.mu.Lock()
 	c.stop = true
 	c.mu.Unlock()
@@ -226,29 +226,29 @@ const (
 	idleLooks  = 2
 )
 
-// ask sends SIGTERM to the ranks that have not got it, except to busy ranks that still
+// terminate sends SIGTERM to the ranks that have not got it, except to busy ranks that still
 // have time.
-func (c *Crew) ask() {
+func (c *Crew) terminate() {
 	now := time.Now()
-	c.askAt = time.Time{}
+	c.termCheckAt = time.Time{}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if rk.asked {
+		if rk.termDone {
 			continue
 		}
 		c.mu.Lock()
 		pid := rk.pid
 		c.mu.Unlock()
-		if now.Before(c.askBy) && pid > 0 && !rk.exited {
+		if now.Before(c.termBy) && pid > 0 && !rk.exited {
 			if rk.idle++; c.busyOf(pid) {
 				rk.idle = 0
 			}
 			if rk.idle < idleLooks {
-				c.askAt = now.Add(lingerStep)
+				c.termCheckAt = now.Add(lingerStep)
 				continue
 			}
 		}
-		rk.asked = true
+		rk.termDone = true
 		c.endRank(i, syscall.SIGTERM)
 		c.signalRank(i, syscall.SIGCONT) // a stopped process does not handle SIGTERM
 	}
@@ -278,9 +278,9 @@ func busy(pid int) bool {
 
 // kill sends SIGKILL to every rank's process group.
 func (c *Crew) kill() {
-	c.killAt, c.askAt = time.Time{}, time.Time{}
+	c.killAt, c.termCheckAt = time.Time{}, time.Time{}
 	if c.phase == phaseRunning && c.stuckAt.IsZero() {
-		c.stuckAt = time.Now().Add(c.patience)
+		c.stuckAt = time.Now().Add(c.stuckAfter)
 	}
 	c.beginEnd()
 	for i := range c.ranks {
@@ -316,7 +316,7 @@ func (c *Crew) signal(s syscall.Signal) {
 // lets output.loop pass on what is still in the pipes.
 func (c *Crew) finish() {
 	c.phase = phaseEnded
-	c.killAt, c.stuckAt, c.askAt = time.Time{}, time.Time{}, time.Time{}
+	c.killAt, c.stuckAt, c.termCheckAt = time.Time{}, time.Time{}, time.Time{}
 	pids := c.pids()
 	for _, pid := range pids {
 		signalGroup(pid, syscall.SIGKILL)
@@ -324,16 +324,16 @@ func (c *Crew) finish() {
 	if slices.ContainsFunc(c.ranks, func(rk rank) bool { return rk.stuck }) {
 		c.cgroup.end(0) // the group cannot become empty
 	} else {
-		c.cgroup.end(sweepLimit)
+		c.cgroup.end(leftoverLimit)
 	}
-	limit := time.Now().Add(sweepLimit)
+	limit := time.Now().Add(leftoverLimit)
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
 	// Job makes the watchdog forget the process groups, because their numbers may soon
 	// belong to other processes.
 	c.cfg.Watchdog.Job(c.job.Card.JobID)
-	left := c.belongs(pids)
+	left := c.jobProcs(pids)
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.stuck {
@@ -343,9 +343,9 @@ func (c *Crew) finish() {
 			reap(rk.pid, time.Until(limit))
 		}
 	}
-	left.sweepChildren(time.Until(limit))
+	left.killLeftoverChildren(time.Until(limit))
 	left.reapOrphans(c.orphans)
-	close(c.over)
+	close(c.allExited)
 	<-c.forked
 	if c.in != nil {
 		c.in.close()
@@ -356,7 +356,7 @@ func (c *Crew) finish() {
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		c.closeControl(i)
-		c.closeNews(i)
+		c.closeNotify(i)
 		c.closeAnswers(i)
 		if rk.pidfd >= 0 {
 			_ = unix.Close(rk.pidfd)
@@ -368,7 +368,7 @@ func (c *Crew) finish() {
 		return
 	}
 	c.output.finish()
-	if !c.loops {
+	if !c.outputStarted {
 		c.output.abandon()
 	}
 	c.stateAt = time.Now().Add(stateDelay)

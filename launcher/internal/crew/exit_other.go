@@ -94,8 +94,8 @@ func signalGroup(pid int, s syscall.Signal) {
 // BecomeReaper does nothing here.
 func BecomeReaper() (restore func()) { return func() {} }
 
-// belongs recognizes processes of a job by the process groups of its ranks.
-type belongs struct {
+// jobProcs recognizes processes of a job by the process groups of its ranks.
+type jobProcs struct {
 	groups []int
 	stuck  map[int]bool // processes that SIGKILL does not end
 	others *others
@@ -109,25 +109,25 @@ func newOthers() *others { return nil }
 // usageOf returns nil: exitStatus has reaped the child.
 func usageOf(int) *proto.Usage { return nil }
 
-// sweepPause is the time between the kill of a process and the next check.
-const sweepPause = 2 * time.Millisecond
+// leftoverPause is the time between the kill of a process and the next check.
+const leftoverPause = 2 * time.Millisecond
 
-func newBelongs(_ string, groups []int) belongs {
-	return belongs{groups: groups, stuck: make(map[int]bool)}
+func newJobProcs(_ string, groups []int) jobProcs {
+	return jobProcs{groups: groups, stuck: make(map[int]bool)}
 }
 
-// sweepAll kills the process groups of the ranks.
-func (b belongs) sweepAll(time.Duration) {
+// killLeftovers kills the process groups of the ranks.
+func (b jobProcs) killLeftovers(time.Duration) {
 	for _, pid := range b.groups {
 		signalGroup(pid, syscall.SIGKILL)
 	}
 }
 
-// sweepChildren does nothing: finish has killed the groups.
-func (b belongs) sweepChildren(time.Duration) {}
+// killLeftoverChildren does nothing: finish has killed the groups.
+func (b jobProcs) killLeftoverChildren(time.Duration) {}
 
 // reapOrphans does nothing: there are none.
-func (b belongs) reapOrphans(map[int]bool) {}
+func (b jobProcs) reapOrphans(map[int]bool) {}
 
 // reap waits until a killed child has ended, at most for limit. A child that waits in the
 // kernel may not end.

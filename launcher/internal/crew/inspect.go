@@ -42,7 +42,7 @@ type answers struct {
 
 // inspect asks the ranks for their states.
 func (c *Crew) inspect(m proto.Inspect) {
-	c.asks = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
+	c.inspection = inspection{Inspect: m, on: true, until: time.Now().Add(inspectLimit)}
 	if c.phase == phaseRunning {
 		kind := byte(wire.InspectState)
 		if m.Stacks {
@@ -57,7 +57,7 @@ func (c *Crew) inspect(m proto.Inspect) {
 			}
 			if a.ready && a.fd >= 0 && !c.ranks[i].exited && send(a.fd, question) == len(question) {
 				a.asked = true
-				c.asks.awaits++
+				c.inspection.awaits++
 				if m.Stacks {
 					a.stacks = m.N
 				}
@@ -117,7 +117,7 @@ func (c *Crew) answered(i int, number uint32, kind byte, body []byte) {
 		}
 		return
 	}
-	if !c.asks.on || !a.asked || number != uint32(c.asks.N) {
+	if !c.inspection.on || !a.asked || number != uint32(c.inspection.N) {
 		return
 	}
 	state := &wire.RankState{}
@@ -131,7 +131,7 @@ func (c *Crew) answered(i int, number uint32, kind byte, body []byte) {
 func (c *Crew) stopAsking(i int) {
 	if a := &c.ranks[i].answers; a.asked {
 		a.asked = false
-		c.asks.awaits--
+		c.inspection.awaits--
 		c.inspected()
 	}
 }
@@ -149,11 +149,11 @@ func (c *Crew) closeAnswers(i int) {
 // inspected emits Inspected if all ranks have answered or the time limit is over. It puts ranks
 // with equal states into one group.
 func (c *Crew) inspected() {
-	if !c.asks.on || c.asks.awaits > 0 && time.Now().Before(c.asks.until) {
+	if !c.inspection.on || c.inspection.awaits > 0 && time.Now().Before(c.inspection.until) {
 		return
 	}
-	m := proto.Inspected{N: c.asks.N, Index: c.cfg.Index}
-	c.asks = inspection{}
+	m := proto.Inspected{N: c.inspection.N, Index: c.cfg.Index}
+	c.inspection = inspection{}
 	at := make(map[string]int) // in m.Groups
 	for i := range c.ranks {
 		rk := &c.ranks[i]

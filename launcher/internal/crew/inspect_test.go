@@ -49,7 +49,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		c.ranks[0].pid = os.Getpid()
 		c.ranks[0].answers = answers{fd: fds[0], asked: true, stacks: number}
-		c.asks = inspection{Inspect: proto.Inspect{N: number, Stacks: true}, on: true, until: time.Now().Add(time.Hour), awaits: 1}
+		c.inspection = inspection{Inspect: proto.Inspect{N: number, Stacks: true}, on: true, until: time.Now().Add(time.Hour), awaits: 1}
 		for len(b) > 0 && c.ranks[0].answers.fd >= 0 {
 			n := min(len(b), 1+int(cut))
 			_, err := unix.Write(fds[1], b[:n])
@@ -77,7 +77,7 @@ func TestStacksOfALateRank(t *testing.T) {
 	defer unix.Close(end)
 	c.ranks[0].answers = answers{fd: own, ready: true}
 	c.inspect(proto.Inspect{N: 7, Stacks: true})
-	c.asks.until = time.Now()
+	c.inspection.until = time.Now()
 	c.inspected() // the rank is late
 	c.inspect(proto.Inspect{N: 8})
 	require.Len(t, emitted, 1)

@@ -48,9 +48,9 @@ type output struct {
 	tags    []string                 // prefix of lines, by stream; nil: no prefixes
 	perRank bool
 
-	mu   sync.Mutex // guards gone and last, and the fd of a stream until loop has its first event
-	gone [2]bool    // the reader of stdout, of stderr has closed it
-	last bool       // all writers have ended
+	mu       sync.Mutex // guards closed and finished, and the fd of a stream until loop has its first event
+	closed   [2]bool    // the reader of stdout, of stderr has closed it
+	finished bool       // all writers have ended
 
 	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
 
@@ -58,18 +58,18 @@ type output struct {
 	buf   []byte
 	done  chan struct{} // closed when everything is passed on
 
-	prompts  []int   // streams whose unfinished lines are passed on
-	heeded   [2]bool // loop's copy of gone: these streams are closed
-	draining bool    // loop is about to end
+	prompts    []int   // streams whose unfinished lines are passed on
+	seenClosed [2]bool // copy of closed that loop has handled: these streams are closed
+	draining   bool    // loop is about to end
 }
 
 // stream is a rank's stdout or stderr.
 type stream struct {
-	fd    int       // read end; -1: the stream has ended, or the rank has not started
-	left  int       // while draining: bytes that are still to be read
-	carry []byte    // the beginning of a line
-	since time.Time // when carry, or its first byte, arrived
-	tail  []byte    // the last bytes of stderr
+	fd      int       // read end; -1: the stream has ended, or the rank has not started
+	left    int       // while draining: bytes that are still to be read
+	partial []byte    // the beginning of a line
+	since   time.Time // when partial, or its first byte, arrived
+	tail    []byte    // the last bytes of stderr
 }
 
 // sink is a destination of lines: the job's stdout, stderr, or both, or one rank's stream.
@@ -172,7 +172,7 @@ func (o *output) broken(stderr bool) {
 	if stderr {
 		k = 1
 	}
-	o.gone[k] = true
+	o.closed[k] = true
 	o.signal()
 }
 
@@ -181,7 +181,7 @@ func (o *output) broken(stderr bool) {
 func (o *output) finish() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last = true
+	o.finished = true
 	o.signal()
 }
 
@@ -207,10 +207,10 @@ func (o *output) loop() {
 		}
 		for i := range n {
 			if events[i].ID() == wakeIndex {
-				o.wake.Clear() // before heed: a later Wake wakes loop again
+				o.wake.Clear() // before closeBroken: a later Wake wakes loop again
 			}
 		}
-		last = o.heed() // from here on loop sees what add did before these events
+		last = o.closeBroken() // from here on loop sees what add did before these events
 		for i := range n {
 			if s := events[i].ID(); s >= 0 {
 				o.read(s)
@@ -234,7 +234,7 @@ func (o *output) loop() {
 func (o *output) timeout() int {
 	next := -1
 	for _, s := range o.prompts {
-		if st := &o.streams[s]; len(st.carry) > 0 {
+		if st := &o.streams[s]; len(st.partial) > 0 {
 			left := int(max(time.Until(st.since.Add(partialDelay))+time.Millisecond-1, 0) / time.Millisecond)
 			if next < 0 || left < next {
 				next = left
@@ -247,32 +247,32 @@ func (o *output) timeout() int {
 // passPrompts passes on unfinished lines that are older than partialDelay.
 func (o *output) passPrompts() {
 	for _, s := range o.prompts {
-		if st := &o.streams[s]; len(st.carry) > 0 && time.Since(st.since) >= partialDelay {
-			o.piece(o.sink(s), s)
+		if st := &o.streams[s]; len(st.partial) > 0 && time.Since(st.since) >= partialDelay {
+			o.passPartial(o.sink(s), s)
 		}
 	}
 }
 
-// heed closes the streams whose reader has closed them. It reports whether loop must end.
-func (o *output) heed() (last bool) {
+// closeBroken closes the streams whose reader has closed them. It reports whether loop must end.
+func (o *output) closeBroken() (last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.gone == o.heeded {
-		return o.last
+	if o.closed == o.seenClosed {
+		return o.finished
 	}
-	o.heeded = o.gone
+	o.seenClosed = o.closed
 	for _, k := range o.sinks {
-		if k.err == nil && (k.to.Stderr && o.gone[1] || !k.to.Stderr && o.gone[0]) {
+		if k.err == nil && (k.to.Stderr && o.closed[1] || !k.to.Stderr && o.closed[0]) {
 			k.err = unix.EPIPE
 		}
 	}
 	for s := range o.streams {
-		if o.sink(s).gone() {
+		if o.sink(s).broken() {
 			o.closeStream(s)
-			o.streams[s].carry = nil
+			o.streams[s].partial = nil
 		}
 	}
-	return o.last
+	return o.finished
 }
 
 // drain passes on the bytes that are in the pipes when it is called. It does not read until the
@@ -287,7 +287,7 @@ func (o *output) drain() {
 	o.draining = true
 	for again := true; again; o.flush() {
 		again = false
-		o.heed()
+		o.closeBroken()
 		for s := range o.streams {
 			if st := &o.streams[s]; st.fd >= 0 && st.left > 0 {
 				o.read(s)
@@ -334,7 +334,7 @@ func (o *output) read(s int) {
 	if st.fd < 0 {
 		return
 	}
-	if o.sink(s).gone() {
+	if o.sink(s).broken() {
 		o.end(s) // the rank's next write fails with EPIPE, as it would without gorun
 		return
 	}
@@ -359,22 +359,22 @@ func (o *output) read(s int) {
 		o.lines(k, s, data[:i+1])
 		data = data[i+1:]
 	}
-	if len(st.carry) == 0 {
+	if len(st.partial) == 0 {
 		st.since = time.Now()
 	}
-	st.carry = append(st.carry, data...)
-	if len(st.carry) > lineLimit {
-		o.piece(k, s)
+	st.partial = append(st.partial, data...)
+	if len(st.partial) > lineLimit {
+		o.passPartial(k, s)
 		o.hold(k, s)
 	}
 }
 
-// lines appends whole lines to the sink: the carried beginning, then data.
+// lines appends whole lines to the sink: the partial line, then data.
 func (o *output) lines(k *sink, s int, data []byte) {
 	st := &o.streams[s]
 	resumed := o.enter(k, s)
 	if o.tags == nil {
-		k.buf = append(append(k.buf, st.carry...), data...)
+		k.buf = append(append(k.buf, st.partial...), data...)
 	} else {
 		prefix := o.tags[s]
 		for len(data) > 0 {
@@ -382,28 +382,28 @@ func (o *output) lines(k *sink, s int, data []byte) {
 			if !resumed {
 				k.buf = append(k.buf, prefix...)
 			}
-			k.buf = append(append(k.buf, st.carry...), data[:i]...)
-			data, st.carry, resumed = data[i:], st.carry[:0], false
+			k.buf = append(append(k.buf, st.partial...), data[:i]...)
+			data, st.partial, resumed = data[i:], st.partial[:0], false
 		}
 	}
-	st.carry = st.carry[:0]
+	st.partial = st.partial[:0]
 	k.mid = 0
 	if len(k.buf) >= readBytes {
 		o.send(k)
 	}
 }
 
-// piece appends an unfinished line to the sink.
-func (o *output) piece(k *sink, s int) {
+// passPartial appends an unfinished line to the sink.
+func (o *output) passPartial(k *sink, s int) {
 	st := &o.streams[s]
-	if len(st.carry) == 0 {
+	if len(st.partial) == 0 {
 		return
 	}
 	if resumed := o.enter(k, s); !resumed && o.tags != nil {
 		k.buf = append(k.buf, o.tags[s]...)
 	}
-	k.buf = append(k.buf, st.carry...)
-	st.carry = st.carry[:0]
+	k.buf = append(k.buf, st.partial...)
+	st.partial = st.partial[:0]
 	k.mid = s + 1
 	o.send(k)
 }
@@ -431,18 +431,18 @@ func (o *output) hold(k *sink, s int) {
 		if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
 			o.lines(k, s, data[:i+1])
 			data = data[i+1:]
-			st.carry = append(st.carry, data...)
+			st.partial = append(st.partial, data...)
 			return
 		}
-		st.carry = append(st.carry, data...)
-		o.piece(k, s)
+		st.partial = append(st.partial, data...)
+		o.passPartial(k, s)
 	}
 }
 
 // end closes a stream and passes on its last line if that is unfinished.
 func (o *output) end(s int) {
 	o.closeStream(s)
-	o.piece(o.sink(s), s)
+	o.passPartial(o.sink(s), s)
 }
 
 func (o *output) closeStream(s int) {
@@ -490,8 +490,8 @@ func (o *output) enter(k *sink, s int) (resumed bool) {
 	return false
 }
 
-// gone reports whether the reader of the sink has closed it.
-func (k *sink) gone() bool { return errors.Is(k.err, unix.EPIPE) }
+// broken reports whether the reader of the sink has closed it.
+func (k *sink) broken() bool { return errors.Is(k.err, unix.EPIPE) }
 
 // keepTail appends data and keeps the last tailBytes, or up to twice as many.
 func keepTail(tail, data []byte) []byte {

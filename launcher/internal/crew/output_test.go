@@ -129,11 +129,11 @@ func TestOutputOfOneRankInOneLine(t *testing.T) {
 			require.NoError(t, o.add(0, ends[0], ends[1]))
 			go o.loop() // ends with finish
 			got := ""
-			for _, say := range []struct {
+			for _, w := range []struct {
 				stream int
 				text   string
 			}{{0, "50 % "}, {1, "warning\n"}, {0, "60 %"}} {
-				_, err := unix.Write(write[say.stream], []byte(say.text))
+				_, err := unix.Write(write[w.stream], []byte(w.text))
 				require.NoError(t, err)
 				got += <-passed
 			}
@@ -178,7 +178,7 @@ func TestOutputPrompts(t *testing.T) {
 				write = append(write, p[1])
 			}
 			go o.loop() // ends with finish
-			say := func(r int, text string) {
+			send := func(r int, text string) {
 				_, err := unix.Write(write[r], []byte(text))
 				require.NoError(t, err)
 			}
@@ -192,17 +192,17 @@ func TestOutputPrompts(t *testing.T) {
 				}
 			}
 			var got []string
-			say(0, "name? ")
+			send(0, "name? ")
 			if strings.HasSuffix(c.want[0], " ") {
 				got = append(got, next())
 			} else {
 				time.Sleep(2 * partialDelay) // meanwhile nothing is passed on
 			}
 			if c.np > 1 {
-				say(1, "a line\n")
+				send(1, "a line\n")
 				got = append(got, next())
 			}
-			say(0, "bob\n")
+			send(0, "bob\n")
 			got = append(got, next())
 			require.Equal(t, c.want, got)
 			o.finish()
@@ -235,8 +235,8 @@ func TestTail(t *testing.T) {
 	require.Nil(t, lastLines([]byte("\n")))
 }
 
-// TestOutputGone checks that the readers of output may close it while ranks are being started.
-func TestOutputGone(t *testing.T) {
+// TestOutputClosed checks that the readers of output may close it while ranks are being started.
+func TestOutputClosed(t *testing.T) {
 	const np = 200
 	for range 5 {
 		o, err := newTestOutput(np, false, func(proto.Output) error { return nil })

@@ -25,17 +25,17 @@ import (
 //	                  ▲                       │
 //	                  └───────────────────────┘
 type pmiServer struct {
-	size    int    // number of ranks of the job; all rank parameters here are local numbers
-	name    string // of the key-value space
-	appnum  []int  // by rank: its app
-	kvs     map[string]string
-	puts    map[string]string // since the last fence
-	ranks   []pmiRank
-	waiting int  // ranks in the barrier
-	fences  int  // number of fences that all ranks of the job have left
-	full    bool // all ranks of this host are in the next fence, and fence was called for it
-	exited  int  // number of ranks whose process has ended
-	lenient bool // a rank that has ended counts as being in every fence
+	size        int    // number of ranks of the job; all rank parameters here are local numbers
+	name        string // of the key-value space
+	appnum      []int  // by rank: its app
+	kvs         map[string]string
+	puts        map[string]string // since the last fence
+	ranks       []pmiRank
+	waiting     int  // ranks in the barrier
+	fences      int  // number of fences that all ranks of the job have left
+	full        bool // all ranks of this host are in the next fence, and fence was called for it
+	exited      int  // number of ranks whose process has ended
+	countExited bool // a rank that has ended counts as being in every fence
 
 	reply   func(local int, line []byte)
 	fence   func(f proto.Fence)
@@ -44,12 +44,12 @@ type pmiServer struct {
 }
 
 type pmiRank struct {
-	joined    bool // its last message of the two was init, not finalize
-	finalized bool
-	waiting   bool // in the barrier
-	spawning  bool // between mcmd=spawn and endcmd
-	asked     bool // gorun has not answered its request yet
-	exited    bool
+	joined         bool // its last message of the two was init, not finalize
+	finalized      bool
+	waiting        bool // in the barrier
+	spawning       bool // between mcmd=spawn and endcmd
+	requestPending bool // gorun has not answered its request yet
+	exited         bool
 
 	account *wire.Account // the sum of its programs' accounts; nil: none has reported one
 }
@@ -117,10 +117,10 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	case "barrier_in":
 		return s.barrier(rank)
 	case "publish_name", "lookup_name", "unpublish_name":
-		if st.asked {
+		if st.requestPending {
 			return errors.New(m.Cmd + " without waiting for the reply to a request before it")
 		}
-		st.asked = true
+		st.requestPending = true
 		s.request(rank, line)
 	case "spawn":
 		if m.Multi {
@@ -219,7 +219,7 @@ func (s *pmiServer) complete() {
 	in, lives := s.waiting, false
 	for _, st := range s.ranks {
 		lives = lives || st.waiting && !st.exited
-		if s.lenient && st.exited && !st.waiting {
+		if s.countExited && st.exited && !st.waiting {
 			in++
 		}
 	}
@@ -234,8 +234,8 @@ func (s *pmiServer) complete() {
 
 // answered passes gorun's reply to the rank that has sent the request.
 func (s *pmiServer) answered(rank int, line []byte) {
-	if s.ranks[rank].asked {
-		s.ranks[rank].asked = false
+	if s.ranks[rank].requestPending {
+		s.ranks[rank].requestPending = false
 		s.reply(rank, line)
 	}
 }
@@ -251,7 +251,7 @@ func (s *pmiServer) release(m proto.Release) {
 			s.answer(r, wire.NewPMI("barrier_out"))
 		}
 	}
-	if s.lenient && s.exited == len(s.ranks) && m.Waiting {
+	if s.countExited && s.exited == len(s.ranks) && m.Waiting {
 		s.complete() // ranks of other hosts may still enter fences
 	}
 }
@@ -285,7 +285,7 @@ func (s *pmiServer) exit(rank int) (early, joined bool) {
 	if !st.exited {
 		st.exited = true
 		s.exited++
-		if s.lenient {
+		if s.countExited {
 			s.complete()
 		}
 	}

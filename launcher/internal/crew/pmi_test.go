@@ -186,7 +186,7 @@ func TestPMIAccounts(t *testing.T) {
 }
 
 // TestPMIFences checks that a host reports a fence once, when all of its ranks are in it, together
-// with what they have put; and that with lenient set, ended ranks count as being in it.
+// with what they have put; and that with countExited set, ended ranks count as being in it.
 func TestPMIFences(t *testing.T) {
 	var fences []proto.Fence
 	var out []int
@@ -207,7 +207,7 @@ func TestPMIFences(t *testing.T) {
 	require.Equal(t, []int{0, 1}, out)
 	require.Equal(t, "2", s.kvs["b"])
 
-	fences, out, s.lenient = nil, nil, true
+	fences, out, s.countExited = nil, nil, true
 	require.NoError(t, s.line(0, []byte("cmd=barrier_in")))
 	s.exit(1)
 	require.Equal(t, []proto.Fence{{N: 2, Puts: map[string]string{}, Waiting: true}}, fences)

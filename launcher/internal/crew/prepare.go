@@ -26,8 +26,8 @@ func (c *Crew) prepare(m proto.Prepare) {
 		}
 	}
 	answer := proto.Prepared{}
-	ports, err := c.ready()
-	if c.unfit = err; err != nil {
+	ports, err := c.prepareHost()
+	if c.prepareErr = err; err != nil {
 		he := proto.HostError{Index: c.cfg.Index, Code: proto.ExitFailed, Cause: err.Error()}
 		var se *errStart
 		if errors.As(err, &se) {
@@ -46,9 +46,9 @@ func (c *Crew) prepare(m proto.Prepare) {
 	c.cfg.Emit(answer)
 }
 
-// ready checks that the ranks can run on this host, and binds their ports. It returns the ports
+// prepareHost checks that the ranks can run on this host, and binds their ports. It returns the ports
 // if they are not those from Prepare.BasePort on.
-func (c *Crew) ready() (ports []int, err error) {
+func (c *Crew) prepareHost() (ports []int, err error) {
 	m := &c.job
 	c.ports = &layout{}
 	c.files = &staging{watchdog: c.cfg.Watchdog, id: m.Card.JobID}
@@ -56,7 +56,7 @@ func (c *Crew) ready() (ports []int, err error) {
 		return nil, nil
 	}
 	if m.Segments {
-		c.cfg.Watchdog.tell("segments", strconv.FormatInt(c.begun.UnixNano(), 10))
+		c.cfg.Watchdog.send("segments", strconv.FormatInt(c.begun.UnixNano(), 10))
 	}
 	if err := c.checkPlan(); err != nil {
 		return nil, err
@@ -64,14 +64,14 @@ func (c *Crew) ready() (ports []int, err error) {
 	if err := c.checkFiles(); err != nil {
 		return nil, err
 	}
-	c.files.want(m.Files, m.Apps, c.cfg.Own)
+	c.files.register(m.Files, m.Apps, c.cfg.Own)
 	for _, a := range m.Apps {
-		if err := enterable(a.Wdir); err != nil {
+		if err := checkDir(a.Wdir); err != nil {
 			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: %v", a.Wdir, err)}
 		}
 		c.apps = append(c.apps, app{path: a.Path})
 		if a.Staged == "" {
-			if err := present(a); err != nil {
+			if err := checkProgram(a); err != nil {
 				return nil, err
 			}
 		}
@@ -120,8 +120,8 @@ func (c *Crew) checkPlan() error {
 	return nil
 }
 
-// enterable returns an error if dir cannot be a rank's working directory.
-func enterable(dir string) error {
+// checkDir returns an error if dir cannot be a rank's working directory.
+func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	var cause *fs.PathError
 	switch {
@@ -137,8 +137,8 @@ func enterable(dir string) error {
 	return err
 }
 
-// present returns an error if a program that is not staged cannot be run here.
-func present(a proto.App) error {
+// checkProgram returns an error if a program that is not staged cannot be run here.
+func checkProgram(a proto.App) error {
 	st, err := os.Stat(a.Path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -151,8 +151,8 @@ func present(a proto.App) error {
 	return nil
 }
 
-// spareFiles is the number of descriptors that a job uses apart from those per rank.
-const spareFiles = 24
+// baseFiles is the number of descriptors that a job uses apart from those per rank.
+const baseFiles = 24
 
 // checkFiles returns an error if the job needs more descriptors than the soft limit allows.
 // Package os has raised the soft limit to the hard limit.
@@ -171,7 +171,7 @@ func (c *Crew) checkFiles() error {
 		perRank++ // the socket that claims its core
 	}
 	var limit unix.Rlimit
-	need := uint64(np*perRank + spareFiles)
+	need := uint64(np*perRank + baseFiles)
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= uint64(limit.Cur) { //nolint:unconvert // an int64 on FreeBSD
 		return nil
 	}
@@ -199,7 +199,7 @@ func (c *Crew) start(m proto.Start) {
 	c.phase = phaseRunning
 	if len(c.plan.Ranks) == 0 {
 		c.phase = phaseEnded
-		close(c.over)
+		close(c.allExited)
 		close(c.forked)
 		c.cfg.Emit(proto.Started{})
 		c.emitEnded()
@@ -218,15 +218,15 @@ func (c *Crew) start(m proto.Start) {
 	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
 		c.cfg.Watchdog.cgroup(c.cgroup.dir)
 	}
-	c.loops = true
+	c.outputStarted = true
 	go c.output.loop() // ends in finish
 	go c.forkAll(ends) // ends in finish
 }
 
 // open makes everything that the ranks inherit. It returns the ranks' ends of their channels.
 func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
-	if c.unfit != nil {
-		return ends, c.unfit
+	if c.prepareErr != nil {
+		return ends, c.prepareErr
 	}
 	plan, card := c.plan, c.job.Card
 	np := len(plan.Ranks)
@@ -235,11 +235,11 @@ func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 	c.ranks = make([]rank, np)
 	for i, r := range plan.Ranks {
 		c.local[r.Rank], appnum[i] = i, r.App
-		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}
+		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, notify: -1, pidfd: -1, answers: answers{fd: -1}}
 	}
 	c.claimCores()
 	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.Nodes), appnum)
-	c.pmi.lenient = c.job.Notify
+	c.pmi.countExited = c.job.Notify
 	c.pmi.reply = c.reply
 	c.pmi.fence = func(f proto.Fence) { c.cfg.Emit(f) }
 	c.pmi.request = func(i int, line []byte) {
@@ -273,9 +273,9 @@ func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 			if own, end, err = socketpair(); err != nil {
 				return ends, err
 			}
-			c.ranks[i].news = own
-			ends.news = append(ends.news, end)
-			card.News = childNews
+			c.ranks[i].notify = own
+			ends.notify = append(ends.notify, end)
+			card.News = childNotify
 		}
 	}
 	card.Inspect = childInspect

@@ -37,7 +37,7 @@ func TestWorkingDirectory(t *testing.T) {
 		closed: "permission denied", closed + "/x": "permission denied",
 	} {
 		var err error
-		as(t, func() { err = enterable(path) })
+		as(t, func() { err = checkDir(path) })
 		if says == "" {
 			require.NoError(t, err)
 		} else {
@@ -50,7 +50,7 @@ func TestWorkingDirectory(t *testing.T) {
 	defer c.Close()
 	c.cfg.Watchdog, c.job = &Watchdog{}, testPrepare(t, 1, "true")
 	c.plan, c.job.Apps[0].Wdir = c.job.Plans[0], file
-	_, err = c.ready()
+	_, err = c.prepareHost()
 	require.Equal(t, &errStart{proto.ExitFailed, "working directory " + file + ": not a directory"}, err)
 }
 
@@ -144,22 +144,22 @@ func FuzzPrepare(f *testing.F) {
 		for i := range m.Apps {
 			m.Apps[i].Path = "/bin/true"
 		}
-		said := make(chan proto.Message, 100)
+		emitted := make(chan proto.Message, 100)
 		c, err := New(Config{
-			Host: "node1", Watchdog: &Watchdog{}, Emit: func(m proto.Message) { said <- m },
+			Host: "node1", Watchdog: &Watchdog{}, Emit: func(m proto.Message) { emitted <- m },
 			Output: func(proto.Output) error { return nil }, Stored: func(proto.FilePart) {},
 		})
 		require.NoError(t, err)
-		defer closeCrew(t, c, said)
+		defer closeCrew(t, c, emitted)
 		c.Do(m)
-		await[proto.Prepared](t, said)
+		await[proto.Prepared](t, emitted)
 		c.Do(proto.Start{})
-		await[proto.Started](t, said)
+		await[proto.Started](t, emitted)
 		c.Do(proto.Watch{})
 		c.Do(proto.Reply{})
 		c.Do(proto.Release{})
 		c.Do(proto.News{Ranks: []int{0}})
 		c.Do(proto.End{Except: -1})
-		await[proto.Ended](t, said)
+		await[proto.Ended](t, emitted)
 	})
 }

@@ -20,9 +20,9 @@ type Source struct {
 // errStopped is the error of Read after Stop.
 var errStopped = errors.New("stopped")
 
-// background is the time between two checks whether a gorun in the background has come to the
+// foregroundPoll is the time between two checks whether a gorun in the background has come to the
 // foreground. Only then may it read from the terminal.
-const background = 250 * time.Millisecond
+const foregroundPoll = 250 * time.Millisecond
 
 // NewSource returns a Source for f. f must stay open until Close.
 func NewSource(f *os.File) (*Source, error) {
@@ -62,7 +62,7 @@ func (s *Source) readable() bool {
 		p := []unix.PollFd{{Fd: int32(s.stop.FD()), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}
 		timeout := -1
 		if fg, err := unix.IoctlGetInt(s.fd, unix.TIOCGPGRP); err == nil && fg != unix.Getpgrp() {
-			p, timeout = p[:1], int(background.Milliseconds())
+			p, timeout = p[:1], int(foregroundPoll.Milliseconds())
 		}
 		_, err := unix.Poll(p, timeout)
 		switch {

@@ -59,9 +59,9 @@ func HashFile(name string) (sum string, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)), size, nil
 }
 
-// want records the files of the job, first those that its apps run. need then holds the ones that
+// register records the files of the job, first those that its apps run. need then holds the ones that
 // are missing here. own means that the files come from this host.
-func (s *staging) want(files []proto.File, apps []proto.App, own bool) {
+func (s *staging) register(files []proto.File, apps []proto.App, own bool) {
 	s.files = make(map[string]*stagedFile)
 	programs := make(map[string]int)
 	for _, a := range apps {
@@ -106,7 +106,7 @@ func inPlace(f proto.File) string {
 		return ""
 	}
 	path, err := filepath.EvalSymlinks(f.Path)
-	if err != nil || f.Mode&0o111 != 0 && !guarded(path) {
+	if err != nil || f.Mode&0o111 != 0 && !trusted(path) {
 		return ""
 	}
 	st, err := os.Stat(path)
@@ -119,12 +119,12 @@ func inPlace(f proto.File) string {
 	return path
 }
 
-// guarded reports whether only root and this user can change or replace the file at a path. The
+// trusted reports whether only root and this user can change or replace the file at a path. The
 // file and each directory above it must belong to one of them, and no group or other user may have
 // write permission, except on a directory with the sticky bit. path is absolute. If it leads
-// through a symbolic link, guarded returns false.
-func guarded(path string) bool {
-	if dir := filepath.Dir(path); dir != path && !guarded(dir) {
+// through a symbolic link, trusted returns false.
+func trusted(path string) bool {
+	if dir := filepath.Dir(path); dir != path && !trusted(dir) {
 		return false
 	}
 	var st unix.Stat_t

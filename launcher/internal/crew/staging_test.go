@@ -49,7 +49,7 @@ func TestStagingNames(t *testing.T) {
 					mine[i].Path = "" // this host has no such file
 				}
 			}
-			s.want(mine, apps, own)
+			s.register(mine, apps, own)
 			need := s.missing()
 			require.Len(t, need, map[bool]int{true: 0, false: 4}[own])
 			for i, h := range need {
@@ -81,7 +81,7 @@ func TestInPlace(t *testing.T) {
 	const other = 65534
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
-	if !guarded(base) {
+	if !trusted(base) {
 		t.Skip(base + " can be changed by other users")
 	}
 	chown := func(t *testing.T, path string) {
@@ -123,7 +123,7 @@ func TestInPlace(t *testing.T) {
 			for _, path := range []string{file, link} { // a link may be changed; the path of the file itself is used
 				f := proto.File{Hash: sum, Size: size, Mode: 0o700, Name: "prog", Path: path}
 				s := &staging{id: "job", watchdog: &Watchdog{}}
-				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, false)
+				s.register([]proto.File{f}, []proto.App{{Staged: sum}}, false)
 				if c.used {
 					file, err := filepath.EvalSymlinks(file)
 					require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestInPlace(t *testing.T) {
 					require.Equal(t, []string{sum}, s.missing())
 				}
 				s = &staging{id: "job", watchdog: &Watchdog{}}
-				s.want([]proto.File{f}, []proto.App{{Staged: sum}}, true)
+				s.register([]proto.File{f}, []proto.App{{Staged: sum}}, true)
 				require.Equal(t, path, s.path(sum), "the file comes from this host")
 			}
 		})
@@ -150,5 +150,5 @@ func TestInPlace(t *testing.T) {
 	require.Empty(t, inPlace(proto.File{Path: base + "/none"}))
 	require.Empty(t, inPlace(proto.File{Path: base}))
 	require.NoError(t, os.Symlink(base, base+"/link"))
-	require.False(t, guarded(base+"/link"))
+	require.False(t, trusted(base+"/link"))
 }

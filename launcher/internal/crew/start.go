@@ -30,21 +30,21 @@ type rank struct {
 	pidfd int
 	at    time.Time // time of the start
 
-	ctl      int // this process's end of the rank's control channel; -1: closed
-	news     int // this process's end of the channel for failure notifications; -1: none
-	answers  answers
-	in       []byte // the part of a line that has arrived from ctl
-	unsent   []byte // bytes for news, which was full; if not empty, the poller reports when news has room
-	exited   bool
-	asked    bool // the rank has got SIGTERM, or gets none
-	signaled bool // the rank has got SIGTERM or SIGKILL because the job ends
-	idle     int  // number of consecutive checks before SIGTERM that found it idle
-	stuck    bool // it counts as ended but still runs: SIGKILL does not end it
-	wanted   bool // it has called Abort or broken the protocol; the crew no longer reads from it
-	status   status
-	dying    bool // it was ending when another rank, which still ran, failed the job
-	doomed   bool // another process had sent it SIGKILL when another rank failed the job
-	exit     proto.Exit
+	ctl         int // this process's end of the rank's control channel; -1: closed
+	notify      int // this process's end of the channel for failure notifications; -1: none
+	answers     answers
+	in          []byte // the part of a line that has arrived from ctl
+	unsent      []byte // bytes for notify, which was full; if not empty, the poller reports when notify has room
+	exited      bool
+	termDone    bool // the rank has got SIGTERM, or gets none
+	signaled    bool // the rank has got SIGTERM or SIGKILL because the job ends
+	idle        int  // number of consecutive checks before SIGTERM that found it idle
+	stuck       bool // it counts as ended but still runs: SIGKILL does not end it
+	ctlDone     bool // it has called Abort or broken the protocol; the crew no longer reads from it
+	status      status
+	exiting     bool // it was ending when another rank, which still ran, failed the job
+	killPending bool // another process had sent it SIGKILL when another rank failed the job
+	exit        proto.Exit
 }
 
 // app is one program of the job on this host.
@@ -82,7 +82,7 @@ func (c *Crew) forkAll(ends childEnds) {
 	_ = c.card.Close()
 	c.in.started()
 	c.post(started{n, err})
-	<-c.over
+	<-c.allExited
 }
 
 // Descriptor numbers in a rank, after stdin, stdout and stderr.
@@ -91,7 +91,7 @@ const (
 	childCard    = 4
 	childMemory  = 5 // if the ranks share memory
 	childListen  = 6
-	childNews    = 7 // if the job continues after the failure of a rank
+	childNotify  = 7 // if the job continues after the failure of a rank
 	childInspect = 8
 	childFiles   = 9
 
@@ -102,10 +102,10 @@ const (
 // childEnds are the ends of channels that ranks inherit, by local rank; -1: closed.
 type childEnds struct {
 	control, inspect []int
-	news             []int // empty: the job ends with the first rank that fails
+	notify           []int // empty: the job ends with the first rank that fails
 }
 
-func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.news} }
+func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.notify} }
 
 // closeOf closes this process's copies of the ends that a rank has inherited.
 func (e *childEnds) closeOf(i int) {
@@ -146,8 +146,8 @@ func (c *Crew) fork(i int, ends childEnds) error {
 	if listens {
 		files[childListen] = uintptr(c.ports.fds[i])
 	}
-	if len(ends.news) > 0 {
-		files[childNews] = uintptr(ends.news[i])
+	if len(ends.notify) > 0 {
+		files[childNotify] = uintptr(ends.notify[i])
 	}
 	a := &c.apps[rk.app]
 	pid, pidfd, err := forkExec(a.path, c.job.Apps[rk.app].Argv, &syscall.ProcAttr{
@@ -184,7 +184,7 @@ func (c *Crew) fork(i int, ends childEnds) error {
 			_ = unix.Close(pidfd)
 		}
 		signalGroup(pid, syscall.SIGKILL)
-		reap(pid, sweepLimit)
+		reap(pid, leftoverLimit)
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
 	if pidfd < 0 {
@@ -251,10 +251,10 @@ func (c *Crew) bind(cpus []int) error {
 
 // allStarted handles the end of forkAll and emits Started.
 func (c *Crew) allStarted(m started) {
-	c.allUp = m.n
+	c.numStarted = m.n
 	c.cfg.Watchdog.groups(c.pids())
 	for i := m.n; i < len(c.ranks); i++ {
-		c.noteEnd(i)
+		c.markEnded(i)
 	}
 	s := proto.Started{}
 	for i := range m.n {

@@ -27,13 +27,13 @@ func TestForkUnwatched(t *testing.T) {
 			null, err := os.Open(os.DevNull)
 			require.NoError(t, err)
 			defer func() { _ = null.Close() }()
-			var said []proto.Message
+			var emitted []proto.Message
 			c := &Crew{
-				cfg: Config{Emit: func(m proto.Message) { said = append(said, m) }},
+				cfg: Config{Emit: func(m proto.Message) { emitted = append(emitted, m) }},
 				job: proto.Prepare{Apps: []proto.App{{Argv: []string{"sleep", "1000"}, Wdir: "/"}}},
 				// two ranks, and rank 0 is on another host
 				plan: proto.Plan{Ranks: []proto.Rank{{Rank: 1}, {Rank: 2}}}, apps: []app{{path: "/bin/sleep", keep: true}},
-				ranks: []rank{{ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}, {ctl: -1, news: -1, pidfd: -1, answers: answers{fd: -1}}}, ports: &layout{}, card: null,
+				ranks: []rank{{ctl: -1, notify: -1, pidfd: -1, answers: answers{fd: -1}}, {ctl: -1, notify: -1, pidfd: -1, answers: answers{fd: -1}}}, ports: &layout{}, card: null,
 			}
 			c.poller, err = sys.NewPoller()
 			require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestForkUnwatched(t *testing.T) {
 			require.Empty(t, c.pids())
 			require.Equal(t, before, children())
 			c.emitEnded()
-			require.Equal(t, []proto.Message{proto.Ended{Exits: []proto.Exit{}}}, said)
+			require.Equal(t, []proto.Message{proto.Ended{Exits: []proto.Exit{}}}, emitted)
 			c.poller, c.output.poller = good, goodOutput
 			c.output.finish()
 			c.output.loop()
@@ -64,14 +64,14 @@ func TestForkUnwatched(t *testing.T) {
 // TestBindingIsNotKnown checks that a rank without binding does not start on the cpus of the rank
 // before it if gorun cannot find out where it may run.
 func TestBindingIsNotKnown(t *testing.T) {
-	c, said := testCrew(t, 3, "exit 0", func(_ *Config, m *proto.Prepare) {
+	c, emitted := testCrew(t, 3, "exit 0", func(_ *Config, m *proto.Prepare) {
 		m.Plans[0].Ranks[1].CPUs = place.Allowed()[:1]
 	})
 	c.allowed = func(int) []int { return nil }
 	c.Do(proto.Start{})
 	require.Equal(t, &proto.StartFailure{Rank: 2, Code: proto.ExitFailed,
 		Reason: "rank 2: cannot be started without binding after a rank that is bound: sched_getaffinity does not say where gorun may run",
-	}, await[proto.Started](t, said).Failed)
+	}, await[proto.Started](t, emitted).Failed)
 }
 
 // TestBinding checks that a rank that is not bound runs wherever gorun may run, also if it starts
@@ -83,7 +83,7 @@ func TestBinding(t *testing.T) {
 	}
 	first, last := all[:1], all[len(all)-1:]
 	var out bytes.Buffer
-	c, said := testCrew(t, 5, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
+	c, emitted := testCrew(t, 5, "grep ^Cpus_allowed_list: /proc/self/status", func(cfg *Config, m *proto.Prepare) {
 		for i, cpus := range [][]int{nil, first, nil, last, {}} {
 			m.Plans[0].Ranks[i].CPUs = cpus
 		}
@@ -94,7 +94,7 @@ func TestBinding(t *testing.T) {
 		}
 	})
 	c.Do(proto.Start{})
-	await[proto.Ended](t, said)
+	await[proto.Ended](t, emitted)
 	got := make(map[string][]int)
 	for line := range strings.Lines(out.String()) {
 		words := strings.Fields(line) // [RANK] Cpus_allowed_list: LIST

@@ -32,9 +32,9 @@ import (
 //	segments T  the ranks may have shared memory, made since T, in ns since 1970
 //	end         the job has ended normally
 const (
-	watchdogName = "gorun-watchdog" // argv[0]
-	watchdogFD   = 3
-	sweepLimit   = 5 * time.Second
+	watchdogName  = "gorun-watchdog" // argv[0]
+	watchdogFD    = 3
+	leftoverLimit = 5 * time.Second
 )
 
 // init turns the process into a watchdog if it was started as one. It is here and not in main, so
@@ -52,7 +52,7 @@ func watchdogMain(from io.Reader) int {
 	}
 	var id, cgroup string
 	var groups []int
-	gone := make(map[int]bool)
+	reaped := make(map[int]bool)
 	var dirs []string
 	var begun int64 // begin of a job that may have segments; 0: no such job
 	lines := bufio.NewScanner(from)
@@ -61,14 +61,14 @@ func watchdogMain(from io.Reader) int {
 		switch word {
 		case "job":
 			id, groups, cgroup = rest, nil, ""
-			clear(gone)
+			clear(reaped)
 		case "group":
 			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
 				groups = append(groups, pid)
 			}
 		case "gone":
 			if pid, err := strconv.Atoi(rest); err == nil {
-				gone[pid] = true
+				reaped[pid] = true
 			}
 		case "cgroup":
 			cgroup = rest
@@ -81,11 +81,11 @@ func watchdogMain(from io.Reader) int {
 		}
 	}
 	if cgroup != "" {
-		endCgroup(cgroup, sweepLimit)
+		endCgroup(cgroup, leftoverLimit)
 	}
 	if id != "" {
-		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return gone[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
-		newBelongs(id, own).sweepAll(sweepLimit)
+		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return reaped[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		newJobProcs(id, own).killLeftovers(leftoverLimit)
 	}
 	if begun != 0 {
 		removeSegments(groups, time.Unix(0, begun))
@@ -131,25 +131,25 @@ func StartWatchdog(id string) *Watchdog {
 		return &Watchdog{}
 	}
 	w := &Watchdog{pid: pid, pipe: os.NewFile(uintptr(wr), "watchdog")}
-	w.tell("job", id)
+	w.send("job", id)
 	return w
 }
 
-// tell writes a line to the watchdog.
-func (w *Watchdog) tell(word, rest string) {
+// send writes a line to the watchdog.
+func (w *Watchdog) send(word, rest string) {
 	if w.pipe != nil {
 		_, _ = fmt.Fprintf(w.pipe, "%s %s\n", word, rest)
 	}
 }
 
 // Job tells the watchdog that a new job has begun. Nothing of the job before it is left.
-func (w *Watchdog) Job(id string) { w.tell("job", id) }
+func (w *Watchdog) Job(id string) { w.send("job", id) }
 
 // RemoveDir makes the watchdog remove a directory if this process is killed.
-func (w *Watchdog) RemoveDir(path string) { w.tell("dir", path) }
+func (w *Watchdog) RemoveDir(path string) { w.send("dir", path) }
 
 // cgroup tells the watchdog the control group in which the ranks are about to start.
-func (w *Watchdog) cgroup(path string) { w.tell("cgroup", path) }
+func (w *Watchdog) cgroup(path string) { w.send("cgroup", path) }
 
 // groups tells the watchdog the process groups of all ranks, in one write.
 func (w *Watchdog) groups(pids []int) {
@@ -162,15 +162,15 @@ func (w *Watchdog) groups(pids []int) {
 	}
 }
 
-// gone tells the watchdog that a rank was reaped.
-func (w *Watchdog) gone(pid int) { w.tell("gone", strconv.Itoa(pid)) }
+// reaped tells the watchdog that a rank was reaped.
+func (w *Watchdog) reaped(pid int) { w.send("gone", strconv.Itoa(pid)) }
 
 // End ends the watchdog and waits for its end.
 func (w *Watchdog) End() {
 	if w.pipe == nil {
 		return
 	}
-	w.tell("end", "")
+	w.send("end", "")
 	_ = w.pipe.Close()
 	w.pipe = nil
 	_ = syscall.Kill(w.pid, syscall.SIGKILL) // it need not read "end" first

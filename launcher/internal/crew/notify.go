@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newsLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
-const newsLimit = 1 << 20
+// notifyLimit bounds the bytes of failure notifications that are kept for a rank that does not read.
+const notifyLimit = 1 << 20
 
 // reply sends a line to a rank. A rank that reads each reply before its next request always has
 // room for one. The channel of a rank that does not is closed.
@@ -26,8 +26,8 @@ func (c *Crew) reply(i int, line []byte) {
 	}
 }
 
-// news sends failure notifications to the ranks of this host, except to the failed ranks.
-func (c *Crew) news(m proto.News) {
+// notify sends failure notifications to the ranks of this host, except to the failed ranks.
+func (c *Crew) notify(m proto.News) {
 	line := wire.AppendNews(nil, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
 	for _, r := range m.Ranks {
@@ -35,48 +35,48 @@ func (c *Crew) news(m proto.News) {
 	}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if rk.news < 0 || failed[c.plan.Ranks[i].Rank] {
+		if rk.notify < 0 || failed[c.plan.Ranks[i].Rank] {
 			continue
 		}
 		full := len(rk.unsent) > 0
 		if rk.unsent = append(rk.unsent, line...); !full {
-			c.sendNews(i)
+			c.sendNotify(i)
 		}
-		if len(rk.unsent) > newsLimit {
-			c.closeNews(i) // a rank must get all notifications or see the channel closed
+		if len(rk.unsent) > notifyLimit {
+			c.closeNotify(i) // a rank must get all notifications or see the channel closed
 		}
 	}
 }
 
-// sendNews sends as much of rk.unsent as the channel has room for. control calls it again when
+// sendNotify sends as much of rk.unsent as the channel has room for. control calls it again when
 // there is more room.
-func (c *Crew) sendNews(i int) {
+func (c *Crew) sendNotify(i int) {
 	rk := &c.ranks[i]
-	if rk.news < 0 {
+	if rk.notify < 0 {
 		return
 	}
-	n := send(rk.news, rk.unsent)
+	n := send(rk.notify, rk.unsent)
 	switch {
 	case n < 0:
-		c.closeNews(i)
+		c.closeNotify(i)
 	case n == len(rk.unsent):
-		c.poller.Remove(rk.news) // fails if it was not added
+		c.poller.Remove(rk.notify) // fails if it was not added
 		rk.unsent = nil
 	default:
 		rk.unsent = append(rk.unsent[:0], rk.unsent[n:]...)
-		err := c.poller.Add(rk.news, newsIndex(i), sys.Out)
+		err := c.poller.Add(rk.notify, notifyIndex(i), sys.Out)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			c.closeNews(i)
+			c.closeNotify(i)
 		}
 	}
 }
 
-func (c *Crew) closeNews(i int) {
+func (c *Crew) closeNotify(i int) {
 	rk := &c.ranks[i]
-	if rk.news >= 0 {
-		c.poller.Remove(rk.news) // Close alone is not enough, see closeControl
-		_ = unix.Close(rk.news)
-		rk.news, rk.unsent = -1, nil
+	if rk.notify >= 0 {
+		c.poller.Remove(rk.notify) // Close alone is not enough, see closeControl
+		_ = unix.Close(rk.notify)
+		rk.notify, rk.unsent = -1, nil
 	}
 }
 

@@ -38,7 +38,7 @@ func TestReapOrphans(t *testing.T) {
 		require.NoError(t, hold.Close())
 		require.NoError(t, unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	}
-	b, known := newBelongs("job", nil), make(map[int]bool)
+	b, known := newJobProcs("job", nil), make(map[int]bool)
 	ours, hold := daemon("job")
 	b.reapOrphans(known)
 	require.Equal(t, map[int]bool{ours: true}, known)
@@ -53,7 +53,7 @@ func TestReapOrphans(t *testing.T) {
 	reapNow(other)
 }
 
-// TestOthers checks that sweepChildren spares an orphan from before the start of the ranks, and a
+// TestOthers checks that killLeftoverChildren spares an orphan from before the start of the ranks, and a
 // later process in its session. It kills a later one in another session: a rank has left it.
 func TestOthers(t *testing.T) {
 	defer BecomeReaper()()
@@ -74,14 +74,14 @@ func TestOthers(t *testing.T) {
 	}
 	const sleep = `echo $$ > $F; exec sleep 1000`
 	before := orphan("before", `setsid sh -c '(until test -e $D/go; do sleep 0.01; done; exec sh -c "echo \$\$ > $D/same; exec sleep 1000") & `+sleep+`'`)
-	b := newBelongs("nobody", nil)
+	b := newJobProcs("nobody", nil)
 	b.others = newOthers()
 	same := orphan("same", `: > $D/go`)
 	after := orphan("after", `setsid sh -c '`+sleep+`'`)
 	alive := func(pid int) bool { f := statOf(pid); return len(f) > 0 && f[statState] != "Z" }
 	own := exec.Command("sleep", "1000") // like a child of the program that runs the launcher
 	require.NoError(t, own.Start())
-	b.sweepChildren(sweepLimit)
+	b.killLeftoverChildren(leftoverLimit)
 	require.True(t, alive(own.Process.Pid))
 	require.NoError(t, own.Process.Kill())
 	require.Error(t, own.Wait())
@@ -96,17 +96,17 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// TestSweepOfThoseThatExec checks that sweepAll looks again at a process that is in execve(2), which
+// TestKillLeftoversThatExec checks that killLeftovers looks again at a process that is in execve(2), which
 // shows no environment then.
-func TestSweepOfThoseThatExec(t *testing.T) {
+func TestKillLeftoversThatExec(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "again")
 	require.NoError(t, os.WriteFile(script, []byte("exec sh $0\n"), 0o600))
 	for range 100 {
 		cmd := exec.Command("sh", script)
 		cmd.Env = append(os.Environ(), bootstrap.EnvJobID+"=exec")
 		require.NoError(t, cmd.Start())
-		newBelongs("exec", nil).sweepAll(sweepLimit)
-		late := time.AfterFunc(sweepLimit, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
+		newJobProcs("exec", nil).killLeftovers(leftoverLimit)
+		late := time.AfterFunc(leftoverLimit, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
 		require.EqualError(t, cmd.Wait(), "signal: killed")
 		late.Stop()
 	}
@@ -133,9 +133,9 @@ func TestEnviron(t *testing.T) {
 	require.False(t, whole, "the environment is that of the next program")
 }
 
-// TestSweepOfThoseThatFork checks that sweepAll kills a process that starts a child and ends, again
+// TestKillLeftoversThatFork checks that killLeftovers kills a process that starts a child and ends, again
 // and again.
-func TestSweepOfThoseThatFork(t *testing.T) {
+func TestKillLeftoversThatFork(t *testing.T) {
 	defer BecomeReaper()()
 	script := filepath.Join(t.TempDir(), "away")
 	require.NoError(t, os.WriteFile(script, []byte("sh $0 & exit\n"), 0o600))
@@ -143,7 +143,7 @@ func TestSweepOfThoseThatFork(t *testing.T) {
 		cmd := exec.Command("sh", script)
 		cmd.Env = append(os.Environ(), bootstrap.EnvJobID+"=fork")
 		require.NoError(t, cmd.Run())
-		newBelongs("fork", nil).sweepAll(sweepLimit)
+		newJobProcs("fork", nil).killLeftovers(leftoverLimit)
 		for _, pid := range children() {
 			var ws unix.WaitStatus
 			_, err := unix.Wait4(pid, &ws, 0, nil)

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// belongs recognizes the processes of a job: by the job's id in their environment, which
+// jobProcs recognizes the processes of a job: by the job's id in their environment, which
 // descendants inherit; by the process group of a rank; or because they have become children of
 // this process.
-type belongs struct {
+type jobProcs struct {
 	mark   []byte // WEFT_JOB_ID=…
 	groups map[int]bool
 	stuck  map[int]bool // processes that SIGKILL does not end
@@ -79,8 +79,8 @@ func (o *others) adopted(pid int, f []string) bool {
 		o.since[pid] != f[statStarted] && f[statSession] != o.own && !o.sessions[f[statSession]]
 }
 
-func newBelongs(id string, groups []int) belongs {
-	b := belongs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups)), stuck: make(map[int]bool)}
+func newJobProcs(id string, groups []int) jobProcs {
+	b := jobProcs{mark: []byte(bootstrap.EnvJobID + "=" + id), groups: make(map[int]bool, len(groups)), stuck: make(map[int]bool)}
 	for _, g := range groups {
 		b.groups[g] = true
 	}
@@ -89,7 +89,7 @@ func newBelongs(id string, groups []int) belongs {
 
 // alive reports whether a pid is a process of the job that is not a zombie. unsure: the process is in
 // execve(2), which shows no environment for a moment, so it may or may not be one.
-func (b belongs) alive(pid int) (ours, unsure bool) {
+func (b jobProcs) alive(pid int) (ours, unsure bool) {
 	f := statOf(pid)
 	if len(f) < 3 || f[statState] == "Z" || f[statState] == "X" {
 		return false, false
@@ -133,7 +133,7 @@ func environOf(pid int, stat []string) (env []byte, whole bool) {
 
 // kill kills a process if it belongs to the job. The pidfd makes sure that the process that alive
 // has checked is the one that gets the signal.
-func (b belongs) kill(pid int) (killed, unsure bool) {
+func (b jobProcs) kill(pid int) (killed, unsure bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return false, false
@@ -143,15 +143,15 @@ func (b belongs) kill(pid int) (killed, unsure bool) {
 	return ours && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil, unsure
 }
 
-// sweepPause is the time between the kill of processes and the next search for some.
-const sweepPause = 2 * time.Millisecond
+// leftoverPause is the time between the kill of processes and the next search for some.
+const leftoverPause = 2 * time.Millisecond
 
-// sweepAll kills every process of the job on this host. It searches until it finds none twice in a
+// killLeftovers kills every process of the job on this host. It searches until it finds none twice in a
 // row, or until limit has passed. One search is not enough: a process that was not in the list yet
-// may be the child of one that had ended when alive checked it. sweepAll never kills this process.
-func (b belongs) sweepAll(limit time.Duration) {
+// may be the child of one that had ended when alive checked it. killLeftovers never kills this process.
+func (b jobProcs) killLeftovers(limit time.Duration) {
 	none := 0
-	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(sweepPause) {
+	for end := time.Now().Add(limit); none < 2 && time.Now().Before(end); time.Sleep(leftoverPause) {
 		found := false
 		entries, err := os.ReadDir("/proc")
 		if err != nil {
@@ -169,10 +169,10 @@ func (b belongs) sweepAll(limit time.Duration) {
 	}
 }
 
-// sweepChildren kills and reaps the children of this process that belong to the job: orphans of the
-// ranks, which this process adopts. Killing one may make its children orphans, so sweepChildren
+// killLeftoverChildren kills and reaps the children of this process that belong to the job: orphans of the
+// ranks, which this process adopts. Killing one may make its children orphans, so killLeftoverChildren
 // repeats the search until it finds none.
-func (b belongs) sweepChildren(limit time.Duration) {
+func (b jobProcs) killLeftoverChildren(limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		again := false
 		for _, pid := range children() {
@@ -184,7 +184,7 @@ func (b belongs) sweepChildren(limit time.Duration) {
 			case killed:
 				reap(pid, time.Until(end))
 			case unsure:
-				time.Sleep(sweepPause)
+				time.Sleep(leftoverPause)
 			}
 			again = again || killed || unsure
 		}
@@ -224,7 +224,7 @@ func reapNow(pid int) {
 // those in a rank's process group, those that are not in b.others, and those in known. A
 // known process had the job's mark when it lived; a zombie does not show the mark.
 // Another part of the program may wait for other children.
-func (b belongs) reapOrphans(known map[int]bool) {
+func (b jobProcs) reapOrphans(known map[int]bool) {
 	for _, pid := range children() {
 		if b.groups[pid] {
 			continue // a rank

@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// TestNewsWait checks that a rank that does not read for a while gets all failure notifications, that
+// TestNotifyWait checks that a rank that does not read for a while gets all failure notifications, that
 // the channel of one that never reads is closed, and that other ranks get theirs.
-func TestNewsWait(t *testing.T) {
+func TestNotifyWait(t *testing.T) {
 	poller, err := sys.NewPoller()
 	require.NoError(t, err)
 	defer poller.Close()
@@ -24,16 +24,16 @@ func TestNewsWait(t *testing.T) {
 	var ends [2]int
 	for i := range ends {
 		c.ranks[i].ctl = -1
-		c.ranks[i].news, ends[i], err = socketpair()
+		c.ranks[i].notify, ends[i], err = socketpair()
 		require.NoError(t, err)
 		defer func() { _ = unix.Close(ends[i]) }()
-		defer c.closeNews(i)
+		defer c.closeNotify(i)
 	}
 	var want []byte
 	tell := func() {
 		m := proto.News{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 itself gets none
 		want = wire.AppendNews(want, m.Ranks, m.Reason)
-		c.news(m)
+		c.notify(m)
 	}
 	for c.ranks[0].unsent == nil {
 		tell()
@@ -52,16 +52,16 @@ func TestNewsWait(t *testing.T) {
 		var events [4]sys.Event
 		n, err = poller.Now(events[:])
 		if n > 0 && err == nil {
-			require.Equal(t, newsIndex(0), events[0].ID())
-			c.sendNews(0)
+			require.Equal(t, notifyIndex(0), events[0].ID())
+			c.sendNotify(0)
 		}
 	}
 	require.Equal(t, string(want), string(got))
 	require.Nil(t, c.ranks[0].unsent)
 
-	for len(want) < len(got)+2*newsLimit {
+	for len(want) < len(got)+2*notifyLimit {
 		tell()
 	}
-	require.Negative(t, c.ranks[0].news)
-	require.GreaterOrEqual(t, c.ranks[1].news, 0)
+	require.Negative(t, c.ranks[0].notify)
+	require.GreaterOrEqual(t, c.ranks[1].notify, 0)
 }
