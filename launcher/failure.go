@@ -286,7 +286,7 @@ func (r *run) goOn(e proto.Exit, f Failure, code int) {
 	r.mark([]int{e.Rank})
 	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
 	r.tell(f.Error() + "; the others go on without it")
-	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.what()})
+	r.node.Do(proto.RanksFailed{Ranks: []int{e.Rank}, Reason: f.what()})
 }
 
 func (r *run) mark(ranks []int) {
@@ -443,7 +443,7 @@ func (r *run) hostsLost(m proto.Lost) {
 	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.verdict == nil {
 		r.mark(ranks)
 		r.tell(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
-		r.node.Do(proto.News{Ranks: ranks, Reason: reason})
+		r.node.Do(proto.RanksFailed{Ranks: ranks, Reason: reason})
 		return
 	}
 	c := cause{rank: -1, host: first, kind: kindLost, timing: timingAfter}

@@ -364,7 +364,7 @@ func (c *Crew) act(m any) {
 		c.inspect(m)
 	case proto.Signal:
 		c.signal(syscall.Signal(m.Signal))
-	case proto.News:
+	case proto.RanksFailed:
 		c.notify(m)
 	case proto.End:
 		c.end(m)

@@ -27,7 +27,7 @@ func (c *Crew) reply(i int, line []byte) {
 }
 
 // notify sends failure notifications to the ranks of this host, except to the failed ranks.
-func (c *Crew) notify(m proto.News) {
+func (c *Crew) notify(m proto.RanksFailed) {
 	line := wire.AppendNews(nil, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
 	for _, r := range m.Ranks {

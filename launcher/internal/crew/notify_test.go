@@ -31,7 +31,7 @@ func TestNotifyWait(t *testing.T) {
 	}
 	var want []byte
 	tell := func() {
-		m := proto.News{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 itself gets none
+		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // rank 8 itself gets none
 		want = wire.AppendNews(want, m.Ranks, m.Reason)
 		c.notify(m)
 	}

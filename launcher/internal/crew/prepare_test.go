@@ -158,7 +158,7 @@ func FuzzPrepare(f *testing.F) {
 		c.Do(proto.Watch{})
 		c.Do(proto.Reply{})
 		c.Do(proto.Release{})
-		c.Do(proto.News{Ranks: []int{0}})
+		c.Do(proto.RanksFailed{Ranks: []int{0}})
 		c.Do(proto.End{Except: -1})
 		await[proto.Ended](t, emitted)
 	})

@@ -58,7 +58,7 @@ func (Gone) kind() Kind        { return KindGone }
 func (Stdin) kind() Kind       { return KindStdin }
 func (StdinCredit) kind() Kind { return KindStdinCredit }
 func (Signal) kind() Kind      { return KindSignal }
-func (News) kind() Kind        { return KindNews }
+func (RanksFailed) kind() Kind { return KindRanksFailed }
 func (Aborted) kind() Kind     { return KindAborted }
 func (Exited) kind() Kind      { return KindExited }
 func (Lost) kind() Kind        { return KindLost }
@@ -209,8 +209,8 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[StdinCredit](kind, body)
 	case KindSignal:
 		return decode[Signal](kind, body)
-	case KindNews:
-		return decode[News](kind, body)
+	case KindRanksFailed:
+		return decode[RanksFailed](kind, body)
 	case KindAborted:
 		return decode[Aborted](kind, body)
 	case KindExited:

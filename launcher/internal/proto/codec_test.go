@@ -23,7 +23,7 @@ var empty = [kinds]Message{
 	KindFile: FilePart{}, KindStaged: Staged{}, KindStart: Start{}, KindStarted: Started{}, KindFence: Fence{},
 	KindRelease: Release{}, KindState: State{}, KindWatch: Watch{}, KindRequest: Request{}, KindReply: Reply{},
 	KindOutput: Output{}, KindCredit: Credit{}, KindGone: Gone{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
-	KindSignal: Signal{}, KindNews: News{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
+	KindSignal: Signal{}, KindRanksFailed: RanksFailed{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
 	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{},
 }

@@ -31,7 +31,7 @@
 //	Gone        │ ────────────────────► │  nobody reads it any more
 //	Stdin       │ ────────────────────► │  at most Window bytes ahead of StdinCredit
 //	StdinCredit │ ◄──────────────────── │
-//	Signal, News│ ────────────────────► │
+//	Signal, RanksFailed│ ────────────────────► │
 //	Aborted     │ ◄──────────────────── │  a rank wants the job to end
 //	Exited      │ ◄──────────────────── │  a rank ended, and not well
 //	Lost        │ ◄──────────────────── │  hosts below do not answer any more
@@ -88,7 +88,7 @@ const (
 	KindStdin
 	KindStdinCredit
 	KindSignal
-	KindNews
+	KindRanksFailed
 	KindAborted
 	KindExited
 	KindLost
@@ -391,8 +391,8 @@ type Signal struct {
 	Signal int `json:"signal"`
 }
 
-// News is of ranks that have failed, for those that go on.
-type News struct {
+// RanksFailed is of ranks that have failed, for those that go on.
+type RanksFailed struct {
 	Ranks  []int  `json:"ranks"`
 	Reason string `json:"reason"`
 }

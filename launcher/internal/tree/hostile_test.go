@@ -57,7 +57,7 @@ func parentSays() []proto.Message {
 		proto.Reply{Rank: 3, Line: []byte("x\n")},
 		proto.Credit{Bytes: 100},
 		proto.Signal{Signal: 10},
-		proto.News{Ranks: []int{1}},
+		proto.RanksFailed{Ranks: []int{1}},
 		proto.Gone{Stderr: true},
 		proto.End{Grace: time.Second},
 		proto.Bye{},

@@ -148,7 +148,7 @@ func TestSuspended(t *testing.T) {
 			if says {
 				w.root.Do(proto.Signal{Signal: int(syscall.SIGTSTP)})
 			}
-			w.root.Do(proto.News{Ranks: []int{0}}) // what was on the way
+			w.root.Do(proto.RanksFailed{Ranks: []int{0}}) // what was on the way
 			time.Sleep(time.Second)
 			stop(true)
 			time.Sleep(time.Hour)

@@ -92,7 +92,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	w.root.Do(proto.Reply{Rank: count*w.ranks - 1, Line: []byte("x")})
 	w.root.Do(proto.Signal{Signal: 10})
 	w.root.Do(proto.Watch{})
-	w.root.Do(proto.News{Ranks: []int{1}})
+	w.root.Do(proto.RanksFailed{Ranks: []int{1}})
 	w.root.Do(proto.End{Grace: time.Second, Except: -1})
 	w.root.Do(proto.End{Except: -1})
 	ended := one[proto.Ended](w)
@@ -105,9 +105,9 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 		for _, m := range w.crews[i].Got() {
 			kinds = append(kinds, fmt.Sprintf("%T", m)[len("proto."):])
 		}
-		want := []string{"Prepare", "Start", "Release", "Release", "Signal", "Watch", "News", "End", "End"}
+		want := []string{"Prepare", "Start", "Release", "Release", "Signal", "Watch", "RanksFailed", "End", "End"}
 		if i == count-1 {
-			want = []string{"Prepare", "Start", "Release", "Release", "Reply", "Signal", "Watch", "News", "End", "End"}
+			want = []string{"Prepare", "Start", "Release", "Release", "Reply", "Signal", "Watch", "RanksFailed", "End", "End"}
 		}
 		require.Equal(t, want, kinds, i)
 	}

@@ -62,7 +62,7 @@ func (n *Node) down(m proto.Message) error {
 		return n.input(m)
 	case proto.Inspect:
 		return n.inspect(m)
-	case proto.Watch, proto.Signal, proto.News, proto.End:
+	case proto.Watch, proto.Signal, proto.RanksFailed, proto.End:
 		n.tellAll(m)
 	case proto.Bye:
 		n.bye()
