@@ -441,7 +441,7 @@ func (r *run) stopOutput(u unread) {
 		return
 	}
 	r.gone[k] = true
-	r.node.Do(proto.Gone{Stderr: u.stderr})
+	r.node.Do(proto.OutputClosed{Stderr: u.stderr})
 }
 
 // signal handles a signal to gorun; it passes most signals to the ranks. A second ^C, or

@@ -352,7 +352,7 @@ func (c *Crew) act(m any) {
 		if i, ok := c.local[m.Rank]; ok {
 			c.pmi.answered(i, m.Line)
 		}
-	case proto.Gone:
+	case proto.OutputClosed:
 		if c.output != nil {
 			c.output.broken(m.Stderr)
 		}

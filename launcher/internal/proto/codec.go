@@ -37,39 +37,39 @@ const (
 // ErrFrame is wrapped by the errors of what is no frame.
 var ErrFrame = errors.New("not a frame of gorun")
 
-func (Beat) kind() Kind        { return KindBeat }
-func (Launch) kind() Kind      { return KindLaunch }
-func (Up) kind() Kind          { return KindUp }
-func (Prepare) kind() Kind     { return KindPrepare }
-func (Prepared) kind() Kind    { return KindPrepared }
-func (FilePart) kind() Kind    { return KindFile }
-func (Staged) kind() Kind      { return KindStaged }
-func (Start) kind() Kind       { return KindStart }
-func (Started) kind() Kind     { return KindStarted }
-func (Fence) kind() Kind       { return KindFence }
-func (Release) kind() Kind     { return KindRelease }
-func (State) kind() Kind       { return KindState }
-func (Watch) kind() Kind       { return KindWatch }
-func (Request) kind() Kind     { return KindRequest }
-func (Reply) kind() Kind       { return KindReply }
-func (Output) kind() Kind      { return KindOutput }
-func (Credit) kind() Kind      { return KindCredit }
-func (Gone) kind() Kind        { return KindGone }
-func (Stdin) kind() Kind       { return KindStdin }
-func (StdinCredit) kind() Kind { return KindStdinCredit }
-func (Signal) kind() Kind      { return KindSignal }
-func (RanksFailed) kind() Kind { return KindRanksFailed }
-func (Aborted) kind() Kind     { return KindAborted }
-func (Exited) kind() Kind      { return KindExited }
-func (Lost) kind() Kind        { return KindLost }
-func (Log) kind() Kind         { return KindLog }
-func (End) kind() Kind         { return KindEnd }
-func (Ended) kind() Kind       { return KindEnded }
-func (Bye) kind() Kind         { return KindBye }
-func (FileCredit) kind() Kind  { return KindFileCredit }
-func (Inspect) kind() Kind     { return KindInspect }
-func (Stacks) kind() Kind      { return KindStacks }
-func (Inspected) kind() Kind   { return KindInspected }
+func (Beat) kind() Kind         { return KindBeat }
+func (Launch) kind() Kind       { return KindLaunch }
+func (Up) kind() Kind           { return KindUp }
+func (Prepare) kind() Kind      { return KindPrepare }
+func (Prepared) kind() Kind     { return KindPrepared }
+func (FilePart) kind() Kind     { return KindFile }
+func (Staged) kind() Kind       { return KindStaged }
+func (Start) kind() Kind        { return KindStart }
+func (Started) kind() Kind      { return KindStarted }
+func (Fence) kind() Kind        { return KindFence }
+func (Release) kind() Kind      { return KindRelease }
+func (State) kind() Kind        { return KindState }
+func (Watch) kind() Kind        { return KindWatch }
+func (Request) kind() Kind      { return KindRequest }
+func (Reply) kind() Kind        { return KindReply }
+func (Output) kind() Kind       { return KindOutput }
+func (Credit) kind() Kind       { return KindCredit }
+func (OutputClosed) kind() Kind { return KindOutputClosed }
+func (Stdin) kind() Kind        { return KindStdin }
+func (StdinCredit) kind() Kind  { return KindStdinCredit }
+func (Signal) kind() Kind       { return KindSignal }
+func (RanksFailed) kind() Kind  { return KindRanksFailed }
+func (Aborted) kind() Kind      { return KindAborted }
+func (Exited) kind() Kind       { return KindExited }
+func (Lost) kind() Kind         { return KindLost }
+func (Log) kind() Kind          { return KindLog }
+func (End) kind() Kind          { return KindEnd }
+func (Ended) kind() Kind        { return KindEnded }
+func (Bye) kind() Kind          { return KindBye }
+func (FileCredit) kind() Kind   { return KindFileCredit }
+func (Inspect) kind() Kind      { return KindInspect }
+func (Stacks) kind() Kind       { return KindStacks }
+func (Inspected) kind() Kind    { return KindInspected }
 
 // Append appends the frame of a message to dst.
 func Append(dst []byte, m Message) ([]byte, error) {
@@ -203,8 +203,8 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[Reply](kind, body)
 	case KindCredit:
 		return decode[Credit](kind, body)
-	case KindGone:
-		return decode[Gone](kind, body)
+	case KindOutputClosed:
+		return decode[OutputClosed](kind, body)
 	case KindStdinCredit:
 		return decode[StdinCredit](kind, body)
 	case KindSignal:

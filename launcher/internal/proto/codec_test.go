@@ -22,7 +22,7 @@ var empty = [kinds]Message{
 	KindBeat: Beat{}, KindLaunch: Launch{}, KindUp: Up{}, KindPrepare: Prepare{}, KindPrepared: Prepared{},
 	KindFile: FilePart{}, KindStaged: Staged{}, KindStart: Start{}, KindStarted: Started{}, KindFence: Fence{},
 	KindRelease: Release{}, KindState: State{}, KindWatch: Watch{}, KindRequest: Request{}, KindReply: Reply{},
-	KindOutput: Output{}, KindCredit: Credit{}, KindGone: Gone{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
+	KindOutput: Output{}, KindCredit: Credit{}, KindOutputClosed: OutputClosed{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
 	KindSignal: Signal{}, KindRanksFailed: RanksFailed{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
 	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{},

@@ -28,7 +28,7 @@
 //	Reply       │ ────────────────────► │
 //	Output      │ ◄──────────────────── │  at most Window bytes ahead of Credit
 //	Credit      │ ────────────────────► │
-//	Gone        │ ────────────────────► │  nobody reads it any more
+//	OutputClosed│ ────────────────────► │  nobody reads it any more
 //	Stdin       │ ────────────────────► │  at most Window bytes ahead of StdinCredit
 //	StdinCredit │ ◄──────────────────── │
 //	Signal, RanksFailed│ ────────────────────► │
@@ -84,7 +84,7 @@ const (
 	KindReply
 	KindOutput
 	KindCredit
-	KindGone
+	KindOutputClosed
 	KindStdin
 	KindStdinCredit
 	KindSignal
@@ -373,9 +373,9 @@ type Output struct {
 // Credit allows as many bytes of Output more.
 type Credit struct{ Bytes int }
 
-// Gone says that nobody reads the ranks' stdout, or stderr, any more: they are to
+// OutputClosed says that nobody reads the ranks' stdout, or stderr, any more: they are to
 // find their pipe broken.
-type Gone struct {
+type OutputClosed struct {
 	Stderr bool `json:"stderr,omitempty"`
 }
 

@@ -58,7 +58,7 @@ func parentSays() []proto.Message {
 		proto.Credit{Bytes: 100},
 		proto.Signal{Signal: 10},
 		proto.RanksFailed{Ranks: []int{1}},
-		proto.Gone{Stderr: true},
+		proto.OutputClosed{Stderr: true},
 		proto.End{Grace: time.Second},
 		proto.Bye{},
 	}

@@ -90,7 +90,7 @@ func (w *window) set(f func()) {
 }
 
 // Output takes what the ranks of the own host have written. It copies Data and
-// blocks while gorun is behind. After Gone its error wraps EPIPE.
+// blocks while gorun is behind. After OutputClosed its error wraps EPIPE.
 func (n *Node) Output(o proto.Output) error {
 	data := o.Data
 	for len(data) > 0 {
@@ -199,7 +199,7 @@ func (n *Node) credited(m *member, c int) {
 }
 
 // gone drops what nobody reads any more.
-func (n *Node) gone(g proto.Gone) {
+func (n *Node) gone(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
 	n.broken[kind] = true
 	n.window.set(func() { n.window.gone[kind] = true })

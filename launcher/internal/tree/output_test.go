@@ -203,7 +203,7 @@ func TestGone(t *testing.T) {
 		w.launch()
 		out := writeAll(w, false)
 		time.Sleep(time.Minute)
-		w.root.Do(proto.Gone{})
+		w.root.Do(proto.OutputClosed{})
 		for range w.hosts {
 			require.ErrorIs(t, <-out, syscall.EPIPE)
 		}

@@ -55,7 +55,7 @@ func (n *Node) down(m proto.Message) error {
 		}
 	case proto.Credit:
 		return n.credits(m)
-	case proto.Gone:
+	case proto.OutputClosed:
 		n.gone(m)
 		n.tellAll(m)
 	case proto.Stdin:
@@ -78,7 +78,7 @@ func (n *Node) downLast(m proto.Message) error {
 	switch m := m.(type) {
 	case proto.Credit:
 		return n.credits(m)
-	case proto.Gone:
+	case proto.OutputClosed:
 		n.gone(m)
 		n.tellAll(m)
 	case proto.Signal:
