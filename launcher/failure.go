@@ -220,7 +220,7 @@ func (r *run) exited(e proto.Exit) {
 	rk := &r.ranks[e.Rank]
 	rk.exit, rk.pid = &e, e.PID
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
-	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Dying, first: !e.Told}
+	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Exiting, first: !e.AfterEnd}
 	c.timing = r.timingOf(c.kind, e)
 	code := exitCode(e)
 	if code == 0 {
@@ -240,7 +240,7 @@ func (r *run) exited(e proto.Exit) {
 	case rk.abort != nil: // the job has failed, and the rank's abort says more than its exit
 		f, code = rk.abort.failure(), rk.abort.Code
 		r.fail(c, f, code)
-	case r.verdict != nil, r.termed && e.Told:
+	case r.verdict != nil, r.termed && e.AfterEnd:
 		r.fail(c, f, code)
 	case f.Signal != 0 && f.Signal == r.signaled:
 		c.end = true
@@ -315,19 +315,19 @@ func (r *run) kindOf(e proto.Exit) kind {
 // already ending when the verdict's failure was reported, the rank had failed before. But if
 // the verdict's failure was on another host, the rank may be ending because it noticed that
 // failure, unless a signal such as SIGSEGV ends it. If several ranks were ending, gorun names
-// the rank that ended first. For kindSignal, e.Dying proves nothing, because gorun sends
+// the rank that ended first. For kindSignal, e.Exiting proves nothing, because gorun sends
 // SIGTERM also to a rank that is ending.
 func (r *run) timingOf(k kind, e proto.Exit) timing {
 	apart := r.elsewhere(e.Rank)
-	ending := e.Dying && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
 	switch {
-	case e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL:
+	case e.KillPending && syscall.Signal(e.Signal) == syscall.SIGKILL:
 		return timingBefore
 	case ending && (!apart || r.first.kind == kindConsequence || r.earlier(e)):
 		return timingBefore
 	case ending && k == kindStruck && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun sends SIGKILL, too
 		return timingApart
-	case e.Told:
+	case e.AfterEnd:
 		return timingTold
 	case apart && r.earlier(e):
 		return timingBefore
@@ -401,7 +401,7 @@ func (r *run) aborted(m proto.Aborted) {
 	rk.abort = a
 	c := cause{rank: m.Rank, host: rk.host, kind: a.kind(), abort: !m.Broken}
 	switch {
-	case m.Told:
+	case m.AfterEnd:
 		c.timing = timingTold
 	case r.elsewhere(m.Rank):
 		c.timing = timingApart

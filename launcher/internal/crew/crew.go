@@ -477,7 +477,7 @@ func (c *Crew) controlError(i int, err error) {
 		a.Broken, a.Reason = true, err.Error()
 		c.closeControl(i)
 	}
-	a.Told = rk.signaled
+	a.AfterEnd = rk.signaled
 	c.recordFailure(i, a.Consequence || c.runs(i))
 	rk.exiting = false // its Abort says why it ends
 	rk.ctlDone = true

@@ -236,8 +236,8 @@ func TestLastControl(t *testing.T) {
 	require.NoError(t, unix.Close(end))
 }
 
-// TestAbortBeforeEnd: if a rank wrote its abort before the crew ends the ranks, Told is false
-// in the report of the abort. If the rank wrote it later, Told is true.
+// TestAbortBeforeEnd: if a rank wrote its abort before the crew ends the ranks, AfterEnd is false
+// in the report of the abort. If the rank wrote it later, AfterEnd is true.
 func TestAbortBeforeEnd(t *testing.T) {
 	for name, end := range map[string]func(*Crew){
 		"SIGTERM": func(c *Crew) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
@@ -262,7 +262,7 @@ func TestAbortBeforeEnd(t *testing.T) {
 				} else {
 					c.endControl(0)
 				}
-				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", Told: !before}}, *emitted)
+				require.Equal(t, []proto.Message{proto.Aborted{Rank: 7, Code: 5, Reason: "no such mesh", AfterEnd: !before}}, *emitted)
 				c.closeControl(0)
 				require.NoError(t, unix.Close(other))
 			})
@@ -271,7 +271,7 @@ func TestAbortBeforeEnd(t *testing.T) {
 }
 
 // TestAbortBeforeSIGTERM: a busy rank gets SIGTERM some time after End. If the rank aborts
-// before SIGTERM, Told is false in the report of the abort.
+// before SIGTERM, AfterEnd is false in the report of the abort.
 func TestAbortBeforeSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	c, emitted := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
@@ -287,10 +287,10 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 	c.mu.Unlock()
 	m := await[proto.Aborted](t, emitted)
 	require.Equal(t, 5, m.Code)
-	require.False(t, m.Told)
+	require.False(t, m.AfterEnd)
 }
 
-// TestEndedBeforeEnd: if a rank ended before the crew reads End, Told is false in the report
+// TestEndedBeforeEnd: if a rank ended before the crew reads End, AfterEnd is false in the report
 // of its exit.
 func TestEndedBeforeEnd(t *testing.T) {
 	ended := make(chan error, 1)
@@ -315,7 +315,7 @@ func TestEndedBeforeEnd(t *testing.T) {
 		e := await[proto.Exited](t, emitted).Exit
 		require.Equal(t, rank, e.Rank)
 		require.Equal(t, int(syscall.SIGTERM), e.Signal)
-		require.Equal(t, rank == 0, e.Told)
+		require.Equal(t, rank == 0, e.AfterEnd)
 	}
 }
 

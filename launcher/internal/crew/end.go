@@ -67,7 +67,7 @@ func (c *Crew) recordExit(i, pid, fd int, st status) {
 	rk.exit = proto.Exit{
 		Rank: c.plan.Ranks[i].Rank, PID: pid, Code: st.code, Signal: int(st.signal), At: now.UnixNano(), Account: c.pmi.account(i, now.Sub(rk.at)),
 		Early: early, Joined: joined, Final: c.ended == len(c.ranks),
-		Told: c.ending, Doomed: rk.killPending, Dying: rk.exiting, Stuck: rk.stuck,
+		AfterEnd: c.ending, KillPending: rk.killPending, Exiting: rk.exiting, Stuck: rk.stuck,
 		Late: c.graceOver && st.signal == syscall.SIGKILL,
 	}
 	if st.signal == syscall.SIGKILL && !c.ending {

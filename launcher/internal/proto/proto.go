@@ -407,7 +407,7 @@ type Aborted struct {
 	Broken bool   `json:"broken,omitempty"` // it does not speak PMI-1
 
 	Consequence bool `json:"consequence,omitempty"` // the reason follows from the failure of another rank
-	Told        bool `json:"told,omitempty"`        // before the abort, the rank had got SIGTERM or SIGKILL because the job ends
+	AfterEnd    bool `json:"told,omitempty"`        // before the abort, the rank had got SIGTERM or SIGKILL because the job ends
 }
 
 // Exited is a rank that has not ended well. Those that did stand in Ended only.
@@ -432,12 +432,12 @@ type Exit struct {
 	Usage   *Usage        `json:"usage,omitempty"`   // nil: not known
 	Account *wire.Account `json:"account,omitempty"` // nil: the rank has not reported one in Finalize
 
-	// What tells a cause from its consequences. Told is set where the host had
-	// been told before that the job is to end. At that time the rank was Doomed if
-	// somebody had sent it SIGKILL, and Dying if it was in exit(2).
-	Told   bool `json:"told,omitempty"`
-	Doomed bool `json:"doomed,omitempty"`
-	Dying  bool `json:"dying,omitempty"`
+	// What tells a cause from its consequences. AfterEnd is set where the host had
+	// been told before that the job is to end. At that time the rank was KillPending if
+	// somebody had sent it SIGKILL, and Exiting if it was in exit(2).
+	AfterEnd    bool `json:"told,omitempty"`
+	KillPending bool `json:"doomed,omitempty"`
+	Exiting     bool `json:"dying,omitempty"`
 }
 
 // Usage is the resource usage of a rank and the processes that it has waited for.
