@@ -168,7 +168,7 @@ func (c *Crew) inspected() {
 		}
 		g := proto.Group{State: rk.answers.state}
 		if g.State == nil {
-			g.Mute, g.Process = rk.answers.ready, processState(pid)
+			g.NoAnswer, g.Process = rk.answers.ready, processState(pid)
 		}
 		key, _ := json.Marshal(g)
 		k, ok := at[string(key)]

@@ -342,8 +342,8 @@ type Group struct {
 	State *wire.RankState `json:"state,omitempty"`
 	// Process is what the kernel reports about a rank that has not answered, such as
 	// "sleep sleeps in hrtimer_nanosleep".
-	Process string `json:"process,omitempty"`
-	Mute    bool   `json:"mute,omitempty"` // the rank has called comm.Init, and should have answered
+	Process  string `json:"process,omitempty"`
+	NoAnswer bool   `json:"mute,omitempty"` // the rank has called comm.Init, and should have answered
 }
 
 // Request is a line of PMI-1 that gorun answers: of services' names.
