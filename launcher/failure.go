@@ -486,7 +486,7 @@ func (t *states) count(s proto.State, n int) {
 	if s.Begun {
 		t.begun += n
 	}
-	if s.Gone {
+	if s.Ended {
 		t.gone += n
 	}
 	if s.Waiting > 0 {
@@ -521,7 +521,7 @@ func lowest(list map[int]int) int {
 // the first host tells of its state, all are asked for theirs. A job that goes on
 // without failed ranks does not hang because of them.
 func (r *run) judgeState(s proto.State) {
-	if len(r.states.of) == 0 && !s.Gone && r.job.OnFailure != job.FailNotify {
+	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
 	r.states.note(s)

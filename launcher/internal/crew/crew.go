@@ -388,7 +388,7 @@ func (c *Crew) sendState() {
 		return
 	}
 	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
-	s.Index, s.Gone = c.cfg.Index, c.phase == phaseEnded
+	s.Index, s.Ended = c.cfg.Index, c.phase == phaseEnded
 	if s != c.state {
 		c.state = s
 		c.cfg.Emit(s)

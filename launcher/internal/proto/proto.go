@@ -312,7 +312,7 @@ type State struct {
 	Begun   bool `json:"begun"`   // a rank that lives has called Init
 	Left    int  `json:"left"`    // a rank that has ended, and is in no fence; -1: none
 	Absent  int  `json:"absent"`  // a rank that has ended and never called Init; -1: none
-	Gone    bool `json:"gone"`    // no rank lives; what they wrote is on the way
+	Ended   bool `json:"gone"`    // no rank lives; what they wrote is on the way
 }
 
 // Inspect asks every host what its ranks do. N grows with each Inspect.
