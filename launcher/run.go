@@ -144,7 +144,7 @@ func (r *run) open(ctx context.Context) error {
 	for _, h := range r.hosts {
 		launch.Hosts = append(launch.Hosts, h.Host)
 	}
-	cfg := tree.Config{Up: r.post, Open: r.reach.open(ctx), Came: func(some proto.Up) { r.mail.post(came(some)) }}
+	cfg := tree.Config{Up: r.post, Open: r.reach.open(ctx), OnPartialUp: func(some proto.Up) { r.mail.post(came(some)) }}
 	if r.hasOwn() {
 		var emit func(proto.Message)
 		var err error

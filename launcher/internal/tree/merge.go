@@ -320,14 +320,14 @@ func (n *Node) childUp(m *member, up proto.Up) error {
 		return err
 	}
 	m.up = up
-	n.came(up)
+	n.partialUp(up)
 	n.settle(phaseUp)
 	return nil
 }
 
-func (n *Node) came(some proto.Up) {
-	if n.cfg.Came != nil {
-		n.cfg.Came(some)
+func (n *Node) partialUp(some proto.Up) {
+	if n.cfg.OnPartialUp != nil {
+		n.cfg.OnPartialUp(some)
 	}
 }
 

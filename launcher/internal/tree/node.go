@@ -267,7 +267,7 @@ func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 func (n *Node) launch() {
 	n.begin(phaseUp, func(m *member) bool { return m.crew == nil })
 	if n.cfg.Crew != nil {
-		n.came(proto.Up{Agents: []proto.Agent{n.self()}})
+		n.partialUp(proto.Up{Agents: []proto.Agent{n.self()}})
 	}
 	n.connect()
 }
@@ -336,7 +336,7 @@ func (n *Node) headFailed(m *member, cause error) {
 	}
 	m.failed = append(m.failed, he)
 	m.up = proto.Up{}
-	n.came(proto.Up{Failed: []proto.HostError{he}})
+	n.partialUp(proto.Up{Failed: []proto.HostError{he}})
 	if m.head++; m.head == m.hi {
 		n.excuse(m)
 		return

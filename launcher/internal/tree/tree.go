@@ -76,9 +76,9 @@ type Config struct {
 	// calls are in order, and it does not block; it may call Do and Consumed. At the
 	// root each Output is to be given back by Consumed.
 	Up func(m proto.Message)
-	// Came is told of hosts that have answered, or failed, before Up says so of all:
+	// OnPartialUp is told of hosts that have answered, or failed, before Up says so of all:
 	// for somebody who waits. nil: nobody does.
-	Came func(some proto.Up)
+	OnPartialUp func(some proto.Up)
 }
 
 // errOver is the error of what comes after a node's end.

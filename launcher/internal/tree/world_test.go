@@ -94,7 +94,7 @@ func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
 }
 
 func (w *world) start() {
-	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, Came: func(some proto.Up) {
+	cfg := Config{Launch: w.l, Open: w.connect, Up: w.up, OnPartialUp: func(some proto.Up) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, a := range some.Agents {
