@@ -16,8 +16,8 @@ import (
 //	│ length  │ kind │ body             │   length counts kind and body;
 //	└─────────┴──────┴──────────────────┘   little-endian
 //
-// The body is JSON, whose strings text.go tells of, but for those that carry many
-// bytes of a user:
+// The body is JSON; text.go describes its strings. Messages that carry many bytes of user data
+// have a binary body:
 //
 //	Output    index u32 │ stream i32 │ flags u8 (1 stderr, 2 mid) │ data
 //	Stdin     data
@@ -25,7 +25,7 @@ import (
 //	Stacks    n u32 │ rank u32 │ data
 const (
 	headBytes = 5
-	// MaxBody bounds what a frame may take of memory.
+	// MaxBody is the largest length of a body. It bounds the memory that a frame can take.
 	MaxBody = 256 << 20
 
 	hashDigits = 64
@@ -34,7 +34,7 @@ const (
 	stacksHead = 8
 )
 
-// ErrFrame is wrapped by the errors of what is no frame.
+// ErrFrame is the error of bytes that are not a valid frame. Other errors wrap it.
 var ErrFrame = errors.New("not a frame of gorun")
 
 func (Beat) kind() Kind         { return KindBeat }
@@ -118,9 +118,8 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	return dst, nil
 }
 
-// Read reads a frame. What a message holds of user data is its own. The error is
-// io.EOF where the stream ends between frames; it wraps ErrFrame where what was
-// read is none.
+// Read reads a frame. The caller owns the data of the message. The error is io.EOF if the stream
+// ends between frames. It wraps ErrFrame if the bytes are not a valid frame.
 func Read(r io.Reader) (Message, error) {
 	var head [headBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -131,7 +130,7 @@ func Read(r io.Reader) (Message, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFrame, n)
 	}
 	var body bytes.Buffer
-	body.Grow(int(min(n, 64<<10))) // more when it has come
+	body.Grow(int(min(n, 64<<10))) // the buffer grows as bytes arrive, so a wrong length takes no memory
 	if _, err := io.CopyN(&body, r, n); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -141,7 +140,7 @@ func Read(r io.Reader) (Message, error) {
 	return Parse(Kind(head[4]), body.Bytes())
 }
 
-// Parse reads the body of a frame, and keeps it where the message has data.
+// Parse parses the body of a frame. If the message has user data, it refers to body.
 func Parse(kind Kind, body []byte) (Message, error) {
 	switch kind {
 	case KindBeat:
