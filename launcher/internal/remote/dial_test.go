@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listen is a listener whose log is read with said.
+// listen returns a listener, and a function that returns its log.
 func listen(t *testing.T, secret Secret) (l *Listener, said func() string) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", secret)
@@ -40,7 +40,7 @@ func listen(t *testing.T, secret Secret) (l *Listener, said func() string) {
 	}
 }
 
-// accepting has a listener accept until the test ends.
+// accepting makes a listener accept agents until the test ends.
 func accepting(t *testing.T, l *Listener) <-chan *Conn {
 	t.Helper()
 	conns := make(chan *Conn, 100)
@@ -111,7 +111,7 @@ func readLine(t *testing.T, r io.Reader) string {
 	return strings.TrimSpace(line)
 }
 
-// TestDialFirst starts the agent before gorun is there.
+// TestDialFirst checks that an agent may dial before gorun listens.
 func TestDialFirst(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -120,14 +120,14 @@ func TestDialFirst(t *testing.T) {
 
 	secret := NewSecret()
 	dialled := make(chan error, 1)
-	go func() { // ends when gorun is there
+	go func() { // ends when gorun listens
 		conn, err := Dial(context.Background(), addr, secret, "")
 		if err == nil {
 			err = conn.Close()
 		}
 		dialled <- err
 	}()
-	// It is refused until here, or dials for the first time.
+	// The agent may have been refused before.
 	l, err := Listen(addr, secret)
 	require.NoError(t, err)
 	accepting(t, l)
@@ -157,7 +157,7 @@ func TestWrongSecret(t *testing.T) {
 	require.ErrorContains(t, err, "no secret")
 }
 
-// tlsServer answers one connection.
+// tlsServer starts a TLS server for one connection.
 func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	t.Helper()
 	cert, err := newCertificate()
@@ -165,7 +165,7 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { // ends when it has served; the clean-up waits
+	go func() { // ends after one connection; the clean-up waits for it
 		conn, err := l.Accept()
 		if err == nil {
 			err = serve(conn.(*tls.Conn))
@@ -182,8 +182,8 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	return l.Addr().String()
 }
 
-// TestInBetween has somebody without the secret answer an agent, or stand between it
-// and gorun.
+// TestInBetween checks that an agent notices a server without the secret, also if the server passes
+// the agent's bytes on to gorun.
 func TestInBetween(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
@@ -233,7 +233,7 @@ func TestInBetween(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestNotGorun dials what speaks something else.
+// TestNotGorun dials a server of another protocol.
 func TestNotGorun(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -251,7 +251,7 @@ func TestNotGorun(t *testing.T) {
 	require.ErrorContains(t, err, "does not look like a TLS handshake")
 }
 
-// prover is a client that knows the secret.
+// prover returns a connection of a client that knows the secret.
 func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
@@ -265,7 +265,8 @@ func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	return conn
 }
 
-// TestStrangers has gorun's port get what is no agent, then an agent.
+// TestStrangers checks that the listener refuses programs that are not agents, and still accepts an
+// agent.
 func TestStrangers(t *testing.T) {
 	secret := NewSecret()
 	l, said := listen(t, secret)
@@ -301,7 +302,7 @@ func TestStrangers(t *testing.T) {
 		"weft-agent 3 up " + strings.Repeat("[", 1<<15) + "\n",
 	} {
 		_, _ = io.WriteString(first, text)
-		_, _ = io.Copy(io.Discard, first) // until it is turned away
+		_, _ = io.Copy(io.Discard, first) // until the listener closes the connection
 		_ = first.Close()
 		first = prover(t, l, secret)
 	}
@@ -314,8 +315,8 @@ func TestStrangers(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestCrowd has more strangers that say nothing than gorun keeps; agents come through, and
-// the strangers are turned away.
+// TestCrowd makes more silent connections than gorun keeps. It checks that agents can still dial in,
+// and that the silent connections are closed.
 func TestCrowd(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
@@ -344,15 +345,16 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestListenerClose ends with agents and strangers waiting, and before it has begun.
+// TestListenerClose closes a listener on which agents and other programs wait, and one on which
+// Accept was not called.
 func TestListenerClose(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := l.Accept(ctx) // has it listen
+	_, err := l.Accept(ctx) // starts the listener's goroutine
 	require.ErrorIs(t, err, context.Canceled)
-	conn, err := Dial(t.Context(), l.Addr().String(), secret, "") // whom nobody accepts
+	conn, err := Dial(t.Context(), l.Addr().String(), secret, "") // no Accept returns this agent
 	require.NoError(t, err)
 	raw, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)

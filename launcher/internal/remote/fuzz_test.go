@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzOpening reads lines that come before a stream, whole and in bytes.
+// FuzzOpening checks that the first lines of a stream are parsed without a crash, and in the same way
+// in one read and byte by byte.
 func FuzzOpening(f *testing.F) {
 	var b strings.Builder
 	g := Greeting{Hash: strings.Repeat("0a", 32), Hostname: "node", PID: 7, Name: "n"}
