@@ -17,25 +17,25 @@ import (
 
 // child is a process that carries a stream, or starts the processes that do: ssh or srun.
 type child struct {
-	name string   // name of its program
-	pid  int      // also the number of its process group
-	in   *os.File // write end of its stdin
-	out  *os.File // read end of its stdout
-	errs tail     // the last lines of its stderr
+	name   string   // name of its program
+	pid    int      // also the number of its process group
+	in     *os.File // write end of its stdin
+	out    *os.File // read end of its stdout
+	stderr tail     // the last lines of its stderr
 
 	grace time.Duration // time for it to end by itself, and again after SIGTERM
 
-	mu   sync.Mutex
-	gone bool // it may have been reaped, so pid may be another process's
+	mu     sync.Mutex
+	reaped bool // it may have been reaped, so pid may be another process's
 
 	ended chan struct{}    // closed when it was reaped and its stderr was read
 	state *os.ProcessState // set before ended is closed
 }
 
 const (
-	endGrace  = 300 * time.Millisecond // default of child.grace
-	causeWait = time.Second            // time for a child to end after the end of its stream
-	wordsWait = 100 * time.Millisecond // time to read stderr to its end, which another process may keep open
+	endGrace   = 300 * time.Millisecond // default of child.grace
+	causeWait  = time.Second            // time for a child to end after the end of its stream
+	stderrWait = 100 * time.Millisecond // time to read stderr to its end, which another process may keep open
 )
 
 // start starts a process in a session of its own, so that it has no terminal on which it could ask
@@ -43,7 +43,7 @@ const (
 // line of its stderr.
 func start(argv, env []string, note func(line string)) (*child, error) {
 	c := &child{name: filepath.Base(argv[0]), grace: endGrace, ended: make(chan struct{})}
-	c.errs.note = note
+	c.stderr.note = note
 	var ends [6]*os.File // pipes for stdin, stdout and stderr: read end, write end
 	for i := 0; i < len(ends); i += 2 {
 		var err error
@@ -96,7 +96,7 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 	read := make(chan struct{})
 	go func() { // ends with stderr, or by the deadline below
 		defer close(read)
-		_, _ = io.Copy(&c.errs, errs)
+		_, _ = io.Copy(&c.stderr, errs)
 	}()
 	err = sys.AwaitExit(c.pid)
 	if err != nil {
@@ -108,11 +108,11 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 		// processes that it leaves behind, for example a ProxyCommand.
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 	}
-	c.gone = true
+	c.reaped = true
 	c.mu.Unlock()
 	_ = cmd.Wait()
 	// An ssh master that stays for connection sharing may keep stderr open.
-	_ = errs.SetReadDeadline(time.Now().Add(wordsWait))
+	_ = errs.SetReadDeadline(time.Now().Add(stderrWait))
 	<-read
 	_ = errs.Close()
 	c.state = cmd.ProcessState
@@ -123,7 +123,7 @@ func (c *child) watch(cmd *exec.Cmd, started chan<- error, errs *os.File) {
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.gone {
+	if !c.reaped {
 		_ = syscall.Kill(-c.pid, sig)
 	}
 }
@@ -158,8 +158,8 @@ func (c *child) end() error {
 // cause returns why the process has ended: a line of its stderr, or else its exit status. nil: it
 // has ended normally, or it still runs.
 func (c *child) cause() error {
-	words := func(otherwise string) error {
-		if w := c.errs.words(); w != "" {
+	reason := func(otherwise string) error {
+		if w := c.stderr.reason(); w != "" {
 			return errors.New(w)
 		}
 		return errors.New(otherwise)
@@ -176,13 +176,13 @@ func (c *child) cause() error {
 	}
 	switch code := ws.ExitStatus(); code {
 	case sshFailed:
-		return words(fmt.Sprintf("%s ended with status %d and says nothing: the connection broke, or the agent was killed", c.name, code))
+		return reason(fmt.Sprintf("%s ended with status %d and no message: the connection broke, or the agent was killed", c.name, code))
 	case 126:
-		return words("the agent cannot be executed (status 126)")
+		return reason("the agent cannot be executed (status 126)")
 	case 127:
-		return words("a program that was to be run there does not exist (status 127)")
+		return reason("a program to be run on the host does not exist (status 127)")
 	default:
-		return words(fmt.Sprintf("the agent ended with status %d", code))
+		return reason(fmt.Sprintf("the agent ended with status %d", code))
 	}
 }
 

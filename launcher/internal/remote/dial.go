@@ -124,11 +124,11 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		conn, err := dial(ctx, addr, secret, greeting)
 		if err == nil {
-			tidy()
+			pruneOwnCache()
 			return conn, nil
 		}
 		err = fmt.Errorf("gorun at %s: %w", addr, err)
-		if !mayPass(err) {
+		if !retryable(err) {
 			return nil, err
 		}
 		t := time.NewTimer(pause)
@@ -144,8 +144,8 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 // errRefused is the error of Dial if gorun, or another program at that address, has another secret.
 var errRefused = errors.New("it has another secret than this agent")
 
-// mayPass reports whether another attempt may succeed.
-func mayPass(err error) bool {
+// retryable reports whether another attempt may succeed.
+func retryable(err error) bool {
 	var dns *net.DNSError
 	var op *net.OpError
 	var record tls.RecordHeaderError
@@ -198,11 +198,11 @@ func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
 	if _, err := conn.Write(mine); err != nil {
 		return err
 	}
-	var verdict [1]byte
-	if _, err := readFull(conn, verdict[:]); err != nil {
+	var answer [1]byte
+	if _, err := readFull(conn, answer[:]); err != nil {
 		return err
 	}
-	if verdict[0] != verdictKnown {
+	if answer[0] != answerAccepted {
 		return errRefused
 	}
 	var proof [macBytes]byte

@@ -21,7 +21,7 @@ import (
 )
 
 // listen returns a listener, and a function that returns its log.
-func listen(t *testing.T, secret Secret) (l *Listener, said func() string) {
+func listen(t *testing.T, secret Secret) (l *Listener, logged func() string) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", secret)
 	require.NoError(t, err)
@@ -148,11 +148,11 @@ func TestDialFirst(t *testing.T) {
 }
 
 func TestWrongSecret(t *testing.T) {
-	l, said := listen(t, NewSecret())
+	l, logged := listen(t, NewSecret())
 	accepting(t, l)
 	_, err := Dial(t.Context(), l.Addr().String(), NewSecret(), "")
 	require.ErrorIs(t, err, errRefused)
-	require.Eventually(t, func() bool { return strings.Contains(said(), "it does not know the secret") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(logged(), "it does not know the secret") }, 10*time.Second, time.Millisecond)
 	_, err = Dial(t.Context(), l.Addr().String(), Secret{}, "")
 	require.ErrorContains(t, err, "no secret")
 }
@@ -182,9 +182,9 @@ func tlsServer(t *testing.T, serve func(conn *tls.Conn) error) (addr string) {
 	return l.Addr().String()
 }
 
-// TestInBetween checks that an agent notices a server without the secret, also if the server passes
+// TestManInTheMiddle checks that an agent notices a server without the secret, also if the server passes
 // the agent's bytes on to gorun.
-func TestInBetween(t *testing.T) {
+func TestManInTheMiddle(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	conns := accepting(t, l)
@@ -193,12 +193,12 @@ func TestInBetween(t *testing.T) {
 			if _, err := io.ReadFull(agent, make([]byte, macBytes)); err != nil {
 				return err
 			}
-			_, err := agent.Write(append([]byte{verdictKnown}, make([]byte, macBytes)...))
+			_, err := agent.Write(append([]byte{answerAccepted}, make([]byte, macBytes)...))
 			return err
 		},
 		"sends back": func(agent *tls.Conn) error {
 			proof := make([]byte, 1+macBytes)
-			proof[0] = verdictKnown
+			proof[0] = answerAccepted
 			if _, err := io.ReadFull(agent, proof[1:]); err != nil {
 				return err
 			}
@@ -218,10 +218,10 @@ func TestInBetween(t *testing.T) {
 			if _, err := io.ReadFull(gorun, answer); err != nil {
 				return err
 			}
-			if answer[0] != verdictWrong {
+			if answer[0] != answerRefused {
 				return errors.New("gorun took the proof of another connection")
 			}
-			_, err = agent.Write(append([]byte{verdictKnown}, make([]byte, macBytes)...))
+			_, err = agent.Write(append([]byte{answerAccepted}, make([]byte, macBytes)...))
 			return err
 		},
 	} {
@@ -265,11 +265,11 @@ func prover(t *testing.T, l *Listener, secret Secret) *tls.Conn {
 	return conn
 }
 
-// TestStrangers checks that the listener refuses programs that are not agents, and still accepts an
+// TestUnprovenPeers checks that the listener refuses programs that are not agents, and still accepts an
 // agent.
-func TestStrangers(t *testing.T) {
+func TestUnprovenPeers(t *testing.T) {
 	secret := NewSecret()
-	l, said := listen(t, secret)
+	l, logged := listen(t, secret)
 	conns := accepting(t, l)
 	addr := l.Addr().String()
 
@@ -280,7 +280,7 @@ func TestStrangers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, raw)
 	}
 	_ = raw.Close()
-	require.Eventually(t, func() bool { return strings.Contains(said(), "does not look like a TLS handshake") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(logged(), "does not look like a TLS handshake") }, 10*time.Second, time.Millisecond)
 
 	replayed, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
@@ -289,9 +289,9 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = replayed.Write(old)
 	require.NoError(t, err)
-	verdict, err := io.ReadAll(replayed)
+	answer, err := io.ReadAll(replayed)
 	require.NoError(t, err)
-	require.Equal(t, []byte{verdictWrong}, verdict)
+	require.Equal(t, []byte{answerRefused}, answer)
 	_ = replayed.Close()
 
 	for _, text := range []string{
@@ -315,9 +315,9 @@ func TestStrangers(t *testing.T) {
 	require.Empty(t, conns)
 }
 
-// TestCrowd makes more silent connections than gorun keeps. It checks that agents can still dial in,
+// TestManySilentPeers makes more silent connections than gorun keeps. It checks that agents can still dial in,
 // and that the silent connections are closed.
-func TestCrowd(t *testing.T) {
+func TestManySilentPeers(t *testing.T) {
 	secret := NewSecret()
 	l, _ := listen(t, secret)
 	conns := accepting(t, l)
@@ -327,7 +327,7 @@ func TestCrowd(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	for range 4 * maxStrangers {
+	for range 4 * maxUnproven {
 		conn, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
 		silent = append(silent, conn)

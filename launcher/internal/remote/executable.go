@@ -100,8 +100,8 @@ const (
 	partAge     = 24 * time.Hour      // age at which an unfinished copy is removed
 )
 
-// tidy removes old copies of gorun from this host. An agent calls it after its greeting.
-func tidy() {
+// pruneOwnCache removes old copies of gorun from this host. An agent calls it after its greeting.
+func pruneOwnCache() {
 	if exe, err := Self(); err == nil {
 		pruneCache(exe.Path, time.Now())
 	}

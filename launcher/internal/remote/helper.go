@@ -38,7 +38,7 @@ func (st *Step) HoldHelper() {
 func (c *child) holdPipes() (held []*os.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
+	if c.reaped {
 		return nil
 	}
 	dir := fmt.Sprintf("/proc/%d/fd/", c.pid)

@@ -38,7 +38,7 @@ type Listener struct {
 }
 
 const (
-	maxStrangers  = 256 // connections whose agents have not proved that they know the secret
+	maxUnproven   = 256 // connections whose agents have not proved that they know the secret
 	handshakeTime = 10 * time.Second
 )
 
@@ -87,7 +87,7 @@ func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	l.mu.Lock()
 	if l.gate == nil && !l.done {
-		l.gate = admission.Serve(l.tcp, maxStrangers, l.receive, func(err error) { // usually too many open files
+		l.gate = admission.Serve(l.tcp, maxUnproven, l.receive, func(err error) { // usually too many open files
 			l.log("accepting an agent: %s", err.Error())
 		})
 	}
@@ -130,15 +130,15 @@ func (l *Listener) log(format string, args ...any) {
 
 // receive performs the handshake of a connection.
 func (l *Listener) receive(c *admission.Conn) {
-	if err := l.meet(c); err != nil {
+	if err := l.handshake(c); err != nil {
 		_ = c.Close()
 		l.log("turned away %s: %s", c.RemoteAddr(), oneLine(err.Error()))
 	}
 }
 
-// meet checks that the other end knows the secret, reads its greeting, and passes the connection to
+// handshake checks that the other end knows the secret, reads its greeting, and passes the connection to
 // Accept.
-func (l *Listener) meet(c *admission.Conn) error {
+func (l *Listener) handshake(c *admission.Conn) error {
 	if err := c.Await(); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (l *Listener) meet(c *admission.Conn) error {
 		return err
 	}
 	if !known {
-		_, _ = conn.Write([]byte{verdictWrong})
+		_, _ = conn.Write([]byte{answerRefused})
 		_ = conn.Close()
 		return errors.New("it does not know the secret")
 	}
@@ -166,7 +166,7 @@ func (l *Listener) meet(c *admission.Conn) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(append([]byte{verdictKnown}, mine...)); err != nil {
+	if _, err := conn.Write(append([]byte{answerAccepted}, mine...)); err != nil {
 		return err
 	}
 	lines := opening{r: bufio.NewReader(conn)}

@@ -142,15 +142,15 @@ func leaked(before map[string]bool) error {
 	return fmt.Errorf("left behind:%s", what)
 }
 
-// place is the directory of a fake ssh. It contains the home of the fake host.
-type place struct {
+// fakeHost is a host that a fake ssh reaches: a directory that contains the home.
+type fakeHost struct {
 	dir string
 	ssh SSH
 }
 
 // fakeSSH returns an ssh that runs the command on this host, by a user's shell, in a home of its own.
 // before runs first, like a startup file of the shell.
-func fakeSSH(t *testing.T, shell, before string) *place {
+func fakeSSH(t *testing.T, shell, before string) *fakeHost {
 	t.Helper()
 	shell, err := exec.LookPath(shell)
 	if err != nil {
@@ -170,23 +170,23 @@ exec ` + shell + ` -c "$last"
 `
 	file := filepath.Join(dir, "fakessh")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o700))
-	p := &place{dir: dir}
+	p := &fakeHost{dir: dir}
 	p.ssh = SSH{Command: []string{file}, Timeout: 20 * time.Second}
 	return p
 }
 
-func (p *place) home(path ...string) string {
+func (p *fakeHost) home(path ...string) string {
 	return filepath.Join(append([]string{p.dir, "home"}, path...)...)
 }
 
-func (p *place) cached(t *testing.T) string {
+func (p *fakeHost) cached(t *testing.T) string {
 	exe, err := Self()
 	require.NoError(t, err)
 	return p.home(".cache/weft/gorun-" + exe.Hash)
 }
 
 // elsewhere makes the path of this program one that does not exist on the host.
-func (p *place) elsewhere(t *testing.T) {
+func (p *fakeHost) elsewhere(t *testing.T) {
 	exe, err := Self()
 	require.NoError(t, err)
 	exe.Path = "/nonexistent/it's \\ a !/gorun"

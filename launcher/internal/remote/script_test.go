@@ -17,7 +17,7 @@ import (
 
 // candidate puts a program at the path that gorun has here: this program, or a script that claims to
 // be this program and leaves a mark when it runs.
-func (p *place) candidate(t *testing.T, itself bool) (path, mark string) {
+func (p *fakeHost) candidate(t *testing.T, itself bool) (path, mark string) {
 	t.Helper()
 	exe, err := Self()
 	require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestTrusted(t *testing.T) {
 }
 
 // onlyTools returns a fake ssh to a host that has few programs.
-func onlyTools(t *testing.T, more string) *place {
+func onlyTools(t *testing.T, more string) *fakeHost {
 	t.Helper()
 	p := fakeSSH(t, "sh", `PATH=$HOME/tools; export PATH`)
 	require.NoError(t, os.Mkdir(p.home("tools"), 0o755))

@@ -95,15 +95,15 @@ func (s Secret) GoString() string { return "(secret)" }
 //	agent                       gorun
 //	  │ ◄──── TLS 1.3 ────────► │
 //	  │ ── HMAC "agent" ──────► │
-//	  │ ◄─────────── verdict ── │
+//	  │ ◄──────────── answer ── │
 //	  │ ◄──── HMAC "gorun" ──── │
 //	  │ ── greeting ──────────► │
 const (
-	agentLabel   = "weft agent"
-	gorunLabel   = "weft gorun"
-	exportLabel  = "EXPORTER-weft-dial-in"
-	verdictKnown = 1
-	verdictWrong = 2
+	agentLabel     = "weft agent"
+	gorunLabel     = "weft gorun"
+	exportLabel    = "EXPORTER-weft-dial-in"
+	answerAccepted = 1
+	answerRefused  = 2
 )
 
 // proof returns the bytes that the end with this label sends.

@@ -58,7 +58,7 @@ type Step struct {
 	child  *child
 	agents int
 	copied string // path of the agents' executable on their nodes; empty: srun does not copy it
-	words  srunWords
+	output srunOutput
 	read   chan struct{} // closed when its stdout was read to the end
 	failed chan struct{} // closed when an agent has failed; nil: Srun is patient
 	once   sync.Once     // closes failed
@@ -89,7 +89,7 @@ func (s *Srun) Start() (*Step, error) {
 		st.failed = make(chan struct{})
 	}
 	note := func(line string) {
-		if st.words.note(line); st.failed != nil && taskEnded(line) {
+		if st.output.note(line); st.failed != nil && taskEnded(line) {
 			st.once.Do(func() { close(st.failed) })
 		}
 		if s.Log != nil {
@@ -180,11 +180,11 @@ func (st *Step) Cause() error { return st.CauseOf("") }
 // CauseOf is Cause for the agent on one node, after that agent has ended.
 func (st *Step) CauseOf(node string) error {
 	ended := st.child.wait(causeWait)
-	if words := st.words.best(ended, node); words != "" {
-		if !strings.HasPrefix(words, "srun: ") && !strings.HasPrefix(words, "slurm") {
-			words = "srun: " + words
+	if reason := st.output.best(ended, node); reason != "" {
+		if !strings.HasPrefix(reason, "srun: ") && !strings.HasPrefix(reason, "slurm") {
+			reason = "srun: " + reason
 		}
-		return errors.New(words)
+		return errors.New(reason)
 	}
 	if !ended {
 		return nil
@@ -193,17 +193,17 @@ func (st *Step) CauseOf(node string) error {
 }
 
 // Cancelled returns the reason if Slurm, and not gorun, has ended the step: by scancel, at the time
-// limit, or because of a node. Otherwise words is "". all reports that Slurm meant to end all agents.
+// limit, or because of a node. Otherwise reason is "". all reports that Slurm meant to end all agents.
 // If Slurm has signalled only some agents so far, all is false: the others may have ended by
 // themselves.
-func (st *Step) Cancelled() (words string, all bool) {
-	words = st.words.best(true, "")
-	if isCancelled(words) || strings.HasPrefix(words, taskPrefix) && strings.HasSuffix(words, " has expired") {
-		return words, true
+func (st *Step) Cancelled() (reason string, all bool) {
+	reason = st.output.best(true, "")
+	if isCancelled(reason) || strings.HasPrefix(reason, taskPrefix) && strings.HasSuffix(reason, " has expired") {
+		return reason, true
 	}
-	st.words.mu.Lock()
-	defer st.words.mu.Unlock()
-	return strings.TrimPrefix(st.words.first, "gorun: "), st.words.asked == st.agents
+	st.output.mu.Lock()
+	defer st.output.mu.Unlock()
+	return strings.TrimPrefix(st.output.first, "gorun: "), st.output.terminated == st.agents
 }
 
 // Done returns a channel that is closed when srun has ended.
@@ -213,7 +213,7 @@ func (st *Step) Done() <-chan struct{} { return st.child.ended }
 func (st *Step) Close() error {
 	_ = st.child.in.Close()
 	if !st.child.wait(stepGrace) {
-		st.words.stop() // srun would report the signal
+		st.output.stop() // srun would report the signal
 		_ = st.child.end()
 	}
 	_ = st.child.out.Close()
@@ -224,16 +224,16 @@ func (st *Step) Close() error {
 	return nil
 }
 
-// srunWords selects the line of srun's output that explains best why srun has ended. Lines about
+// srunOutput selects the line of srun's output that explains best why srun has ended. Lines about
 // consequences follow the line about the cause.
-type srunWords struct {
-	mu    sync.Mutex
-	line  string
-	value int               // of line: a line with a higher value explains more
-	asked int               // number of agents that got SIGTERM
-	first string            // the line of the first of these agents
-	over  bool              // note ignores further lines
-	tasks map[string]string // by node: Slurm's line about the failed agent there
+type srunOutput struct {
+	mu         sync.Mutex
+	line       string
+	value      int               // of line: a line with a higher value explains more
+	terminated int               // number of agents that got SIGTERM
+	first      string            // the line of the first of these agents
+	stopped    bool              // note ignores further lines
+	tasks      map[string]string // by node: Slurm's line about the failed agent there
 }
 
 const (
@@ -242,7 +242,7 @@ const (
 	termValue  = 2 // value of a line about an agent that got SIGTERM
 )
 
-func (w *srunWords) note(line string) {
+func (w *srunOutput) note(line string) {
 	value := 0
 	slurm := strings.HasPrefix(line, "srun: ") || strings.HasPrefix(line, "slurm")
 	is := func(what string) bool { return strings.Contains(line, what) }
@@ -271,11 +271,11 @@ func (w *srunWords) note(line string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over {
+	if w.stopped {
 		return
 	}
 	if !slurm && value == termValue {
-		if w.asked++; w.asked == 1 {
+		if w.terminated++; w.terminated == 1 {
 			w.first = line
 		}
 	}
@@ -301,10 +301,10 @@ func (w *srunWords) note(line string) {
 }
 
 // stop makes note ignore all further lines.
-func (w *srunWords) stop() {
+func (w *srunOutput) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = true
+	w.stopped = true
 }
 
 // taskPrefix is the beginning of Slurm's lines about failed tasks. The tasks' nodes follow.
@@ -326,7 +326,7 @@ var ErrTerminated = errors.New("it got SIGTERM")
 // on that node has ended. "": no line explains it. While srun runs, a line may be about something
 // else, unless Slurm reports it as an error; and a line about some agents does not explain the end of
 // others.
-func (w *srunWords) best(ended bool, node string) string {
+func (w *srunOutput) best(ended bool, node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	task := w.tasks[node]

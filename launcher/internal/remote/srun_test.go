@@ -170,7 +170,7 @@ func TestSrunEnds(t *testing.T) {
 	}
 }
 
-func TestSrunWords(t *testing.T) {
+func TestSrunReason(t *testing.T) {
 	for _, test := range []struct{ lines, best string }{
 		{"srun: cluster configuration lacks support for cpu binding", ""},
 		{"srun: error: n1: task 0: Exited with exit code 3|gorun: no memory|srun: Force Terminated StepId=2.5", "gorun: no memory"},
@@ -179,13 +179,13 @@ func TestSrunWords(t *testing.T) {
 		{"gorun: agent on n2: it got SIGTERM|srun: error: n2: task 1: Exited with exit code 1", "srun: error: n2: task 1: Exited with exit code 1"},
 		{"a warning|slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***", "slurmstepd: error: *** STEP 2.6 ON n1 CANCELLED AT 2026-11-22T06:12:55 DUE TO TIME LIMIT ***"},
 	} {
-		var w srunWords
+		var w srunOutput
 		for line := range strings.SplitSeq(test.lines, "|") {
 			w.note(line)
 		}
 		require.Equal(t, test.best, w.best(true, ""))
 	}
-	var w srunWords
+	var w srunOutput
 	w.note("gorun: agent on n1: no more memory")
 	w.note("srun: error: n1: task 0: Exited with exit code 3")
 	require.Equal(t, "gorun: agent on n1: no more memory", w.best(false, "n1"))
@@ -207,13 +207,13 @@ func TestSrunWords(t *testing.T) {
 	} {
 		st := &Step{agents: 2}
 		for line := range strings.SplitSeq(test.lines, "|") {
-			st.words.note(line)
+			st.output.note(line)
 		}
-		words, all := st.Cancelled()
-		require.Equal(t, test.says, words, test.lines)
+		reason, all := st.Cancelled()
+		require.Equal(t, test.says, reason, test.lines)
 		require.Equal(t, test.all, all, test.lines)
 	}
-	w = srunWords{}
+	w = srunOutput{}
 	w.note("a warning")
 	require.Empty(t, w.best(false, ""))
 	_, err := (&Srun{Nodes: []string{"n"}, Command: []string{"no-such-srun"}, Secret: NewSecret()}).Start()

@@ -144,9 +144,9 @@ type greeter struct {
 	lines   opening
 
 	// mu makes sure that no deadline is set after the end of ctx.
-	mu     sync.Mutex
-	over   bool          // ctx has ended
-	waited time.Duration // the last argument of patient
+	mu        sync.Mutex
+	cancelled bool          // ctx has ended
+	waited    time.Duration // the last argument of extend
 }
 
 // sendTimeout is the least time for which sending gorun may make no progress. Buffers on the way may
@@ -155,7 +155,7 @@ const sendTimeout = 30 * time.Second
 
 // run waits for the greeting.
 func (g *greeter) run() (Greeting, error) {
-	stop := context.AfterFunc(g.ctx, g.giveUp)
+	stop := context.AfterFunc(g.ctx, g.cancel)
 	peer, err := g.read()
 	if !stop() {
 		return Greeting{}, context.Cause(g.ctx)
@@ -167,20 +167,20 @@ func (g *greeter) run() (Greeting, error) {
 	return peer, g.child.out.SetReadDeadline(time.Time{})
 }
 
-// giveUp ends all reads and writes.
-func (g *greeter) giveUp() {
+// cancel ends all reads and writes.
+func (g *greeter) cancel() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = true
+	g.cancelled = true
 	_ = g.child.out.SetReadDeadline(time.Unix(1, 0))
 	_ = g.child.in.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// patient sets the deadline for the next bytes to d from now.
-func (g *greeter) patient(d time.Duration) {
+// extend sets the deadline for the next bytes to d from now.
+func (g *greeter) extend(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.over {
+	if !g.cancelled {
 		g.waited = d
 		_ = g.child.out.SetReadDeadline(time.Now().Add(d))
 	}
@@ -193,7 +193,7 @@ func (f failure) Error() string { return string(f) }
 
 // read reads lines up to the greeting. If the script asks for gorun, read sends it.
 func (g *greeter) read() (_ Greeting, err error) {
-	g.patient(g.timeout)
+	g.extend(g.timeout)
 	var sending errgroup.Group
 	asked := false
 	defer func() {
@@ -223,7 +223,7 @@ func (g *greeter) read() (_ Greeting, err error) {
 				return Greeting{}, failure(fmt.Sprintf("the host is %s, but this gorun is for %s: install a gorun of the same release there, and give its path by -agent-path", oneLine(system), thisMachine()))
 			}
 			g.log(fmt.Sprintf("sending gorun, %d KiB, to %s", g.exe.Size>>10, oneLine(dir)))
-			g.patient(max(g.timeout, sendTimeout))
+			g.extend(max(g.timeout, sendTimeout))
 			sending.Go(func() error { // ends when everything is written, or by stopSending, which waits for it
 				err := g.send()
 				if err != nil {
@@ -262,7 +262,7 @@ func (g *greeter) send() error {
 		if err != nil {
 			return fmt.Errorf("sending gorun: %w", err)
 		}
-		g.patient(max(g.timeout, sendTimeout))
+		g.extend(max(g.timeout, sendTimeout))
 	}
 	return nil
 }
@@ -278,25 +278,25 @@ func cutWords(s string, n int) (head, rest string, ok bool) {
 
 // explain returns the error of a host from which no greeting came.
 func (g *greeter) explain(err error) error {
-	var gaveUp failure
-	if errors.As(err, &gaveUp) {
-		return gaveUp
+	var failed failure
+	if errors.As(err, &failed) {
+		return failed
 	}
-	said := ""
+	noise := ""
 	if g.lines.noise != "" {
-		said = fmt.Sprintf("; what came instead begins with %q", g.lines.noise)
+		noise = fmt.Sprintf("; what came instead begins with %q", g.lines.noise)
 	}
-	words := g.child.errs.words()
+	reason := g.child.stderr.reason()
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded) && words != "":
-		return fmt.Errorf("did not answer within %s: %s%s", g.waited, words, said)
+	case errors.Is(err, os.ErrDeadlineExceeded) && reason != "":
+		return fmt.Errorf("did not answer within %s: %s%s", g.waited, reason, noise)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("did not answer within %s%s", g.waited, said)
+		return fmt.Errorf("did not answer within %s%s", g.waited, noise)
 	case !errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w%s", err, said)
+		return fmt.Errorf("%w%s", err, noise)
 	}
 	if cause := g.child.cause(); cause != nil {
-		return fmt.Errorf("%w%s", cause, said)
+		return fmt.Errorf("%w%s", cause, noise)
 	}
-	return fmt.Errorf("%s ended without a greeting of an agent%s", g.child.name, said)
+	return fmt.Errorf("%s ended without a greeting of an agent%s", g.child.name, noise)
 }

@@ -227,10 +227,10 @@ func TestWords(t *testing.T) {
 		{`printf 'Warning: Permanently added node\nroot@node: Permission denied (publickey).' >&2; exit 255`, "node: root@node: Permission denied (publickey)."},
 		{`printf 'ssh: connect to host gate port 22: No route to host\nConnection closed by UNKNOWN port 65535\n' >&2; exit 255`,
 			"node: ssh: connect to host gate port 22: No route to host; Connection closed by UNKNOWN port 65535"},
-		{`exit 255`, "node: fakessh ended with status 255 and says nothing: the connection broke, or the agent was killed"},
+		{`exit 255`, "node: fakessh ended with status 255 and no message: the connection broke, or the agent was killed"},
 		{`kill -9 $$`, "node: fakessh was ended by signal 9 (killed)"},
 		{`exit 126`, "node: the agent cannot be executed (status 126)"},
-		{`exit 127`, "node: a program that was to be run there does not exist (status 127)"},
+		{`exit 127`, "node: a program to be run on the host does not exist (status 127)"},
 		{`printf '\033[2J\033]0;x\007' >&2; exit 255`, "node: ?[2J?]0;x?"},
 		{`printf '%5000d\n' 7 >&2; exit 3`, "node: the agent ended with status 3"}, // the line is too long: only its blanks are kept
 	} {

@@ -35,7 +35,7 @@ func Stdio(name string) (*Conn, error) {
 		_ = c.Close()
 		return nil, fmt.Errorf("greeting gorun: %w", err)
 	}
-	tidy()
+	pruneOwnCache()
 	return c, nil
 }
 

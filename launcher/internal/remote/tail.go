@@ -58,8 +58,8 @@ func (t *tail) flush() {
 	}
 }
 
-// words returns the line that explains best why a program has ended, or "".
-func (t *tail) words() string {
+// reason returns the line that explains best why a program has ended, or "".
+func (t *tail) reason() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.panic != "" {
