@@ -150,8 +150,8 @@ func start(ctx context.Context, s *setup.Setup) (*Comm, error) {
 		return nil, err
 	}
 	local := 0
-	for _, n := range w.Nodes {
-		if n == w.Nodes[w.Rank] {
+	for _, n := range w.HostOf {
+		if n == w.HostOf[w.Rank] {
 			local++
 		}
 	}

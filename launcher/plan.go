@@ -209,7 +209,7 @@ func (r *run) addresses(m *proto.Prepare) {
 		}
 		nodes[i] = number[h]
 	}
-	m.Card.Nodes, r.used = bootstrap.Runs(nodes), len(used)
+	m.Card.HostOf, r.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
 	m.Interface = tcpInterface(params, len(used) == 1 && m.Memory)
 	if namesInterface(params) || len(used) == 1 && m.Memory {
@@ -393,7 +393,7 @@ func (r *run) listening(s proto.Start, memory bool) string {
 		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
 	case r.prep.Card.BasePort != 0:
 		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case memory && r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
+	case memory && r.prep.Memory && r.prep.Card.HostOf[len(r.prep.Card.HostOf)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"

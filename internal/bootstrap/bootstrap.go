@@ -22,7 +22,7 @@ import (
 type World struct {
 	Rank, Size int
 	AppNum     int      // which part of an MPMD job this rank belongs to
-	Nodes      []int    // Nodes[r] is the number of the host that rank r runs on, dense from 0
+	HostOf     []int    // HostOf[r] is the number of the host that rank r runs on, dense from 0
 	Cores      int      // hardware threads of this host that the job's ranks share; 0: nobody knows
 	JobID      string   // the same in every rank, different between jobs
 	Secret     [32]byte // the same in every rank, known to nobody else
@@ -40,7 +40,7 @@ type World struct {
 	Listener *os.File // this rank's listening socket, already bound; nil: none
 
 	// Memory is a memory file that the ranks of this host, which are those with
-	// its number in Nodes, have in common; nil: none. Who opens the transports
+	// its number in HostOf, have in common; nil: none. Who opens the transports
 	// closes it.
 	Memory *os.File
 

@@ -55,7 +55,7 @@ type Card struct {
 	News     int         `json:"news,omitempty"`      // number of the socket, another one in every rank, on which gorun reports failures; 0: none
 	Inspect  int         `json:"inspect,omitempty"`   // number of the socket, another one in every rank, on which gorun asks what the rank does; 0: none
 	Epoch    int         `json:"epoch,omitempty"`     // how often the job has been restarted
-	Nodes    []Run       `json:"nodes"`               // the host of each rank, dense from 0
+	HostOf   []Run       `json:"nodes"`               // the host of each rank, dense from 0
 	AppNums  []Run       `json:"apps"`                // the app of each rank
 	Cores    int         `json:"cores"`               // hardware threads of the host that the ranks share
 	Hosts    []string    `json:"hosts,omitempty"`     // with BasePort: the address of each host
@@ -277,7 +277,7 @@ func (c *Card) check() error {
 	case c.BasePort < 0 || c.BasePort > 65535:
 		return fmt.Errorf("job card: base port %d", c.BasePort)
 	}
-	for _, runs := range [][]Run{c.Nodes, c.AppNums} {
+	for _, runs := range [][]Run{c.HostOf, c.AppNums} {
 		n := 0
 		for _, r := range runs {
 			if r.Value < 0 || r.Value >= c.Size || r.Count < 1 || r.Count > c.Size-n {
@@ -293,7 +293,7 @@ func (c *Card) check() error {
 		return nil
 	}
 	ports := make([]int, len(c.Hosts))
-	for _, r := range c.Nodes {
+	for _, r := range c.HostOf {
 		if r.Value >= len(ports) {
 			return fmt.Errorf("job card: no address of host %d", r.Value)
 		}

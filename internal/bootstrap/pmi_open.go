@@ -72,7 +72,7 @@ func (w *World) meet(ctx context.Context, p *pmiClient, getenv func(string) stri
 	if err != nil && !errors.Is(err, ErrNoKey) {
 		return err
 	}
-	w.Nodes, err = parseMapping(mapping, w.Size)
+	w.HostOf, err = parseMapping(mapping, w.Size)
 	mapped := err == nil // the same in every rank, since all got one text
 	if !mapped {
 		if err := p.Put(hostName(w.Rank), hostKey()); err != nil {
@@ -102,7 +102,7 @@ func (w *World) meet(ctx context.Context, p *pmiClient, getenv func(string) stri
 		w.JobID, w.Secret = id, [32]byte(raw)
 	}
 	if !mapped {
-		w.Nodes, err = exchangeNodes(ctx, p, w.Rank, w.Size)
+		w.HostOf, err = exchangeNodes(ctx, p, w.Rank, w.Size)
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func closeCrew(t *testing.T, c *Crew, emitted <-chan proto.Message) {
 func testPrepare(t testing.TB, np int, script string) proto.Prepare {
 	m := proto.Prepare{
 		Card: bootstrap.Card{JobID: "crew-" + strings.ReplaceAll(t.Name(), "/", "-"), Secret: make([]byte, 32), Size: np,
-			Nodes: []bootstrap.Run{{Count: np}}, AppNums: []bootstrap.Run{{Count: np}}},
+			HostOf: []bootstrap.Run{{Count: np}}, AppNums: []bootstrap.Run{{Count: np}}},
 		Apps:  []proto.App{{Name: "sh", Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Wdir: "/"}},
 		Plans: []proto.Plan{{}}, Stdin: stdinNone,
 	}

@@ -104,7 +104,7 @@ func (c *Crew) prepareHost() (ports []int, err error) {
 
 // checkPlan returns an error for a plan that gorun never sends.
 func (c *Crew) checkPlan() error {
-	if len(c.job.Card.Nodes) == 0 {
+	if len(c.job.Card.HostOf) == 0 {
 		return errors.New("a job on no host")
 	}
 	for _, r := range c.plan.Ranks {
@@ -238,7 +238,7 @@ func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 		c.ranks[i] = rank{app: r.App, cpus: r.CPUs, ctl: -1, notify: -1, pidfd: -1, answers: answers{fd: -1}}
 	}
 	c.claimCores()
-	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.Nodes), appnum)
+	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.HostOf), appnum)
 	c.pmi.countExited = c.job.Notify
 	c.pmi.reply = c.reply
 	c.pmi.fence = func(f proto.Fence) { c.cfg.Emit(f) }

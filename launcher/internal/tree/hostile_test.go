@@ -41,7 +41,7 @@ func childSays() []proto.Message {
 }
 
 // card4 is of a job of 4 ranks on two hosts.
-var card4 = bootstrap.Card{Size: 4, Nodes: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
+var card4 = bootstrap.Card{Size: 4, HostOf: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
 
 // parentSays is what an agent of two hosts may hear.
 func parentSays() []proto.Message {

@@ -193,7 +193,7 @@ func (w *world) prepare() proto.Prepare {
 	p := proto.Prepare{Stdin: w.stdin, PerRank: w.each, Grace: w.grace, Card: bootstrap.Card{JobID: "job", Size: w.hosts * w.ranks}}
 	for range w.ranks {
 		for i := range w.hosts {
-			p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: 1})
+			p.Card.HostOf = append(p.Card.HostOf, bootstrap.Run{Value: i, Count: 1})
 		}
 	}
 	for i := range w.hosts {

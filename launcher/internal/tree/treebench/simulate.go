@@ -75,7 +75,7 @@ func (s setting) prepare() proto.Prepare {
 		Apps: []proto.App{{Name: "./a", Path: "/home/user/a", Argv: []string{"./a"}, Env: []string{"HOME=/home/user"}, Wdir: "/home/user"}}}
 	for i := range s.agents {
 		address := fmt.Sprintf("10.2.%d.%d", i>>8, i&255)
-		p.Card.Nodes = append(p.Card.Nodes, bootstrap.Run{Value: i, Count: s.ranks})
+		p.Card.HostOf = append(p.Card.HostOf, bootstrap.Run{Value: i, Count: s.ranks})
 		p.Card.Hosts = append(p.Card.Hosts, address)
 		plan := proto.Plan{Index: i, Address: address}
 		for r := range s.ranks {
