@@ -84,7 +84,7 @@ func (d *dialIn) begin(ctx context.Context) {
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
-			if d.taken[name] || earlier != nil && !earlier.Gone() { // one host has one agent
+			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // one host has one agent
 				d.twice[name] = true
 				d.mu.Unlock()
 				_ = conn.Close()
@@ -224,7 +224,7 @@ func (r *run) gatherDialled(ctx context.Context) error {
 	err = d.wait(ctx, func() bool {
 		came = came[:0]
 		for name, conn := range d.conns {
-			if conn == nil || conn.Gone() {
+			if conn == nil || conn.PeerClosed() {
 				continue // another may come in its place
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {

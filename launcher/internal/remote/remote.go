@@ -79,9 +79,9 @@ func (c *Conn) Await(ctx context.Context) {
 	_, _ = c.net.r.Peek(1)
 }
 
-// Gone reports whether an agent that has dialled in, and to which gorun has sent nothing yet, has
+// PeerClosed reports whether an agent that has dialled in, and to which gorun has sent nothing yet, has
 // closed the stream.
-func (c *Conn) Gone() bool { return c.net != nil && c.net.readable() }
+func (c *Conn) PeerClosed() bool { return c.net != nil && c.net.readable() }
 
 // defaultTimeout is how long a host may be silent while gorun connects with it.
 const defaultTimeout = 10 * time.Second
