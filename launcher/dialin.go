@@ -316,7 +316,7 @@ func (r *run) gatherSlurm() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
-		Patient: r.job.OnFailure == job.FailRestart, // it is to know which hosts are of no use
+		KeepWaiting: r.job.OnFailure == job.FailRestart, // it is to know which hosts are of no use
 	}
 	if r.job.Verbose {
 		srun.Log = r.tell

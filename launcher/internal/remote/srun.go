@@ -48,9 +48,9 @@ type Srun struct {
 	Log func(line string)
 	// Executable is the program to start; the zero Executable: this program.
 	Executable Executable
-	// Patient makes [Step.Context] continue after the first failure of an agent, so that the
+	// KeepWaiting makes [Step.Context] continue after the first failure of an agent, so that the
 	// caller waits for the agents that have not dialled in.
-	Patient bool
+	KeepWaiting bool
 }
 
 // Step is a running srun.
@@ -60,7 +60,7 @@ type Step struct {
 	copied string // path of the agents' executable on their nodes; empty: srun does not copy it
 	output srunOutput
 	read   chan struct{} // closed when its stdout was read to the end
-	failed chan struct{} // closed when an agent has failed; nil: Srun is patient
+	failed chan struct{} // closed when an agent has failed; nil: Srun.KeepWaiting is set
 	once   sync.Once     // closes failed
 	hold   sync.Once     // for HoldHelper
 }
@@ -85,7 +85,7 @@ func (s *Srun) Start() (*Step, error) {
 		return nil, errors.New("srun: no nodes")
 	}
 	st := &Step{agents: len(s.Nodes), read: make(chan struct{})}
-	if !s.Patient {
+	if !s.KeepWaiting {
 		st.failed = make(chan struct{})
 	}
 	note := func(line string) {
@@ -157,7 +157,7 @@ func RemoveBroadcast() {
 }
 
 // Context returns a context for waiting until the agents have dialled in. It ends with parent, when
-// srun ends, or, unless Srun.Patient is set, when an agent fails; then its cause is the reason. cancel
+// srun ends, or, unless Srun.KeepWaiting is set, when an agent fails; then its cause is the reason. cancel
 // releases its resources.
 func (st *Step) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, stop := context.WithCancelCause(parent)
