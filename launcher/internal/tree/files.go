@@ -8,28 +8,28 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// A file goes down the tree as fast as the slowest disk and link take it:
+// A file goes down the tree at the speed of the slowest disk and link:
 //
 //	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► crew ─► Stored
 //	    ▲        gate    ▲      gate      ▲      gate              │
 //	    └─────────┴──────┴── FileCredit ──┴── FileCredit ──┴───────┘
 //
-// A node holds its gate while some link, or its crew, has much to take still, and
-// gives its parent no credit then. So it holds no more than filesAhead and
-// proto.FileWindow for each of them, and its reader never waits: it finds Bye, or the
-// end of the parent, however slow a disk is.
+// While a link or the crew of a node still has much file data to take, the node's gate is full, and the
+// node gives its parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for each
+// link and its crew, and the reader of its parent's link never blocks. The reader notices Bye, or the
+// end of the parent, even if a disk is slow.
 const (
-	// filesAhead is how many bytes of files may wait on a link, or for the own crew,
-	// before no more are asked for.
+	// filesAhead is how many bytes of files may wait for a link or for the own crew before the
+	// gate is full.
 	filesAhead = 1 << 20
-	// filesPaid is how many bytes of credit are given at once.
+	// filesPaid is the least number of bytes for which a node gives credit.
 	filesPaid = proto.FileWindow / 4
 )
 
-// ahead is bytes of files that wait. Whoever has it guards it.
+// ahead counts the bytes of files that wait for a link or the crew. Its owner's lock guards it.
 type ahead struct{ bytes int }
 
-// add holds the gate from the byte on that is too many.
+// add adds n bytes. It updates the gate when the count crosses filesAhead.
 func (a *ahead) add(g *gate, n int) {
 	was := a.bytes > filesAhead
 	a.bytes += n
@@ -41,15 +41,15 @@ func (a *ahead) add(g *gate, n int) {
 	}
 }
 
-// gate tells when every link, and the own crew, has room for more of a file. A link's
-// mu may be held when its mu is taken, not the other way.
+// gate reports whether every link and the own crew has room for more of a file. Lock order: a link's mu
+// before the gate's mu.
 type gate struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards full and over
 	room sync.Cond
-	full int // those with more than filesAhead, and parts that have not been routed yet
+	full int // number of links and crews with more than filesAhead, and of parts that are not routed yet
 	over bool
 
-	opened func() // when there is room again, under mu; nil: nobody wants to know. Set once, before all use
+	opened func() // called with mu held when there is room again; may be nil. Set before the first use
 }
 
 func (g *gate) add(n int) {
@@ -70,7 +70,7 @@ func (g *gate) hasRoom() bool {
 	return g.full == 0
 }
 
-// wait blocks until there is room, or stop says that there is no use.
+// wait blocks until there is room, the node has ended, or stop returns true.
 func (g *gate) wait(stop func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,13 +86,13 @@ func (g *gate) end() {
 	g.room.Broadcast()
 }
 
-// fileFlow is bytes of FilePart on a link; its mu guards them.
+// fileFlow counts the bytes of FilePart on a link. The link's mu guards it.
 type fileFlow struct {
-	sent int // and no credit has come for them
-	owed int // they have come, and no credit was given for them
+	sent int // sent, and not credited by the other side
+	owed int // received, and not credited by this side
 }
 
-// start says whether n more may be sent, and counts them.
+// start reports whether n more bytes may be sent, and counts them.
 func (f *fileFlow) start(n int) bool {
 	if f.sent >= proto.FileWindow {
 		return false
@@ -101,19 +101,19 @@ func (f *fileFlow) start(n int) bool {
 	return true
 }
 
-// owe notes what has come.
+// owe counts received bytes. It returns an error if the sender had no credit for them.
 func (l *link) owe(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flow.owed >= proto.FileWindow {
-		return fmt.Errorf("%w: more of files than there was credit for", proto.ErrFrame)
+		return fmt.Errorf("%w: more file data than there was credit for", proto.ErrFrame)
 	}
 	l.flow.owed += n
 	l.signal()
 	return nil
 }
 
-// pay gives credit, where there is room; mu is held.
+// pay gives credit for received bytes if there is room. The caller holds mu.
 func (l *link) pay() {
 	if l.flow.owed < filesPaid || l.mute != nil || !l.gate.hasRoom() {
 		return
@@ -122,7 +122,7 @@ func (l *link) pay() {
 	l.flow.owed = 0
 }
 
-// dropFiles drops the parts that wait, when nobody waits for them any more; mu is held.
+// dropFiles drops the waiting parts of files, because after Bye no host needs them. The caller holds mu.
 func (l *link) dropFiles() {
 	l.bulk = slices.DeleteFunc(l.bulk, func(f *frame) bool {
 		p, ok := f.m.(proto.FilePart)
@@ -134,7 +134,7 @@ func (l *link) dropFiles() {
 	})
 }
 
-// paid takes credit.
+// paid handles credit from the other side.
 func (l *link) paid(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,8 +16,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// childSays is what the agent of host 1, which has host 2 below it, may say in a job
-// of 3 hosts.
+// childSays returns valid messages of the agent of host 1, with host 2 below it, in a job of 3 hosts.
 func childSays() []proto.Message {
 	return []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}},
@@ -40,10 +39,10 @@ func childSays() []proto.Message {
 	}
 }
 
-// card4 is of a job of 4 ranks on two hosts.
+// card4 is the card of a job of 4 ranks on two hosts.
 var card4 = bootstrap.Card{Size: 4, HostOf: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
 
-// parentSays is what an agent of two hosts may hear.
+// parentSays returns valid messages for an agent of two hosts.
 func parentSays() []proto.Message {
 	return []proto.Message{
 		proto.Beat{},
@@ -64,8 +63,8 @@ func parentSays() []proto.Message {
 	}
 }
 
-// say cuts what is said into bits, with time between them, so that they meet the
-// other side in different phases.
+// say writes data in pieces, with pauses between them, so that they reach the other side in different
+// phases.
 func say(s *treetest.Stream, data []byte) {
 	least := 4 + len(data)/200
 	for len(data) > 0 {
@@ -81,7 +80,7 @@ func say(s *treetest.Stream, data []byte) {
 	}
 }
 
-// hostileChild has an agent say data; the root's job ends all the same.
+// hostileChild makes an agent send data, and checks that the root's job still ends.
 func hostileChild(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1).withRanks()
@@ -109,7 +108,7 @@ func hostileChild(t *testing.T, data []byte) {
 	})
 }
 
-// hostileParent has an agent hear data; it ends.
+// hostileParent sends data to an agent, and checks that the agent ends.
 func hostileParent(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, 1)
@@ -125,7 +124,7 @@ func hostileParent(t *testing.T, data []byte) {
 			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
 		})
 		if err == nil && bytes.IndexByte(data, byte(proto.KindBye)) < 0 {
-			t.Error("it ends without a reason")
+			t.Error("the agent ends without an error")
 		}
 		require.Less(t, time.Since(begun), 10*time.Minute)
 		_ = p.Parent.Close()
@@ -133,7 +132,7 @@ func hostileParent(t *testing.T, data []byte) {
 	})
 }
 
-// TestNonsense: messages in any order, twice, or of others' hosts and ranks.
+// TestNonsense sends messages in any order, repeated, or about hosts and ranks of others.
 func TestNonsense(t *testing.T) {
 	wrong := []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 1}}}, proto.Up{Agents: []proto.Agent{{Index: 0}, {Index: -1 << 62}}}, proto.Up{},
@@ -189,7 +188,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// FuzzChild: nothing that an agent says does worse than to lose it.
+// FuzzChild checks that arbitrary bytes of an agent lead at worst to its loss.
 func FuzzChild(f *testing.F) {
 	f.Add(frames(f, childSays()...))
 	for i := range childSays() {
@@ -198,7 +197,7 @@ func FuzzChild(f *testing.F) {
 	f.Fuzz(hostileChild)
 }
 
-// FuzzParent: nothing that is said to an agent does worse than to end it.
+// FuzzParent checks that arbitrary bytes of a parent lead at worst to the agent's end.
 func FuzzParent(f *testing.F) {
 	f.Add(frames(f, parentSays()...))
 	for i := range parentSays() {
@@ -207,7 +206,7 @@ func FuzzParent(f *testing.F) {
 	f.Fuzz(hostileParent)
 }
 
-// TestWindow: an agent that sends more than it has credit for is lost.
+// TestWindow checks that an agent that sends more Output than it has credit for is lost.
 func TestWindow(t *testing.T) {
 	for _, size := range []int{0, 1000, maxOutput} {
 		bubble(t, func(t *testing.T) {
@@ -245,8 +244,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// played launches a tree, gorun ─ 0 ─ 1 ─ 2, in which host 1 does what play says when
-// ranks run, and then ends.
+// played launches a tree, gorun ─ 0 ─ 1 ─ 2. When the ranks run, host 1 sends what play says, and then
+// closes its stream.
 func played(w *world, play func(say func(m proto.Message) error)) {
 	w.l.Heartbeat, w.stdin = time.Hour, "all"
 	w.agent = func(index int, s *treetest.Stream) bool {
@@ -270,15 +269,15 @@ func played(w *world, play func(say func(m proto.Message) error)) {
 	w.launch()
 }
 
-// waiting is what waits on a link.
+// waiting returns the numbers of queued messages of a link.
 func (l *link) waiting() (urgent, states int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.urgent), len(l.states)
 }
 
-// TestSaysTooMuch: an agent that has more to say than there can be is lost; it takes no
-// memory of those above it, though they cannot pass on what it says.
+// TestSaysTooMuch checks that an agent that sends too many unsolicited messages is lost, and that the
+// nodes above it queue no more than the limit, even if they cannot pass the messages on.
 func TestSaysTooMuch(t *testing.T) {
 	const most = 2*mayPerHost + 4*mayPerRank
 	for name, m := range map[string]proto.Message{
@@ -316,16 +315,16 @@ func TestSaysTooMuch(t *testing.T) {
 				w.mu.Unlock()
 				require.Equal(t, most, said)
 				lost := got[proto.Lost](w)
-				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it says more than there can be to say"}, lost[len(lost)-1])
+				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it sends more messages than its hosts and ranks can cause"}, lost[len(lost)-1])
 				w.root.Do(proto.End{Except: -1})
-				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost for it")
+				require.Len(t, one[proto.Ended](w).Exits, w.ranks, "host 0 is not lost because of its child")
 			})
 		})
 	}
 }
 
-// TestNewestState: of what a host tells of its state the newest is sure to come, and
-// credits are one, where more cannot be passed on.
+// TestNewestState checks that a link that cannot send keeps the newest State of each host, and joins
+// credits.
 func TestNewestState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const rounds = 5000
@@ -337,7 +336,7 @@ func TestNewestState(t *testing.T) {
 					proto.StdinCredit{Bytes: 1},
 				} {
 					if say(m) != nil {
-						t.Error("it is not listened to")
+						t.Error("the stream was closed")
 						return
 					}
 				}
@@ -369,16 +368,16 @@ func TestNewestState(t *testing.T) {
 	})
 }
 
-// TestReadsNothing: an agent that asks for more and more, and reads no answer, is lost.
+// TestReadsNothing checks that an agent that sends requests without end, and reads no reply, is lost.
 func TestReadsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  func(i int) proto.Message
 		want string
 	}{
-		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it asks, and does not read what is answered"},
+		"requests": {func(int) proto.Message { return proto.Request{Rank: 1, Line: []byte("cmd=x\n")} }, "it sends requests without reading the replies"},
 		"fences": {func(i int) proto.Message {
 			return proto.Fence{N: i + 1, Waiting: true, Puts: map[string]string{"a": string(make([]byte, 10<<10))}}
-		}, "before it has read that it may leave the one before"},
+		}, "before it has read the release of the fence before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -422,7 +421,7 @@ func TestReadsNothing(t *testing.T) {
 	}
 }
 
-// TestAsksAgain: who has read what was answered may ask again, as often as it likes.
+// TestAsksAgain checks that a rank that reads each reply may send any number of requests.
 func TestAsksAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)

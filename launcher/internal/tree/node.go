@@ -13,37 +13,37 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Node is gorun's root of the tree, or an agent in it.
+// Node is gorun's root of the tree, or an agent in the tree.
 type Node struct {
 	cfg    Config
 	l      proto.Launch
 	parent *link // nil: this is the root
 	ctx    context.Context
-	cancel context.CancelFunc // ends what is connecting
-	window *window            // of the own crew
+	cancel context.CancelFunc // ends calls of Open
+	window *window            // for the output of the own crew
 	gate   *gate
 	count  *counters
 
-	wake  chan struct{} // capacity 1: the inbox has something
-	calls chan func()   // from links' readers, which wait
+	wake  chan struct{} // capacity 1: wakes loop, inbox is not empty
+	calls chan func()   // functions for loop from the readers of links, which block until loop takes them
 	done  chan struct{} // closed when loop has ended
 
-	mu    sync.Mutex // guards what follows
-	inbox []func()   // from those who must not wait
-	over  bool       // loop looks at it no more
+	mu    sync.Mutex // guards inbox and over
+	inbox []func()   // functions for loop from callers that must not block
+	over  bool       // loop has ended
 
-	// What loop alone uses.
-	members    []*member // by their hosts; the own one first, where there is a crew
-	waiting    []*member // to be connected
-	connecting int       // never more than Launch.AtOnce
-	links      int       // that have not ended
+	// The following fields are used by loop alone.
+	members    []*member // ordered by hosts; if there is a crew, it is the first
+	waiting    []*member // members with which the node must still connect
+	connecting int       // number of calls of Open that run; at most Launch.AtOnce
+	links      int       // number of links that have not ended
 	stage      stage
-	stored     ahead // FilePart that the own crew has not stored yet
-	closing    bool
-	orphaned   bool          // the parent is lost, or the agent has to end
+	stored     ahead         // bytes of FilePart that the own crew has not stored yet
+	closing    bool          // Bye has been sent to all members
+	orphaned   bool          // the ranks of the subtree are being ended: the parent is lost, or the agent must end
 	alone      bool          // the parent is lost
-	cause      error         // why, then
-	grace      time.Duration // of the job's ranks
+	cause      error         // why orphaned is set
+	grace      time.Duration // time between SIGTERM and SIGKILL, from Prepare
 	timers     []*time.Timer
 
 	merges
@@ -51,37 +51,36 @@ type Node struct {
 	output
 }
 
-// member is who takes part in what a node merges: its crew, or a child with all
-// behind it.
+// member is a part of the node's subtree whose answers the node merges: its own crew, or a child with
+// everything below it.
 type member struct {
-	lo, hi int // hosts [lo, hi)
-	head   int // host of the child; those before it have failed
-	failed []proto.HostError
-	crew   Crew
-	link   *link    // nil: not connected, or lost
-	up     proto.Up // what the child said
+	lo, hi int               // its hosts are [lo, hi)
+	head   int               // host of the child; the hosts before it have failed
+	failed []proto.HostError // errors of the hosts before head
+	crew   Crew              // nil: a child
+	link   *link             // nil: not connected, or lost
+	up     proto.Up          // the child's answer to Launch
 
-	owes   [phases]bool
-	ranks  int
-	may    int                 // messages of its own accord that may still come, see relay
-	needs  map[string]struct{} // files
-	taker  bool                // of stdin
-	taken  int64               // bytes of stdin
+	owes   [phases]bool        // by phase: it has not answered yet
+	ranks  int                 // number of its ranks
+	may    int                 // number of unsolicited messages that it may still send, see relay
+	needs  map[string]struct{} // hashes of the files that it lacks
+	taker  bool                // it reads stdin
+	taken  int64               // bytes of stdin that it has taken
 	source source
 }
 
-// stage is how far a node has come. It only grows.
+// stage is the progress of a node. It only grows.
 type stage int
 
 const (
-	stageLaunch   stage = iota // Up has not been said
-	stageUp                    // until Prepare
-	stagePrepared              // from Prepare on
-	stageStarted               // from Start on
+	stageLaunch   stage = iota // Up has not been sent
+	stageUp                    // Up has been sent
+	stagePrepared              // Prepare has come
+	stageStarted               // Start has come
 )
 
-// New makes a root and sets it going. Up may be called before it returns. Close
-// ends it.
+// New makes and starts a root. It may call cfg.Up before it returns. The caller must call Close.
 func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newGate(), new(counters)) }
 
 func newGate() *gate {
@@ -96,7 +95,7 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Up == nil || cfg.Open == nil && len(l.Hosts) > 1:
-		return nil, errors.New("a node needs Up, and Open where there are other hosts")
+		return nil, errors.New("a node needs Up, and Open if there are other hosts")
 	case (cfg.Crew == nil) != (l.Index == -1):
 		return nil, fmt.Errorf("a crew belongs to host 0 or a later one, not to %d", l.Index)
 	}
@@ -121,8 +120,8 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 	return n, nil
 }
 
-// Do takes a message from gorun, and keeps it. It does not block. What makes no
-// sense at its time is answered by a Log, and has no other effect.
+// Do takes a message from gorun. The node keeps the message. Do does not block. If the message is
+// invalid at this time, the node answers with a Log and otherwise ignores it.
 func (n *Node) Do(m proto.Message) {
 	_, file := m.(proto.FilePart)
 	if file {
@@ -138,20 +137,20 @@ func (n *Node) Do(m proto.Message) {
 	})
 }
 
-// Close says Bye to all agents, waits a while for them to end, and releases
-// everything. It may be called several times, but not by Up.
+// Close sends Bye to all agents, waits a while for their end, and releases everything. It is
+// idempotent. Up must not call it.
 func (n *Node) Close() {
 	n.post(n.bye)
 	<-n.done
 }
 
-// Stored says of a FilePart that the own crew has no more use for its data.
+// Stored reports that the own crew no longer needs the data of a FilePart.
 func (n *Node) Stored(p proto.FilePart) {
 	n.post(func() { n.stored.add(n.gate, -len(p.Data)) })
 }
 
-// AwaitRoom blocks while some child, or the own crew, still has much to take of the
-// files that it needs. Who sends a FilePart when it has returned needs no memory for whole files.
+// AwaitRoom blocks while a child or the own crew has much file data to take. If the caller sends each
+// FilePart after AwaitRoom has returned, the node needs no memory for whole files.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		n.gate.mu.Lock()
@@ -163,22 +162,22 @@ func (n *Node) AwaitRoom(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Stats are what has gone over a node's links to its children so far, at an agent
-// also to its parent. Beats count as bytes alone.
+// Stats counts the messages and bytes on the node's links to its children, and at an agent also on the
+// link to its parent. Heartbeats count only as bytes.
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
-	PeakQueued              int64 // bytes of Output, Stdin and FilePart that waited, or that nobody had consumed
+	PeakQueued              int64 // largest number of bytes of Output, Stdin and FilePart that waited to be sent or consumed
 }
 
-// Stats may be called at any time.
+// Stats returns the counts so far. It may be called at any time.
 func (n *Node) Stats() Stats {
 	c := n.count
 	return Stats{c.in.Load(), c.out.Load(), c.bytesIn.Load(), c.bytesOut.Load(), c.peak.Load()}
 }
 
-// Flush waits until what Do has taken for the children is written, where it is urgent,
-// but not longer than limit.
+// Flush blocks until all urgent messages to the children that Do has taken are written, at most for
+// limit.
 func (n *Node) Flush(limit time.Duration) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -205,10 +204,10 @@ func (n *Node) Flush(limit time.Duration) {
 	}
 }
 
-// flushPause is the time after which Flush looks again.
+// flushPause is the time between two checks of Flush.
 const flushPause = time.Millisecond
 
-// post has loop run f. It does not block; after the end it does nothing.
+// post makes loop run f. It does not block. After loop's end it does nothing.
 func (n *Node) post(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -222,7 +221,7 @@ func (n *Node) post(f func()) {
 	}
 }
 
-// call has loop run f, and blocks until it is about to.
+// call makes loop run f, and blocks until loop takes f.
 func (n *Node) call(f func()) {
 	select {
 	case n.calls <- f:
@@ -255,15 +254,15 @@ func (n *Node) loop() {
 	n.over, n.inbox = true, nil
 }
 
-// after has loop run f later.
+// after makes loop run f after d.
 func (n *Node) after(d time.Duration, f func()) {
-	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops it
+	n.timers = append(n.timers, time.AfterFunc(d, func() { n.post(f) })) // loop stops it at its end
 }
 
-// up passes a message on to the parent, or to gorun.
+// up passes a message to the parent, or to gorun.
 func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
-// launch sets out to connect with the children.
+// launch begins to connect with the children.
 func (n *Node) launch() {
 	n.begin(phaseUp, func(m *member) bool { return m.crew == nil })
 	if n.cfg.Crew != nil {
@@ -272,7 +271,7 @@ func (n *Node) launch() {
 	n.connect()
 }
 
-// connect opens streams to heads of subtrees, AtOnce at a time.
+// connect opens streams to the heads of subtrees, AtOnce at a time.
 func (n *Node) connect() {
 	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.orphaned {
 		m := n.waiting[0]
@@ -302,7 +301,7 @@ func (n *Node) opened(m *member, s Stream, err error) {
 		if err == nil {
 			n.connecting++
 			go func() { // ends with Close; loop waits for it
-				_ = s.Close() // nobody has used it
+				_ = s.Close() // the stream was not used
 				n.post(func() { n.connecting-- })
 			}()
 		}
@@ -323,7 +322,7 @@ func (n *Node) opened(m *member, s Stream, err error) {
 	n.connect()
 }
 
-// headFailed makes the next host of a subtree its head.
+// headFailed makes the next host of a subtree its head, and connects with it.
 func (n *Node) headFailed(m *member, cause error) {
 	he := proto.HostError{Index: m.head, Cause: n.named(m.head, cause)}
 	var own *hostError
@@ -346,17 +345,17 @@ func (n *Node) headFailed(m *member, cause error) {
 	n.connect()
 }
 
-// exitCoder is an error of Open that gorun is to end with a code of its own for.
+// exitCoder is an error of Open with an exit code for gorun.
 type exitCoder interface{ ExitCode() int }
 
-// hostError is what a head says of itself.
+// hostError is an error that a head has reported about its own host.
 type hostError struct{ proto.HostError }
 
 func (e *hostError) Error() string { return e.Cause }
 
 func (n *Node) host(index int) hosts.Host { return n.l.Hosts[index-n.l.Index] }
 
-// named is a cause that names its host.
+// named returns the text of cause, preceded by the name of the host if it does not contain that.
 func (n *Node) named(index int, cause error) string {
 	text, name := cause.Error(), n.host(index).Name
 	if strings.Contains(text, name) {
@@ -365,7 +364,7 @@ func (n *Node) named(index int, cause error) string {
 	return name + ": " + text
 }
 
-// member is who a host belongs to; nil: nobody.
+// member returns the member that a host belongs to; nil: none.
 func (n *Node) member(index int) *member {
 	i, found := slices.BinarySearchFunc(n.members, index, func(m *member, index int) int { return m.lo - index })
 	if !found {
@@ -377,15 +376,15 @@ func (n *Node) member(index int) *member {
 	return n.members[i]
 }
 
-// live says whether a member can be spoken with.
+// live reports whether messages can be sent to the member.
 func (m *member) live() bool { return m.crew != nil || m.link != nil }
 
-// has says whether hosts are a member's.
+// has reports whether all hosts of a range are the member's and have not failed.
 func (m *member) has(first, count int) bool {
 	return first >= m.head && first < m.hi && count > 0 && count <= m.hi-first
 }
 
-// fromChild takes a message of a child.
+// fromChild handles a message from a child.
 func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
 	if m.link != l || l.over() {
 		return
@@ -399,7 +398,7 @@ func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
 	}
 }
 
-// fromCrew takes a message of the own crew.
+// fromCrew handles a message from the own crew.
 func (n *Node) fromCrew(m *member, msg proto.Message) {
 	if err := n.fromBelow(m, msg); err != nil && m.may > 0 {
 		m.may--
@@ -407,7 +406,7 @@ func (n *Node) fromCrew(m *member, msg proto.Message) {
 	}
 }
 
-// linkEnded is told when a child's link has ended.
+// linkEnded handles the end of a child's link.
 func (n *Node) linkEnded(m *member, l *link, err error) {
 	n.links--
 	if m.link != l {
@@ -423,7 +422,7 @@ func (n *Node) linkEnded(m *member, l *link, err error) {
 	}
 }
 
-// bye has all links end.
+// bye sends Bye to all members, and ends the links that are left after byeLimit.
 func (n *Node) bye() {
 	if n.closing {
 		return
@@ -445,7 +444,7 @@ func (n *Node) bye() {
 	})
 }
 
-// orphan ends everything below when there is no parent any more.
+// orphan ends all ranks of the subtree after the loss of the parent.
 func (n *Node) orphan(cause error) {
 	if n.closing || n.alone {
 		return
@@ -455,8 +454,8 @@ func (n *Node) orphan(cause error) {
 	n.end(cause, 0)
 }
 
-// end ends everything below when the agent has to end. Ranks have a grace between
-// SIGTERM and SIGKILL, and what they write then is passed on.
+// end ends all ranks of the subtree because the agent must end. The ranks have a grace period between
+// SIGTERM and SIGKILL, in which their output is still passed on.
 func (n *Node) end(cause error, grace time.Duration) {
 	if n.closing {
 		return
@@ -473,7 +472,7 @@ func (n *Node) end(cause error, grace time.Duration) {
 	n.after(grace+endLimit, n.bye)
 }
 
-// send passes a message to a member that is live.
+// send sends a message to a live member.
 func (m *member) send(msg proto.Message) {
 	if m.crew != nil {
 		m.crew.Do(msg)

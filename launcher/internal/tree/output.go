@@ -16,33 +16,33 @@ import (
 //	          ▲   window      │ ▲        window
 //	          └───────────────┘ └────── Credit ──────────┘
 //
-// A source holds what its member has sent and has got no credit for, which is at
-// most proto.Window. It gets credit when forward has passed it on, which needs
-// credit from the parent; at the root, when gorun has consumed it. So all memory
-// that a node needs for output is a window for each member and one for its parent.
+// A source holds the output that its member has sent and that has no credit yet, at most proto.Window
+// bytes. It gets credit when forward has passed the output on, for which forward needs credit from the
+// parent; at the root, when gorun has consumed the output. So a node needs one window of memory for
+// each member and one for its parent.
 
-// output is what waits to be passed on.
+// output is the state of the output that a node passes on.
 type output struct {
-	credit int       // that the parent has given; at the root it is not used
-	ready  []*member // whose source has something, each once: forward takes turns
-	broken [2]bool   // nobody reads stdout, stderr
-	mutes  bool      // nothing is passed on any more
+	credit int       // bytes that may still be sent to the parent; not used at the root
+	ready  []*member // members with output in their source, in the order in which forward serves them
+	broken [2]bool   // the reader of stdout, of stderr has closed it
+	mutes  bool      // all output is dropped
 }
 
-// source is a member's output.
+// source holds the output of one member.
 type source struct {
 	queue []proto.Output
-	held  int // cost of what has come and has not been credited; at most proto.Window
-	owed  int // the part of held that may be credited
+	held  int // cost of the output that has come and has no credit yet; at most proto.Window
+	owed  int // part of held for which credit may be given
 }
 
-// window is the own crew's.
+// window bounds the output of the own crew.
 type window struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following fields
 	more sync.Cond
-	room int
-	gone [2]bool // nobody reads stdout, stderr
-	over bool
+	room int     // bytes that the crew may still pass to Node.Output
+	gone [2]bool // the reader of stdout, of stderr has closed it
+	over bool    // the node has ended
 }
 
 func newWindow() *window {
@@ -69,12 +69,13 @@ func (w *window) take(n, kind int) error {
 	case w.over:
 		return errOver
 	case w.gone[kind]:
-		return fmt.Errorf("nobody reads the ranks' output: %w", syscall.EPIPE)
+		return fmt.Errorf("the reader of the ranks' output has closed it: %w", syscall.EPIPE)
 	}
 	w.room -= n
 	return nil
 }
 
+// give gives back n bytes.
 func (w *window) give(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,6 +83,7 @@ func (w *window) give(n int) {
 	w.more.Broadcast()
 }
 
+// set runs f under the lock and wakes all waiters.
 func (w *window) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,8 +91,8 @@ func (w *window) set(f func()) {
 	w.more.Broadcast()
 }
 
-// Output takes what the ranks of the own host have written. It copies Data and
-// blocks while gorun is behind. After OutputClosed its error wraps EPIPE.
+// Output passes on what the ranks of the own host have written. It copies Data, and blocks while gorun
+// is behind. After OutputClosed its error wraps EPIPE.
 func (n *Node) Output(o proto.Output) error {
 	data := o.Data
 	for len(data) > 0 {
@@ -109,7 +111,7 @@ func (n *Node) Output(o proto.Output) error {
 	return nil
 }
 
-// cut takes as much as goes in one Output, whole lines if it can.
+// cut takes as much data as one Output may hold, whole lines if possible.
 func cut(data []byte) (piece, rest []byte) {
 	at := len(data)
 	if at > maxOutput {
@@ -121,7 +123,7 @@ func cut(data []byte) (piece, rest []byte) {
 	return data[:at], data[at:]
 }
 
-// Consumed gives back what Up has got. At an agent it does nothing.
+// Consumed gives back an Output that Up has got. At an agent it does nothing.
 func (n *Node) Consumed(o proto.Output) {
 	if n.parent != nil {
 		return
@@ -134,7 +136,7 @@ func (n *Node) Consumed(o proto.Output) {
 	})
 }
 
-// take takes Output of a member.
+// take handles Output of a member.
 func (n *Node) take(m *member, o proto.Output) error {
 	s := &m.source
 	if len(o.Data) > maxOutput || s.held+cost(o) > proto.Window {
@@ -153,7 +155,7 @@ func (n *Node) take(m *member, o proto.Output) error {
 	return nil
 }
 
-// forward passes on what there is credit for, one Output of each member in turn.
+// forward passes on as much Output as the parent's credit allows, one Output of each member in turn.
 func (n *Node) forward() {
 	for len(n.ready) > 0 {
 		m := n.ready[0]
@@ -181,7 +183,7 @@ func (n *Node) forward() {
 	}
 }
 
-// credited gives credit for Output that has been passed on, or dropped.
+// credited gives credit for Output that was passed on or dropped.
 func (n *Node) credited(m *member, c int) {
 	s := &m.source
 	s.owed = min(s.owed+c, s.held)
@@ -198,7 +200,7 @@ func (n *Node) credited(m *member, c int) {
 	s.owed = 0
 }
 
-// gone drops what nobody reads any more.
+// gone drops the output whose reader has closed it.
 func (n *Node) gone(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
 	n.broken[kind] = true
@@ -206,7 +208,7 @@ func (n *Node) gone(g proto.OutputClosed) {
 	n.sift(func(o proto.Output) bool { return kindOf(o) == kind })
 }
 
-// silence drops all output, now and from now on.
+// silence drops all output, queued and future.
 func (n *Node) silence() {
 	n.mutes = true
 	n.window.set(func() { n.window.over = true })
@@ -214,6 +216,7 @@ func (n *Node) silence() {
 	n.sift(func(proto.Output) bool { return true })
 }
 
+// sift drops the queued output that drop selects.
 func (n *Node) sift(drop func(proto.Output) bool) {
 	waiting := n.ready
 	n.ready = nil

@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// TestOutputOrder: what each host writes comes out, all of it, in its order, and
-// before Ended; and no node ever holds more than its windows.
+// TestOutputOrder checks that all output of each host arrives, in order and before Ended, and that no node
+// holds more than its windows.
 func TestOutputOrder(t *testing.T) {
 	for _, s := range [][2]int{{1, 1}, {5, 1}, {7, 2}, {64, 3}, {64, 64}} {
 		for _, own := range []bool{false, true} {
@@ -61,7 +61,7 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	var sent [2][]bytes.Buffer
 	sent[0], sent[1] = make([]bytes.Buffer, count), make([]bytes.Buffer, count)
 	for i := range count {
-		go func() { // ends when all is written
+		go func() { // ends when everything is written
 			r := rand.New(rand.NewPCG(3, uint64(i)))
 			buf := make([]byte, 200<<10)
 			for n := 0; n < total; {
@@ -101,14 +101,14 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	for _, o := range got[proto.Output](w) {
 		paid += cost(o)
 	}
-	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.members)+paid/creditAfter), "credit is given in large pieces")
+	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.members)+paid/creditAfter), "the root gives credit in large pieces")
 	for i, n := range w.nodes {
 		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.members)+1)*proto.Window), i)
 	}
 	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.members)*proto.Window))
 }
 
-// writeAll has every crew write without end; errs has what stopped them.
+// writeAll makes every crew write without end. errs gets the errors that end the writing.
 func writeAll(w *world, stderr bool) (errs chan error) {
 	errs = make(chan error, w.hosts)
 	for i := range w.hosts {
@@ -126,8 +126,8 @@ func writeAll(w *world, stderr bool) (errs chan error) {
 	return errs
 }
 
-// TestSlowRoot: where gorun consumes nothing, all come to a stop within their
-// windows; what else is said goes by.
+// TestSlowRoot checks that all hosts stop writing, within their windows, if gorun consumes no output, and
+// that other messages still arrive.
 func TestSlowRoot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 15, 2)
@@ -169,7 +169,7 @@ func TestSlowRoot(t *testing.T) {
 	})
 }
 
-// TestFair: nobody waits for ever because others write more.
+// TestFair checks that no host waits for ever because others write more.
 func TestFair(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 31, 3)
@@ -194,8 +194,8 @@ func TestFair(t *testing.T) {
 	})
 }
 
-// TestGone: where nobody reads, the ranks find their pipes broken, wherever they
-// wait, and those of the other stream do not.
+// TestGone checks that ranks get EPIPE when the reader of stdout has closed it, even if they wait, and that
+// the other stream continues.
 func TestGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 14, 2).withRanks()
@@ -219,7 +219,7 @@ func TestGone(t *testing.T) {
 				came++
 			}
 		}
-		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each may lack a credit
+		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the three may wait for a credit
 		w.close()
 		for range w.hosts {
 			require.ErrorIs(t, <-err, errOver)
@@ -227,7 +227,7 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// TestByeWhileOutput: Bye ends a tree whose ranks write, and who waits is told.
+// TestByeWhileOutput checks that Bye ends a tree whose ranks write, and that their writes fail.
 func TestByeWhileOutput(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestByeWhileOutput(t *testing.T) {
 	}
 }
 
-// TestSlowPeer: a child that takes nothing does not hold up the others.
+// TestSlowPeer checks that a child that takes nothing does not delay the others.
 func TestSlowPeer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)
@@ -274,8 +274,7 @@ func TestSlowPeer(t *testing.T) {
 	})
 }
 
-// TestAwaitRoom: a large file takes little memory anywhere, though the last host
-// takes it slowly.
+// TestAwaitRoom checks that no node holds much of a large file while the last host takes it slowly.
 func TestAwaitRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 1)
@@ -296,7 +295,7 @@ func TestAwaitRoom(t *testing.T) {
 		require.Equal(t, []string{testHash, other}, one[proto.Prepared](w).Need)
 		const parts = 512
 		done := make(chan int, 1)
-		go func() { // ends when all is sent
+		go func() { // ends when the file is sent
 			n := 0
 			for ; n < parts; n++ {
 				if w.root.AwaitRoom(t.Context()) != nil {
@@ -329,8 +328,7 @@ func TestAwaitRoom(t *testing.T) {
 	})
 }
 
-// TestSlowDisk: a large file takes little memory anywhere, though a host stores it
-// slowly.
+// TestSlowDisk checks that no node holds much of a large file while a host stores it slowly.
 func TestSlowDisk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 1)
@@ -343,7 +341,7 @@ func TestSlowDisk(t *testing.T) {
 			c.Need = []string{testHash}
 			stored := c.Stored
 			c.Stored = func(p proto.FilePart) {
-				go func() { // ends when the disk works
+				go func() { // ends when the disk works again
 					<-disk
 					stored(p)
 				}()
@@ -356,7 +354,7 @@ func TestSlowDisk(t *testing.T) {
 		require.Equal(t, []string{testHash}, one[proto.Prepared](w).Need)
 		const parts, size = 512, 64 << 10
 		done := make(chan struct{})
-		go func() { // ends when all is sent
+		go func() { // ends when the file is sent
 			defer close(done)
 			for n := range parts {
 				if w.root.AwaitRoom(t.Context()) != nil {

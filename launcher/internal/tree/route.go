@@ -9,29 +9,29 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// routes is where what goes down has to go.
+// routes holds the destinations of messages that go down.
 type routes struct {
-	ranks   bool    // some host of the subtree has some
-	runs    []route // of ranks, ascending
-	perRank bool    // Output is of one rank each
+	ranks   bool    // at least one rank runs in the subtree
+	runs    []route // ascending by ranks
+	perRank bool    // each Output holds the bytes of one rank
 	stdin   stdin
 }
 
-// route is ranks that follow on each other and are all a member's.
+// route is a range of consecutive ranks that belong to one member.
 type route struct {
 	first, count int
 	m            *member
 }
 
-// stdin counts bytes. For every taker given <= taken <= sent, and sent-given is at
-// most proto.Window.
+// stdin counts bytes of standard input. For every member that reads it, given <= taken <= sent.
+// sent-given is at most proto.Window.
 type stdin struct {
-	sent  int64 // to all who take it
-	given int64 // back upward, when all had taken them
-	slow  int   // takers whose taken == given; not 0 while there are takers
+	sent  int64 // bytes sent to all members that read it
+	given int64 // bytes for which the parent has got credit: all such members have taken them
+	slow  int   // number of such members with taken == given; not 0 unless there are none
 }
 
-// down takes a message from above. An error means that it makes no sense.
+// down handles a message from above. An error means that the message is invalid.
 func (n *Node) down(m proto.Message) error {
 	if n.closing {
 		return nil
@@ -50,7 +50,7 @@ func (n *Node) down(m proto.Message) error {
 		return n.release(m)
 	case proto.Reply:
 		if to := n.rankOf(m.Rank); to != nil && to.live() {
-			to.may++ // it may ask again
+			to.may++ // the rank may send another Request
 			to.send(m)
 		}
 	case proto.Credit:
@@ -72,8 +72,7 @@ func (n *Node) down(m proto.Message) error {
 	return nil
 }
 
-// downLast takes a message from above while everything ends, since the agent has to,
-// and the parent lives.
+// downLast handles a message from above while the agent ends its ranks and the parent still runs.
 func (n *Node) downLast(m proto.Message) error {
 	switch m := m.(type) {
 	case proto.Credit:
@@ -83,7 +82,7 @@ func (n *Node) downLast(m proto.Message) error {
 		n.tellAll(m)
 	case proto.Signal:
 		n.tellAll(m)
-	case proto.End: // with less grace, perhaps
+	case proto.End: // may shorten the grace period
 		n.tellAll(m)
 		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.bye)
 	case proto.Bye:
@@ -92,7 +91,7 @@ func (n *Node) downLast(m proto.Message) error {
 	return nil
 }
 
-// credits takes the parent's credit for output.
+// credits handles the parent's credit for output.
 func (n *Node) credits(c proto.Credit) error {
 	if n.parent == nil || c.Bytes <= 0 || c.Bytes > proto.Window-n.credit {
 		return fmt.Errorf("%w: credit for %d bytes", proto.ErrFrame, c.Bytes)
@@ -101,11 +100,12 @@ func (n *Node) credits(c proto.Credit) error {
 	return nil
 }
 
-// tellAll passes a message to everybody below.
+// tellAll sends a message to all live members.
 func (n *Node) tellAll(m proto.Message) {
 	n.tell(m, func(*member) bool { return true })
 }
 
+// tell sends a message to the live members that who selects.
 func (n *Node) tell(m proto.Message, who func(*member) bool) {
 	f := &frame{m: m, shared: true}
 	for _, to := range n.members {
@@ -126,7 +126,7 @@ func (n *Node) wrongTime(m proto.Message) error {
 	return fmt.Errorf("%w: %T at the wrong time", proto.ErrFrame, m)
 }
 
-// prepare cuts the plans to subtrees and notes which ranks are where.
+// prepare records which ranks run where, and sends each member its own plans.
 func (n *Node) prepare(p proto.Prepare) error {
 	if n.stage != stageUp {
 		return n.wrongTime(p)
@@ -200,7 +200,7 @@ func (n *Node) setRoutes(plans []proto.Plan) error {
 	return nil
 }
 
-// rankOf is whose a rank is; nil: nobody's here.
+// rankOf returns the member of a rank; nil: no rank of the subtree.
 func (n *Node) rankOf(rank int) *member {
 	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
 	if !found {
@@ -212,8 +212,8 @@ func (n *Node) rankOf(rank int) *member {
 	return n.runs[i].m
 }
 
-// filePart passes a part of a file to those who need it. Where a host needs other
-// files, it learns of the last part only that it is the last.
+// filePart sends a part of a file to the members that need it. A member that needs only other files
+// gets the last part without data, because Last ends the staging.
 func (n *Node) filePart(p proto.FilePart) error {
 	if n.stage != stagePrepared || !n.merge[phasePrepare].over() {
 		return n.wrongTime(p)
@@ -276,7 +276,7 @@ func (n *Node) release(r proto.Release) error {
 	return nil
 }
 
-// input passes standard input on to all who take it.
+// input sends standard input to all members that read it.
 func (n *Node) input(in proto.Stdin) error {
 	if n.stage != stageStarted || n.stdin.sent+int64(len(in.Data))-n.stdin.given > proto.Window {
 		return n.wrongTime(in)
@@ -287,7 +287,7 @@ func (n *Node) input(in proto.Stdin) error {
 	return nil
 }
 
-// took takes a member's word that it has passed bytes of standard input on.
+// took records that a member has passed on bytes of standard input.
 func (n *Node) took(m *member, bytes int64) error {
 	if bytes <= 0 || bytes > n.stdin.sent-m.taken {
 		return fmt.Errorf("%w: credit for %d bytes of standard input", proto.ErrFrame, bytes)
@@ -300,7 +300,7 @@ func (n *Node) took(m *member, bytes int64) error {
 	return nil
 }
 
-// leave strikes a member that has ended, or is lost, from those who take input.
+// leave removes a member that has ended or is lost from those that read standard input.
 func (n *Node) leave(m *member) {
 	if m.taker {
 		if m.taker = false; m.taken == n.stdin.given {
@@ -310,8 +310,8 @@ func (n *Node) leave(m *member) {
 	}
 }
 
-// giveStdin gives back what all have taken. It looks at the members only when each
-// of them has taken something since it last did.
+// giveStdin gives credit for the bytes that all members have taken. It looks at the members only after
+// each of them has taken something since the last time, so its average cost is constant.
 func (n *Node) giveStdin() {
 	if n.stdin.slow > 0 {
 		return

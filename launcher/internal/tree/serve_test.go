@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// testLaunch is for an agent of a tree of count hosts.
+// testLaunch returns a Launch for the agent of the first of count hosts.
 func testLaunch(count int) proto.Launch {
 	l := proto.Launch{JobID: "job", Radix: 2, AtOnce: 2, Timeout: 10 * time.Second, Heartbeat: testHeartbeat}
 	for i := range count {
@@ -33,7 +33,7 @@ func frames(t testing.TB, messages ...proto.Message) []byte {
 	return buf
 }
 
-// TestServeNoLaunch: an agent that is told nothing, or nonsense, ends.
+// TestServeNoLaunch checks that an agent ends if its parent sends nothing, or anything else than Launch.
 func TestServeNoLaunch(t *testing.T) {
 	bad := testLaunch(1)
 	bad.Index = -1
@@ -43,7 +43,7 @@ func TestServeNoLaunch(t *testing.T) {
 		want string
 		is   error
 	}{
-		"nothing":  {want: "gorun did not say what to do"},
+		"nothing":  {want: "gorun sent no job"},
 		"the end":  {cut: true, is: io.EOF},
 		"no host":  {say: frames(t, proto.Launch{}), is: proto.ErrFrame},
 		"index":    {say: frames(t, bad), is: proto.ErrFrame},
@@ -71,8 +71,8 @@ func TestServeNoLaunch(t *testing.T) {
 	}
 }
 
-// TestServeContext: an agent that has to end takes all below it with it, and its
-// parent learns of that at once.
+// TestServeContext checks that an agent that must end ends its whole subtree, and that its parent learns
+// of it at once.
 func TestServeContext(t *testing.T) {
 	why := errors.New("the agent got SIGTERM")
 	for _, silent := range []bool{false, true} {
@@ -117,8 +117,8 @@ func TestServeContext(t *testing.T) {
 	}
 }
 
-// TestServeSignals: an agent that has to end, and gives its ranks a while, still
-// passes on what gorun has to say to them, and what they write.
+// TestServeSignals checks that an agent that must end passes on gorun's messages to its ranks, and their
+// output, during the grace period.
 func TestServeSignals(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestServeSignals(t *testing.T) {
 				c.See = func(m proto.Message) {
 					switch m := m.(type) {
 					case proto.Signal:
-						go func() { // ends at once: there is room
+						go func() { // ends at once, because there is room
 							_ = n.Output(proto.Output{Index: i, Stream: proto.Merged, Data: []byte("last words\n")})
 						}()
 					case proto.End:
@@ -175,7 +175,7 @@ func TestServeSignals(t *testing.T) {
 	}
 }
 
-// TestNoBye: a child that does not end is left behind.
+// TestNoBye checks that Close does not wait for a child that does not end.
 func TestNoBye(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 2)
@@ -190,7 +190,7 @@ func TestNoBye(t *testing.T) {
 	})
 }
 
-// TestConfig: what makes no node is refused.
+// TestConfig checks that New refuses a Config with which no node can work.
 func TestConfig(t *testing.T) {
 	good := Config{Launch: testLaunch(1), Up: func(proto.Message) {}, Crew: func(*Node, func(proto.Message)) Crew { return &treetest.Crew{} }}
 	n, err := New(good)
@@ -202,7 +202,7 @@ func TestConfig(t *testing.T) {
 	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errOver)
 	require.NoError(t, n.AwaitRoom(t.Context()))
 	n.Flush(time.Hour)
-	require.Empty(t, n.inbox, "what is posted after the end is not kept")
+	require.Empty(t, n.inbox, "functions posted after the end are not kept")
 	for name, spoil := range map[string]func(*Config){
 		"hosts":   func(c *Config) { c.Launch.Hosts = nil },
 		"index":   func(c *Config) { c.Launch.Index = -2 },

@@ -12,8 +12,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// feedAll sends input as credit allows, with its end, and returns when all of it has
-// been taken.
+// feedAll sends input as the credit allows, then its end. It returns when all input has been taken.
 func feedAll(w *world, data []byte) {
 	w.t.Helper()
 	sent := 0
@@ -34,10 +33,10 @@ func feedAll(w *world, data []byte) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	require.FailNow(w.t, "standard input is not taken")
+	require.FailNow(w.t, "the ranks did not take all standard input")
 }
 
-// TestStdin: input gets to those who read it, and nobody else.
+// TestStdin checks that the hosts whose ranks read standard input get it, and no others.
 func TestStdin(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789"), 100<<10)
 	for _, mode := range []string{"rank0", "all", "none"} {
@@ -64,7 +63,8 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinTakers: who reads nothing holds all up, until it has ended or is lost.
+// TestStdinTakers checks that a host that takes no input stops the input of all, until it has ended or is
+// lost.
 func TestStdinTakers(t *testing.T) {
 	for _, how := range []string{"ended", "lost", "no ranks"} {
 		bubble(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestStdinTakers(t *testing.T) {
 				given += c.Bytes
 			}
 			require.Equal(t, proto.Window, given)
-			// More than the window is refused, and does no harm.
+			// The root refuses more than the window, and continues.
 			w.root.Do(proto.Stdin{Data: make([]byte, proto.Window+1)})
 			time.Sleep(time.Second)
 			require.Len(t, got[proto.Log](w), 1)
@@ -117,8 +117,8 @@ func TestStdinTakers(t *testing.T) {
 	}
 }
 
-// TestStdinCount: what is given back is what the slowest has taken, whoever takes
-// how much, and leaves when.
+// TestStdinCount checks that the credit is always that of the slowest member, with random amounts and
+// random ends of members.
 func TestStdinCount(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

@@ -1,9 +1,8 @@
-// Command tree measures what the start and the end of a job cost on many hosts,
-// without any: agents are goroutines that run launcher/internal/tree over streams in memory,
-// and time is a bubble's of testing/synctest, which passes when all wait. So what it
-// tells of time is what latencies and the order of messages cost, and not what a
-// processor does; messages and bytes are those of the protocol. What the root itself
-// takes is measured apart, with children that are nothing but bytes.
+// Command treebench measures the cost of the start and the end of a job on many hosts, without any
+// hosts. Agents are goroutines that run launcher/internal/tree over streams in memory. Time is that of
+// a bubble of testing/synctest, which passes only while all goroutines wait. So the times show latencies
+// and the order of messages, not processor time. Messages and bytes are those of the protocol. The
+// memory of the root is measured separately, with children that send prepared bytes.
 //
 //	go run ./launcher/internal/tree/treebench -agents 1,10,100,1000,10000 -radix 64 -latency 200us -connect 20ms
 package main
@@ -21,16 +20,16 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 )
 
-// setting is what is simulated.
+// setting is the job to simulate.
 type setting struct {
 	agents  int
 	radix   int
 	atOnce  int
-	ranks   int // of an agent
-	latency time.Duration
-	connect time.Duration
-	output  int // bytes of an agent
-	puts    int // bytes of a rank in each fence
+	ranks   int           // on each host
+	latency time.Duration // of each message, one way
+	connect time.Duration // time to start an agent
+	output  int           // bytes that each host writes
+	puts    int           // bytes that each rank puts before each fence
 }
 
 func main() {

@@ -19,35 +19,35 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// phaseNames are the columns of result.took.
+// phaseNames are the names of the columns of result.took.
 var phaseNames = []string{"Launch → Up", "Prepare → Prepared", "Start → Started", "fence", "output", "End → Ended", "Bye"}
 
-// result is of one job.
+// result holds the measurements of one job.
 type result struct {
 	took    []time.Duration // by phaseNames
 	root    tree.Stats
-	outputs int64 // that came to the root
-	busiest int64 // messages of the agent that had the most, to and from its parent and children
+	outputs int64 // number of Outputs that the root got
+	busiest int64 // largest number of messages of an agent, to and from its parent and children
 }
 
-// job is a job that is simulated.
+// job is a simulated job.
 type job struct {
 	setting
 	root *tree.Node
 	up   chan proto.Message
 	wg   sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards nodes and crews
 	nodes []*tree.Node
 	crews map[int]*treetest.Crew
 }
 
 func hostName(i int) string { return fmt.Sprintf("node%05d.cluster", i) }
 
-// here is what every agent says of its cores.
+// here is the topology that every agent reports.
 var here = sync.OnceValue(place.Here)
 
-// agent is what a host of some size says of itself.
+// agent returns what the agent of a typical host reports.
 func agent(i int) proto.Agent {
 	return proto.Agent{
 		Index: i, Hostname: hostName(i), PID: 4000 + i, Topology: here(),
@@ -180,7 +180,7 @@ func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	time.Sleep(j.setting.connect)
 	p := treetest.NewPipe(j.latency)
 	j.wg.Go(func() { // ends with Bye
-		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts who is there
+		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts the agents
 			return tree.Config{Self: agent(l.Index), Open: j.connect, Crew: func(n *tree.Node, emit func(proto.Message)) tree.Crew {
 				c := &treetest.Crew{
 					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,

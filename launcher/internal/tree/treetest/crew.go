@@ -7,28 +7,28 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
-// Crew answers as a crew does and runs nothing. Its ranks are in Fences fences one
-// after the other, and end when they are told.
+// Crew answers like a crew, but runs nothing. Its ranks enter Fences fences one after the other, and end
+// when End comes.
 type Crew struct {
 	Index  int
 	Emit   func(proto.Message)
 	Fences int
-	Puts   func(fence int) map[string]string // nil: nothing
-	Need   []string
-	Silent bool // it answers nothing
-	// Stored is told of each FilePart once; nil: nobody wants to know.
+	Puts   func(fence int) map[string]string // what the host puts before a fence; nil: nothing
+	Need   []string                          // hashes of files for Prepared
+	Silent bool                              // it does not answer
+	// Stored gets each FilePart once; may be nil.
 	Stored func(proto.FilePart)
-	// See is told of each message; it may emit.
+	// See gets each message before Crew answers; may be nil. It may emit.
 	See func(m proto.Message)
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	got   []proto.Message
 	plan  proto.Plan
 	input []byte
 	ended bool
 }
 
-// Do answers a message.
+// Do records a message and answers it.
 func (c *Crew) Do(m proto.Message) {
 	c.mu.Lock()
 	c.got = append(c.got, m)
@@ -89,7 +89,7 @@ func (c *Crew) fence(n int) {
 	c.Emit(proto.Fence{N: n, Puts: puts})
 }
 
-// End ends the ranks.
+// End ends the ranks. It is idempotent.
 func (c *Crew) End() {
 	c.mu.Lock()
 	was := c.ended
@@ -105,7 +105,7 @@ func (c *Crew) End() {
 	c.Emit(m)
 }
 
-// Ranks are those of the crew's plan.
+// Ranks returns the ranks of the crew's plan.
 func (c *Crew) Ranks() []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,14 +116,14 @@ func (c *Crew) Ranks() []int {
 	return list
 }
 
-// Got is all messages so far.
+// Got returns all messages so far.
 func (c *Crew) Got() []proto.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.got)
 }
 
-// Input is what came as Stdin.
+// Input returns the bytes of all Stdin messages.
 func (c *Crew) Input() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
