@@ -11,26 +11,26 @@ import (
 // A file goes down the tree at the speed of the slowest disk and link:
 //
 //	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► crew ─► Stored
-//	    ▲        gate    ▲      gate      ▲      gate              │
-//	    └─────────┴──────┴── FileCredit ──┴── FileCredit ──┴───────┘
+//	    ▲                ▲                ▲                        │
+//	    └────────────────┴── FileCredit ──┴─────── FileCredit ─────┘
 //
-// While a link or the crew of a node still has much file data to take, the node's gate is full, and the
-// node gives its parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for each
-// link and its crew, and the reader of its parent's link never blocks. The reader notices Bye, or the
+// While a link or the crew of a node still has more than filesAhead bytes to take, the node gives its
+// parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for each link and for
+// its crew, and the reader of its parent's link never blocks. The reader notices Bye, or the
 // end of the parent, even if a disk is slow.
 const (
 	// filesAhead is how many bytes of files may wait for a link or for the own crew before the
-	// gate is full.
+	// node stops giving credit.
 	filesAhead = 1 << 20
-	// filesPaid is the least number of bytes for which a node gives credit.
-	filesPaid = proto.FileWindow / 4
+	// fileCreditAfter is the least number of bytes for which a node gives credit.
+	fileCreditAfter = proto.FileWindow / 4
 )
 
 // ahead counts the bytes of files that wait for a link or the crew. Its owner's lock guards it.
 type ahead struct{ bytes int }
 
-// add adds n bytes. It updates the gate when the count crosses filesAhead.
-func (a *ahead) add(g *gate, n int) {
+// add adds n bytes. It updates g when the count crosses filesAhead.
+func (a *ahead) add(g *fileFlowControl, n int) {
 	was := a.bytes > filesAhead
 	a.bytes += n
 	switch is := a.bytes > filesAhead; {
@@ -41,18 +41,18 @@ func (a *ahead) add(g *gate, n int) {
 	}
 }
 
-// gate reports whether every link and the own crew has room for more of a file. Lock order: a link's mu
-// before the gate's mu.
-type gate struct {
-	mu   sync.Mutex // guards full and over
-	room sync.Cond
-	full int // number of links and crews with more than filesAhead, and of parts that are not routed yet
-	over bool
+// fileFlowControl records whether every link and the own crew has room for more of a file. Lock
+// order: the mu of a link before that of its fileFlowControl.
+type fileFlowControl struct {
+	mu    sync.Mutex // guards full and ended
+	room  sync.Cond
+	full  int // number of links and crews with more than filesAhead, and of parts that are not routed yet
+	ended bool
 
 	opened func() // called with mu held when there is room again; may be nil. Set before the first use
 }
 
-func (g *gate) add(n int) {
+func (g *fileFlowControl) add(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.full += n; g.full > 0 {
@@ -64,25 +64,25 @@ func (g *gate) add(n int) {
 	}
 }
 
-func (g *gate) hasRoom() bool {
+func (g *fileFlowControl) hasRoom() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.full == 0
 }
 
 // wait blocks until there is room, the node has ended, or stop returns true.
-func (g *gate) wait(stop func() bool) {
+func (g *fileFlowControl) wait(stop func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.full > 0 && !g.over && !stop() {
+	for g.full > 0 && !g.ended && !stop() {
 		g.room.Wait()
 	}
 }
 
-func (g *gate) end() {
+func (g *fileFlowControl) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = true
+	g.ended = true
 	g.room.Broadcast()
 }
 
@@ -101,8 +101,8 @@ func (f *fileFlow) start(n int) bool {
 	return true
 }
 
-// owe counts received bytes. It returns an error if the sender had no credit for them.
-func (l *link) owe(n int) error {
+// countReceived counts received bytes. It returns an error if the sender had no credit for them.
+func (l *link) countReceived(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flow.owed >= proto.FileWindow {
@@ -113,9 +113,9 @@ func (l *link) owe(n int) error {
 	return nil
 }
 
-// pay gives credit for received bytes if there is room. The caller holds mu.
-func (l *link) pay() {
-	if l.flow.owed < filesPaid || l.mute != nil || !l.gate.hasRoom() {
+// giveFileCredit gives credit for received bytes if there is room. The caller holds mu.
+func (l *link) giveFileCredit() {
+	if l.flow.owed < fileCreditAfter || l.writeErr != nil || !l.flowControl.hasRoom() {
 		return
 	}
 	l.urgent = append(l.urgent, &frame{m: proto.FileCredit{Bytes: l.flow.owed}})
@@ -128,14 +128,14 @@ func (l *link) dropFiles() {
 		p, ok := f.m.(proto.FilePart)
 		if ok {
 			l.count.queue(-len(p.Data))
-			l.files.add(l.gate, -len(p.Data))
+			l.files.add(l.flowControl, -len(p.Data))
 		}
 		return ok
 	})
 }
 
-// paid handles credit from the other side.
-func (l *link) paid(n int) error {
+// gotFileCredit handles credit from the other side.
+func (l *link) gotFileCredit(n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n <= 0 || n > l.flow.sent {

@@ -64,7 +64,7 @@ func newStuck(t *testing.T, host int) *stuck {
 	}()
 	time.Sleep(time.Minute)
 	require.False(t, s.allSent(), "the host takes the file")
-	require.Empty(t, s.gone())
+	require.Empty(t, s.ended())
 	return s
 }
 
@@ -87,8 +87,8 @@ func (s *stuck) allSent() bool {
 	}
 }
 
-// gone returns the agents that have ended.
-func (s *stuck) gone() (list []int) {
+// ended returns the agents that have ended.
+func (s *stuck) ended() (list []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.serves {
@@ -104,10 +104,10 @@ func TestStuckDisk(t *testing.T) {
 		"bye":   func(s *stuck) { s.root.Close() },
 		"stall": func(s *stuck) { s.pipes[0].Stall(true) },
 	}
-	for name, hurt := range breaks {
-		ways[name] = func(s *stuck) { hurt(s.pipes[0]) }
+	for name, breakLink := range breaks {
+		ways[name] = func(s *stuck) { breakLink(s.pipes[0]) }
 	}
-	for name, hurt := range ways {
+	for name, breakLink := range ways {
 		for host := -1; host <= 1; host++ {
 			t.Run(name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
@@ -115,13 +115,13 @@ func TestStuckDisk(t *testing.T) {
 					defer s.close()
 					defer s.free()
 					begun := time.Now()
-					hurt(s)
+					breakLink(s)
 					time.Sleep(time.Until(begun.Add(10 * time.Second)))
 					want := []int{0, 1}
 					if host < 0 {
 						want = want[:1]
 					}
-					require.ElementsMatch(t, want, s.gone())
+					require.ElementsMatch(t, want, s.ended())
 				})
 			})
 		}
@@ -147,7 +147,7 @@ func TestStuckAlive(t *testing.T) {
 					s.root.Do(proto.Signal{Signal: int(syscall.SIGCONT)})
 				}
 				time.Sleep(time.Second)
-				require.Empty(t, s.gone())
+				require.Empty(t, s.ended())
 				require.False(t, s.allSent())
 				s.free()
 				require.Empty(t, one[proto.Staged](s.world).Failed)
@@ -206,8 +206,8 @@ func TestFileWindow(t *testing.T) {
 	})
 }
 
-// TestDeaf checks that a child to which nothing can be sent is lost although it sends heartbeats.
-func TestDeaf(t *testing.T) {
+// TestWriteFails checks that a child to which nothing can be sent is lost although it sends heartbeats.
+func TestWriteFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, 2)
 		w.agent = func(index int, s *treetest.Stream) bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// childSays returns valid messages of the agent of host 1, with host 2 below it, in a job of 3 hosts.
-func childSays() []proto.Message {
+// childMessages returns valid messages of the agent of host 1, with host 2 below it, in a job of 3 hosts.
+func childMessages() []proto.Message {
 	return []proto.Message{
 		proto.Up{Agents: []proto.Agent{{Index: 1}, {Index: 2}}},
 		proto.Prepared{Need: []string{testHash}, Ports: []proto.HostPorts{{Index: 2, Ports: []int{1}}}},
@@ -42,8 +42,8 @@ func childSays() []proto.Message {
 // card4 is the card of a job of 4 ranks on two hosts.
 var card4 = bootstrap.Card{Size: 4, HostOf: []bootstrap.Run{{Value: 0, Count: 1}, {Value: 1, Count: 1}, {Value: 0, Count: 1}, {Value: 1, Count: 1}}}
 
-// parentSays returns valid messages for an agent of two hosts.
-func parentSays() []proto.Message {
+// parentMessages returns valid messages for an agent of two hosts.
+func parentMessages() []proto.Message {
 	return []proto.Message{
 		proto.Beat{},
 		proto.Prepare{Stdin: "all", Card: card4, Plans: []proto.Plan{
@@ -97,7 +97,7 @@ func hostileChild(t *testing.T, data []byte) {
 		}
 		w.start()
 		select {
-		case <-w.over:
+		case <-w.jobEnded:
 		case <-time.After(10 * time.Minute):
 			t.Error("the job does not end")
 			w.close()
@@ -163,7 +163,7 @@ func TestNonsense(t *testing.T) {
 		rounds = 60
 	}
 	for range rounds {
-		child, parent := childSays(), parentSays()
+		child, parent := childMessages(), parentMessages()
 		for range r.IntN(4) {
 			i := r.IntN(len(child))
 			child = append(child[:i:i], append([]proto.Message{wrong[r.IntN(len(wrong))]}, child[i:]...)...)
@@ -179,29 +179,29 @@ func TestNonsense(t *testing.T) {
 		}
 	}
 	for _, m := range wrong {
-		hostileChild(t, frames(t, append(childSays()[:1:1], m)...))
+		hostileChild(t, frames(t, append(childMessages()[:1:1], m)...))
 		hostileChild(t, frames(t, m))
 	}
 	for _, m := range bad {
 		hostileParent(t, frames(t, m))
-		hostileParent(t, frames(t, append(parentSays()[:4:4], m)...))
+		hostileParent(t, frames(t, append(parentMessages()[:4:4], m)...))
 	}
 }
 
 // FuzzChild checks that arbitrary bytes of an agent lead at worst to its loss.
 func FuzzChild(f *testing.F) {
-	f.Add(frames(f, childSays()...))
-	for i := range childSays() {
-		f.Add(frames(f, childSays()[i:]...))
+	f.Add(frames(f, childMessages()...))
+	for i := range childMessages() {
+		f.Add(frames(f, childMessages()[i:]...))
 	}
 	f.Fuzz(hostileChild)
 }
 
 // FuzzParent checks that arbitrary bytes of a parent lead at worst to the agent's end.
 func FuzzParent(f *testing.F) {
-	f.Add(frames(f, parentSays()...))
-	for i := range parentSays() {
-		f.Add(frames(f, parentSays()[i:]...))
+	f.Add(frames(f, parentMessages()...))
+	for i := range parentMessages() {
+		f.Add(frames(f, parentMessages()[i:]...))
 	}
 	f.Fuzz(hostileParent)
 }
@@ -244,9 +244,9 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// played launches a tree, gorun ─ 0 ─ 1 ─ 2. When the ranks run, host 1 sends what play says, and then
+// playHost1 launches a tree, gorun ─ 0 ─ 1 ─ 2. When the ranks run, host 1 sends what play says, and then
 // closes its stream.
-func played(w *world, play func(say func(m proto.Message) error)) {
+func playHost1(w *world, play func(say func(m proto.Message) error)) {
 	w.l.Heartbeat, w.stdin = time.Hour, "all"
 	w.agent = func(index int, s *treetest.Stream) bool {
 		if index != 1 {
@@ -276,10 +276,10 @@ func (l *link) waiting() (urgent, states int) {
 	return len(l.urgent), len(l.states)
 }
 
-// TestSaysTooMuch checks that an agent that sends too many unsolicited messages is lost, and that the
+// TestTooManyMessages checks that an agent that sends too many unsolicited messages is lost, and that the
 // nodes above it queue no more than the limit, even if they cannot pass the messages on.
-func TestSaysTooMuch(t *testing.T) {
-	const most = 2*mayPerHost + 4*mayPerRank
+func TestTooManyMessages(t *testing.T) {
+	const most = 2*budgetPerHost + 4*budgetPerRank
 	for name, m := range map[string]proto.Message{
 		"log":     proto.Log{Index: 2, Line: "x"},
 		"exited":  proto.Exited{Exit: proto.Exit{Rank: 4}},
@@ -290,7 +290,7 @@ func TestSaysTooMuch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, 3, 1)
-				played(w, func(say func(proto.Message) error) {
+				playHost1(w, func(say func(proto.Message) error) {
 					for range 5000 {
 						if say(m) != nil {
 							return
@@ -304,16 +304,16 @@ func TestSaysTooMuch(t *testing.T) {
 				require.LessOrEqual(t, urgent, most)
 				w.pipes[0].StallUp(false)
 				time.Sleep(time.Minute)
-				said := 0
+				relayed := 0
 				w.mu.Lock()
 				for _, up := range w.ups {
 					switch up.(type) {
 					case proto.Log, proto.Exited, proto.Aborted, proto.Request, proto.Lost:
-						said++
+						relayed++
 					}
 				}
 				w.mu.Unlock()
-				require.Equal(t, most, said)
+				require.Equal(t, most, relayed)
 				lost := got[proto.Lost](w)
 				require.Equal(t, proto.Lost{First: 1, Count: 2, Cause: "host1: " + proto.ErrFrame.Error() + ": it sends more messages than its hosts and ranks can cause"}, lost[len(lost)-1])
 				w.root.Do(proto.End{Except: -1})
@@ -329,7 +329,7 @@ func TestNewestState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const rounds = 5000
 		w := newWorld(t, 3, 1)
-		played(w, func(say func(proto.Message) error) {
+		playHost1(w, func(say func(proto.Message) error) {
 			for i := range rounds {
 				for _, m := range []proto.Message{
 					proto.State{Index: 1, Waiting: i, Left: -1, Absent: -1}, proto.State{Index: 2, Waiting: i + 1, Left: -1, Absent: -1},
@@ -392,7 +392,7 @@ func TestReadsNothing(t *testing.T) {
 						w.root.Do(proto.Release(m))
 					}
 				}
-				played(w, func(say func(proto.Message) error) {
+				playHost1(w, func(say func(proto.Message) error) {
 					for i := range 2000 {
 						if say(c.ask(i)) != nil {
 							return
@@ -402,7 +402,7 @@ func TestReadsNothing(t *testing.T) {
 						done := make(chan int, 1)
 						n.post(func() {
 							replies, releases := 0, 0
-							if l := n.members[1].link; l != nil {
+							if l := n.subtrees[1].link; l != nil {
 								replies, releases = l.unread()
 							}
 							done <- replies + releases

@@ -26,11 +26,11 @@ var breaks = map[string]func(p *treetest.Pipe){
 // reported as lost or failed.
 func TestKill(t *testing.T) {
 	const count, radix = 7, 2 // 0 ─ 1, 2, 3 and 4 ─ 5, 6
-	for name, hurt := range breaks {
+	for name, breakLink := range breaks {
 		t.Run(name, func(t *testing.T) {
 			for _, victim := range []int{0, 1, 3, 6} {
 				for at, hit := int64(1), true; hit; at++ {
-					bubble(t, func(t *testing.T) { hit = killAt(t, count, radix, victim, at, hurt) })
+					bubble(t, func(t *testing.T) { hit = killAt(t, count, radix, victim, at, breakLink) })
 					if t.Failed() {
 						t.Fatalf("victim %d at message %d", victim, at)
 					}
@@ -43,7 +43,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetest.Pipe)) (hit bool) {
+func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*treetest.Pipe)) (hit bool) {
 	w := newWorld(t, count, radix)
 	w.auto, w.stdin = true, "all"
 	w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
@@ -56,12 +56,12 @@ func killAt(t *testing.T, count, radix, victim int, at int64, hurt func(*treetes
 		p := w.pipes[victim]
 		w.mu.Unlock()
 		if p != nil {
-			hurt(p)
+			breakLink(p)
 		}
 	}
 	w.start()
 	select {
-	case <-w.over:
+	case <-w.jobEnded:
 	case <-time.After(10 * time.Minute):
 		t.Error("the job does not end")
 	}

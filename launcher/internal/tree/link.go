@@ -33,43 +33,43 @@ var (
 //
 // When its goroutines have ended and the stream is closed, it calls ended.
 type link struct {
-	stream   Stream
-	period   time.Duration // time between two ticks
-	patience int           // number of ticks without bytes at which the link is lost; beats after the first byte
-	got      func(m proto.Message)
-	ended    func(err error)
-	gate     *gate
-	count    *counters
+	stream      Stream
+	period      time.Duration // time between two ticks
+	maxSilent   int           // number of ticks without bytes at which the link is lost; beats after the first byte
+	got         func(m proto.Message)
+	ended       func(err error)
+	flowControl *fileFlowControl
+	count       *counters
 
-	heard   atomic.Bool // bytes were received since the last tick
-	reading atomic.Bool // read waits for bytes; otherwise this side is the reason that none come
-	paused  atomic.Bool // the other side has sent SIGTSTP, so it will be stopped
-	wrote   atomic.Bool // bytes were sent since the last tick
-	silent  int         // number of ticks without bytes; used by tick alone
+	gotBytes  atomic.Bool // bytes were received since the last tick
+	reading   atomic.Bool // read waits for bytes; otherwise this side is the reason that none come
+	paused    atomic.Bool // the other side has sent SIGTSTP, so it will be stopped
+	sentBytes atomic.Bool // bytes were sent since the last tick
+	silent    int         // number of ticks without bytes; used by tick alone
 
 	wake chan struct{} // capacity 1: wakes write
 	left atomic.Int32  // number of goroutines that have not ended
 
-	mu       sync.Mutex // guards the following fields
-	urgent   []*frame
-	replies  int            // number of Replies in urgent
-	releases int            // number of Releases in urgent
-	states   map[int]*frame // newest State of each host
-	bulk     []*frame
-	files    ahead // bytes of FilePart in bulk
-	flow     fileFlow
-	beat     bool  // a Beat must be sent
-	busy     bool  // write is writing a batch
-	mute     error // error of a write; read may still find messages before the stream's end
-	late     int   // number of ticks since mute was set
-	err      error // why the link has ended
-	timer    *time.Timer
+	mu        sync.Mutex // guards the following fields
+	urgent    []*frame
+	replies   int            // number of Replies in urgent
+	releases  int            // number of Releases in urgent
+	states    map[int]*frame // newest State of each host
+	bulk      []*frame
+	files     ahead // bytes of FilePart in bulk
+	flow      fileFlow
+	beat      bool  // a Beat must be sent
+	busy      bool  // write is writing a batch
+	writeErr  error // error of a write; read may still find messages before the stream's end
+	lateTicks int   // number of ticks since writeErr was set
+	err       error // why the link has ended
+	timer     *time.Timer
 }
 
-func newLink(s Stream, l proto.Launch, g *gate, c *counters) *link {
+func newLink(s Stream, l proto.Launch, g *fileFlowControl, c *counters) *link {
 	return &link{
-		stream: s, period: l.Heartbeat / beats, gate: g, count: c, wake: make(chan struct{}, 1),
-		patience: beats * int((max(l.Timeout, l.Heartbeat)+l.Heartbeat-1)/l.Heartbeat),
+		stream: s, period: l.Heartbeat / beats, flowControl: g, count: c, wake: make(chan struct{}, 1),
+		maxSilent: beats * int((max(l.Timeout, l.Heartbeat)+l.Heartbeat-1)/l.Heartbeat),
 	}
 }
 
@@ -89,7 +89,7 @@ func (l *link) fail(err error) {
 	first := l.err == nil
 	if first {
 		l.err = err
-		l.drop()
+		l.clearQueues()
 		if l.timer != nil {
 			l.timer.Stop()
 		}
@@ -98,14 +98,14 @@ func (l *link) fail(err error) {
 	if first {
 		l.signal()
 		go func() { // ends with Close, which may take a while
-			defer l.out()
+			defer l.goroutineEnded()
 			_ = l.stream.Close() // the stream is no longer used
 		}()
 	}
 }
 
-// over reports whether the link has ended or is ending.
-func (l *link) over() bool {
+// done reports whether the link has ended or is ending.
+func (l *link) done() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
@@ -116,17 +116,17 @@ func (l *link) over() bool {
 // afterwards that all others were silent.
 func (l *link) tick() {
 	switch {
-	case l.heard.Swap(false):
-		l.silent, l.patience = 0, beats
+	case l.gotBytes.Swap(false):
+		l.silent, l.maxSilent = 0, beats
 	case l.paused.Load():
 	case l.reading.Load():
 		l.silent++
 	}
-	if l.silent >= l.patience {
-		l.fail(fmt.Errorf("no sign of life for %v", l.period*time.Duration(l.patience)))
+	if l.silent >= l.maxSilent {
+		l.fail(fmt.Errorf("no sign of life for %v", l.period*time.Duration(l.maxSilent)))
 		return
 	}
-	if err := l.deaf(); err != nil {
+	if err := l.writeFailed(); err != nil {
 		l.fail(err)
 		return
 	}
@@ -135,24 +135,24 @@ func (l *link) tick() {
 	if l.err != nil {
 		return
 	}
-	if !l.wrote.Swap(false) {
+	if !l.sentBytes.Swap(false) {
 		l.beat = true
 		l.signal()
 	}
 	l.timer.Reset(l.period)
 }
 
-// deaf returns an error when the other side accepts no bytes and has had time for its last messages.
-func (l *link) deaf() error {
+// writeFailed returns an error when the other side accepts no bytes and has had time for its last messages.
+func (l *link) writeFailed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mute == nil {
+	if l.writeErr == nil {
 		return nil
 	}
-	if l.late++; l.late <= beats {
+	if l.lateTicks++; l.lateTicks <= beats {
 		return nil
 	}
-	return fmt.Errorf("nothing can be sent: %w", l.mute)
+	return fmt.Errorf("nothing can be sent: %w", l.writeErr)
 }
 
 // Read reads from the stream for read, and records that bytes have come.
@@ -160,7 +160,7 @@ func (l *link) Read(p []byte) (int, error) {
 	l.reading.Store(true)
 	n, err := l.stream.Read(p)
 	if n > 0 {
-		l.heard.Store(true)
+		l.gotBytes.Store(true)
 	}
 	l.reading.Store(false)
 	l.count.bytesIn.Add(int64(n))
@@ -168,12 +168,12 @@ func (l *link) Read(p []byte) (int, error) {
 }
 
 func (l *link) read() {
-	defer l.out()
+	defer l.goroutineEnded()
 	r := bufio.NewReaderSize(l, readBuffer)
 	for {
 		m, err := proto.Read(r)
 		if err != nil {
-			l.fail(l.why(err))
+			l.fail(l.readError(err))
 			return
 		}
 		if _, ok := m.(proto.Beat); ok {
@@ -182,7 +182,7 @@ func (l *link) read() {
 		l.count.in.Add(1)
 		switch m := m.(type) {
 		case proto.FileCredit:
-			if err := l.paid(m.Bytes); err != nil {
+			if err := l.gotFileCredit(m.Bytes); err != nil {
 				l.fail(err)
 				return
 			}
@@ -197,7 +197,7 @@ func (l *link) read() {
 		}
 		l.got(m)
 		if p, ok := m.(proto.FilePart); ok {
-			if err := l.owe(len(p.Data)); err != nil {
+			if err := l.countReceived(len(p.Data)); err != nil {
 				l.fail(err)
 				return
 			}
@@ -205,9 +205,9 @@ func (l *link) read() {
 	}
 }
 
-// why returns the cause of a failed Read.
-func (l *link) why(err error) error {
-	if errors.Is(err, proto.ErrFrame) || l.over() {
+// readError returns the cause of a failed Read.
+func (l *link) readError(err error) error {
+	if errors.Is(err, proto.ErrFrame) || l.done() {
 		return err
 	}
 	if cause := l.stream.Cause(); cause != nil {
@@ -220,7 +220,7 @@ func (l *link) why(err error) error {
 }
 
 func (l *link) write() {
-	defer l.out()
+	defer l.goroutineEnded()
 	for {
 		batch, beat, ok := l.next()
 		if !ok {
@@ -258,15 +258,15 @@ func (l *link) write() {
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 func (l *link) put(buf []byte) error {
-	l.wrote.Store(true)
+	l.sentBytes.Store(true)
 	n, err := l.stream.Write(buf)
-	l.wrote.Store(true)
+	l.sentBytes.Store(true)
 	l.count.bytesOut.Add(int64(n))
 	return err
 }
 
-// out is called at the end of each goroutine. The last one calls ended.
-func (l *link) out() {
+// goroutineEnded is called at the end of each goroutine. The last one calls ended.
+func (l *link) goroutineEnded() {
 	if l.left.Add(-1) == 0 {
 		l.ended(l.err) // no goroutine writes err any more
 	}

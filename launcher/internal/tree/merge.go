@@ -24,18 +24,16 @@ const (
 	phases = iota
 )
 
-// merge counts the members that have not answered yet. A member owes at most one answer in each
-// phase. left is the number of members that owe one. A lost member owes nothing.
+// merge counts the subtrees that have not answered yet. A subtree owes at most one answer in each
+// phase. left is the number of subtrees that owe one. A lost subtree owes nothing.
 //
-//	idle ──begin──► open ──left == 0──► said
+//	idle ──begin──► open ──left == 0──► sent
 //	                 ▲                    │   phaseFence begins again after each Release,
 //	                 └────────────────────┘   phaseUp if a head fails after its answer
 type merge struct {
-	open, said bool
+	open, sent bool
 	left       int
 }
-
-func (m *merge) over() bool { return m.said }
 
 // merges holds the answers gathered so far.
 type merges struct {
@@ -48,31 +46,32 @@ type merges struct {
 	endHeld  bool // Ended must be sent after the queued Output
 }
 
-// begin opens a phase. The live members that who selects owe an answer.
-func (n *Node) begin(p phase, who func(*member) bool) {
+// begin opens a phase. The live subtrees for which selects returns true owe an
+// answer.
+func (n *Node) begin(p phase, selects func(*subtree) bool) {
 	n.merge[p] = merge{open: true}
-	for _, m := range n.members {
-		if (m.live() || p == phaseUp) && who(m) {
+	for _, m := range n.subtrees {
+		if (m.live() || p == phaseUp) && selects(m) {
 			n.owe(m, p)
 		}
 	}
-	// If no member can be in the fence, it completes at once, because the parent waits for this
-	// subtree. At the root no one waits.
+	// If no subtree can be in the fence, it completes at once, because the parent waits for this
+	// node. At the root no one waits.
 	if p != phaseFence || n.ranks && n.parent != nil {
-		n.settle(p)
+		n.finishPhase(p)
 	}
 }
 
-// owe records that a member owes an answer.
-func (n *Node) owe(m *member, p phase) {
+// owe records that a subtree owes an answer.
+func (n *Node) owe(m *subtree, p phase) {
 	if !m.owes[p] {
 		m.owes[p] = true
 		n.merge[p].left++
 	}
 }
 
-// answer records the answer of a member. It returns an error if the member owes none.
-func (n *Node) answer(m *member, p phase) error {
+// answer records the answer of a subtree. It returns an error if the subtree owes none.
+func (n *Node) answer(m *subtree, p phase) error {
 	if !m.owes[p] {
 		return fmt.Errorf("%w: an answer in phase %d that was not expected", proto.ErrFrame, p)
 	}
@@ -81,24 +80,24 @@ func (n *Node) answer(m *member, p phase) error {
 	return nil
 }
 
-// excuse removes a lost member from all phases in which it owes an answer.
-func (n *Node) excuse(m *member) {
+// cancelOwed removes a lost subtree from all phases in which it owes an answer.
+func (n *Node) cancelOwed(m *subtree) {
 	for p := range phase(phases) {
 		if m.owes[p] {
 			m.owes[p] = false
 			n.merge[p].left--
-			n.settle(p)
+			n.finishPhase(p)
 		}
 	}
 }
 
-// settle sends the merged answer of a phase if all members have answered.
-func (n *Node) settle(p phase) {
+// finishPhase sends the merged answer of a phase if all subtrees have answered.
+func (n *Node) finishPhase(p phase) {
 	g := &n.merge[p]
 	if !g.open || g.left > 0 {
 		return
 	}
-	g.open, g.said = false, true
+	g.open, g.sent = false, true
 	switch p {
 	case phaseUp:
 		n.stage = stageUp
@@ -138,13 +137,13 @@ func (n *Node) self() proto.Agent {
 	return a
 }
 
-// gathered merges the members' answers to Launch, and frees them.
+// gathered merges the subtrees' answers to Launch, and frees them.
 func (n *Node) gathered() proto.Up {
 	var all proto.Up
 	if n.cfg.Crew != nil {
 		all.Agents = append(all.Agents, n.self())
 	}
-	for _, m := range n.members {
+	for _, m := range n.subtrees {
 		all.Agents = append(all.Agents, m.up.Agents...)
 		all.Failed = append(append(all.Failed, m.failed...), m.up.Failed...)
 		m.up, m.failed = proto.Up{}, nil
@@ -158,9 +157,9 @@ func sortErrors(list []proto.HostError) {
 	slices.SortStableFunc(list, func(a, b proto.HostError) int { return a.Index - b.Index })
 }
 
-// fromBelow handles a message from a member. An error means that the message is invalid; then the node
-// ends the member's link.
-func (n *Node) fromBelow(m *member, msg proto.Message) error {
+// fromBelow handles a message from a subtree. An error means that the message is invalid; then the node
+// ends the subtree's link.
+func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	if err := n.check(m, msg); err != nil {
 		return err
 	}
@@ -178,13 +177,13 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		a := &n.prepared
 		a.Ports, a.Need, a.Failed = append(a.Ports, msg.Ports...), append(a.Need, msg.Need...), append(a.Failed, msg.Failed...)
 		a.NoMemory = append(a.NoMemory, msg.NoMemory...)
-		n.settle(phasePrepare)
+		n.finishPhase(phasePrepare)
 	case proto.Staged:
 		if err := n.answer(m, phaseStage); err != nil {
 			return err
 		}
 		n.staged.Failed = append(n.staged.Failed, msg.Failed...)
-		n.settle(phaseStage)
+		n.finishPhase(phaseStage)
 	case proto.Started:
 		if err := n.answer(m, phaseStart); err != nil {
 			return err
@@ -194,7 +193,7 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		if f := msg.Failed; f != nil && (a.Failed == nil || f.Rank < a.Failed.Rank) {
 			a.Failed = f
 		}
-		n.settle(phaseStart)
+		n.finishPhase(phaseStart)
 	case proto.Fence:
 		if msg.N != n.fence.N {
 			return fmt.Errorf("%w: fence %d during fence %d", proto.ErrFrame, msg.N, n.fence.N)
@@ -211,17 +210,17 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 		} else {
 			maps.Copy(n.fence.Puts, msg.Puts)
 		}
-		n.settle(phaseFence)
+		n.finishPhase(phaseFence)
 	case proto.Ended:
 		if err := n.answer(m, phaseEnd); err != nil {
 			return err
 		}
 		a := &n.ended
 		a.Exits, a.Tails = append(a.Exits, msg.Exits...), append(a.Tails, msg.Tails...)
-		n.leave(m)
-		n.settle(phaseEnd)
+		n.leaveStdin(m)
+		n.finishPhase(phaseEnd)
 	case proto.StdinCredit:
-		return n.took(m, int64(msg.Bytes))
+		return n.stdinTaken(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
 	case proto.State: // links keep only the newest, so there is no limit
@@ -246,48 +245,48 @@ func (n *Node) fromBelow(m *member, msg proto.Message) error {
 }
 
 // Limits of unsolicited messages. A host sends that it is lost, and a few Logs. A rank causes an
-// Aborted, an Exited, and one Request at a time. A member may send as many as its hosts and ranks
+// Aborted, an Exited, and one Request at a time. A subtree may send as many as its hosts and ranks
 // together. So no node fails because of messages from below it.
 const (
-	mayPerHost = 16
-	mayPerRank = 3
+	budgetPerHost = 16
+	budgetPerRank = 3
 )
 
-// relay passes on an unsolicited message of a member. When the member has used up its limit, relay
+// relay passes on an unsolicited message of a subtree. When the subtree has used up its limit, relay
 // returns an error. It keeps one message of the limit for the node's own report of that.
-func (n *Node) relay(m *member, msg proto.Message) error {
-	if m.may <= 1 {
+func (n *Node) relay(m *subtree, msg proto.Message) error {
+	if m.budget <= 1 {
 		return fmt.Errorf("%w: it sends more messages than its hosts and ranks can cause", proto.ErrFrame)
 	}
-	m.may--
+	m.budget--
 	n.up(msg)
 	return nil
 }
 
-// unread returns how many Replies and Releases a member cannot have read yet, because they wait in the
+// unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in the
 // link's queue. For the own crew it returns 0.
-func (m *member) unread() (replies, releases int) {
+func (m *subtree) unread() (replies, releases int) {
 	if m.link == nil {
 		return 0, 0
 	}
 	return m.link.unread()
 }
 
-// sayEnded reports that the subtree has ended. The caller has passed on all its output.
-func (n *Node) sayEnded() {
+// sendEnded reports that all ranks here and below have ended. The caller has passed on all output.
+func (n *Node) sendEnded() {
 	n.endHeld = false
 	a := n.ended
 	n.ended = proto.Ended{}
 	slices.SortFunc(a.Exits, func(a, b proto.Exit) int { return cmp.Compare(a.Rank, b.Rank) })
 	slices.SortFunc(a.Tails, func(a, b proto.Tail) int { return cmp.Compare(a.Rank, b.Rank) })
 	n.up(a)
-	if n.orphaned {
-		n.bye()
+	if n.ending {
+		n.shutDown()
 	}
 }
 
 // childUp handles a child's answer to Launch. The answer must contain each host of the child once.
-func (n *Node) childUp(m *member, up proto.Up) error {
+func (n *Node) childUp(m *subtree, up proto.Up) error {
 	for _, f := range up.Failed {
 		if f.Index == m.head {
 			return &hostError{f}
@@ -321,7 +320,7 @@ func (n *Node) childUp(m *member, up proto.Up) error {
 	}
 	m.up = up
 	n.partialUp(up)
-	n.settle(phaseUp)
+	n.finishPhase(phaseUp)
 	return nil
 }
 
@@ -333,7 +332,7 @@ func (n *Node) partialUp(some proto.Up) {
 }
 
 // dropAgents turns lost hosts into failed ones, if gorun does not know of them yet.
-func (m *member) dropAgents(lost proto.Lost) {
+func (m *subtree) dropAgents(lost proto.Lost) {
 	m.up.Agents = slices.DeleteFunc(m.up.Agents, func(a proto.Agent) bool {
 		gone := a.Index >= lost.First && a.Index-lost.First < lost.Count
 		if gone {
@@ -343,16 +342,16 @@ func (m *member) dropAgents(lost proto.Lost) {
 	})
 }
 
-// lose reports that a subtree is lost, and continues without it.
-func (n *Node) lose(m *member, cause error) {
+// subtreeLost reports that a subtree is lost, and continues without it.
+func (n *Node) subtreeLost(m *subtree, cause error) {
 	n.up(proto.Lost{First: m.head, Count: m.hi - m.head, Cause: n.named(m.head, cause)})
-	n.leave(m)
-	n.excuse(m)
+	n.leaveStdin(m)
+	n.cancelOwed(m)
 }
 
-// check returns an error for a message about hosts or ranks that are not the member's, or at the wrong
+// check returns an error for a message about hosts or ranks of another subtree, or at the wrong
 // time.
-func (n *Node) check(m *member, msg proto.Message) error {
+func (n *Node) check(m *subtree, msg proto.Message) error {
 	ok, at := true, stageUp
 	switch msg := msg.(type) {
 	case proto.Up:
@@ -411,8 +410,8 @@ func (n *Node) check(m *member, msg proto.Message) error {
 	return nil
 }
 
-// hasGroups reports whether groups contain only ranks of the member, each at most once.
-func (n *Node) hasGroups(m *member, groups []proto.Group) bool {
+// hasGroups reports whether groups contain only ranks of the subtree, each at most once.
+func (n *Node) hasGroups(m *subtree, groups []proto.Group) bool {
 	seen := make(map[int]bool)
 	for _, g := range groups {
 		if len(g.Ranks) == 0 {
@@ -428,6 +427,6 @@ func (n *Node) hasGroups(m *member, groups []proto.Group) bool {
 	return true
 }
 
-func (m *member) hasErrors(list []proto.HostError) bool {
+func (m *subtree) hasErrors(list []proto.HostError) bool {
 	return !slices.ContainsFunc(list, func(e proto.HostError) bool { return !m.has(e.Index, 1) })
 }

@@ -15,34 +15,34 @@ import (
 
 // Node is gorun's root of the tree, or an agent in the tree.
 type Node struct {
-	cfg    Config
-	l      proto.Launch
-	parent *link // nil: this is the root
-	ctx    context.Context
-	cancel context.CancelFunc // ends calls of Open
-	window *window            // for the output of the own crew
-	gate   *gate
-	count  *counters
+	cfg         Config
+	l           proto.Launch
+	parent      *link // nil: this is the root
+	ctx         context.Context
+	cancel      context.CancelFunc // ends calls of Open
+	window      *window            // for the output of the own crew
+	flowControl *fileFlowControl
+	count       *counters
 
 	wake  chan struct{} // capacity 1: wakes loop, inbox is not empty
 	calls chan func()   // functions for loop from the readers of links, which block until loop takes them
 	done  chan struct{} // closed when loop has ended
 
-	mu    sync.Mutex // guards inbox and over
-	inbox []func()   // functions for loop from callers that must not block
-	over  bool       // loop has ended
+	mu        sync.Mutex // guards inbox and loopEnded
+	inbox     []func()   // functions for loop from callers that must not block
+	loopEnded bool       // loop has ended
 
 	// The following fields are used by loop alone.
-	members    []*member // ordered by hosts; if there is a crew, it is the first
-	waiting    []*member // members with which the node must still connect
-	connecting int       // number of calls of Open that run; at most Launch.AtOnce
-	links      int       // number of links that have not ended
+	subtrees   []*subtree // ordered by hosts; if there is a crew, it is the first
+	waiting    []*subtree // subtrees with which the node must still connect
+	connecting int        // number of calls of Open that run; at most Launch.AtOnce
+	links      int        // number of links that have not ended
 	stage      stage
 	stored     ahead         // bytes of FilePart that the own crew has not stored yet
-	closing    bool          // Bye has been sent to all members
-	orphaned   bool          // the ranks of the subtree are being ended: the parent is lost, or the agent must end
-	alone      bool          // the parent is lost
-	cause      error         // why orphaned is set
+	closing    bool          // Bye has been sent to all subtrees
+	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
+	noParent   bool          // the parent is lost
+	cause      error         // why ending is set
 	grace      time.Duration // time between SIGTERM and SIGKILL, from Prepare
 	timers     []*time.Timer
 
@@ -51,9 +51,9 @@ type Node struct {
 	output
 }
 
-// member is a part of the node's subtree whose answers the node merges: its own crew, or a child with
-// everything below it.
-type member struct {
+// subtree is a part of the tree whose answers a node merges: its own crew, or a child with everything
+// below it.
+type subtree struct {
 	lo, hi int               // its hosts are [lo, hi)
 	head   int               // host of the child; the hosts before it have failed
 	failed []proto.HostError // errors of the hosts before head
@@ -61,13 +61,13 @@ type member struct {
 	link   *link             // nil: not connected, or lost
 	up     proto.Up          // the child's answer to Launch
 
-	owes   [phases]bool        // by phase: it has not answered yet
-	ranks  int                 // number of its ranks
-	may    int                 // number of unsolicited messages that it may still send, see relay
-	needs  map[string]struct{} // hashes of the files that it lacks
-	taker  bool                // it reads stdin
-	taken  int64               // bytes of stdin that it has taken
-	source source
+	owes       [phases]bool        // by phase: it has not answered yet
+	ranks      int                 // number of its ranks
+	budget     int                 // number of unsolicited messages that it may still send, see relay
+	needs      map[string]struct{} // hashes of the files that it lacks
+	readsStdin bool                // it reads stdin
+	taken      int64               // bytes of stdin that it has taken
+	source     source
 }
 
 // stage is the progress of a node. It only grows.
@@ -81,16 +81,16 @@ const (
 )
 
 // New makes and starts a root. It may call cfg.Up before it returns. The caller must call Close.
-func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newGate(), new(counters)) }
+func New(cfg Config) (*Node, error) { return newNode(cfg, nil, newFileFlowControl(), new(counters)) }
 
-func newGate() *gate {
-	g := new(gate)
+func newFileFlowControl() *fileFlowControl {
+	g := new(fileFlowControl)
 	g.room.L = &g.mu
 	return g
 }
 
-func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
-	l, err := sane(cfg.Launch)
+func newNode(cfg Config, parent *link, g *fileFlowControl, c *counters) (*Node, error) {
+	l, err := normalize(cfg.Launch)
 	switch {
 	case err != nil:
 		return nil, err
@@ -100,19 +100,19 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 		return nil, fmt.Errorf("a crew belongs to host 0 or a later one, not to %d", l.Index)
 	}
 	n := &Node{
-		cfg: cfg, l: l, parent: parent, gate: g, count: c, window: newWindow(),
+		cfg: cfg, l: l, parent: parent, flowControl: g, count: c, window: newWindow(),
 		wake: make(chan struct{}, 1), calls: make(chan func()), done: make(chan struct{}),
 	}
 	n.credit = proto.Window
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if cfg.Crew != nil {
-		own := &member{lo: l.Index, hi: l.Index + 1, head: l.Index, may: mayPerHost}
-		n.members = append(n.members, own)
+		own := &subtree{lo: l.Index, hi: l.Index + 1, head: l.Index, budget: budgetPerHost}
+		n.subtrees = append(n.subtrees, own)
 		own.crew = cfg.Crew(n, func(m proto.Message) { n.post(func() { n.fromCrew(own, m) }) })
 	}
 	for _, p := range split(part{l.Index + 1, len(l.Hosts) - 1}, l.Radix) {
-		m := &member{lo: p.first, hi: p.first + p.count, head: p.first, may: mayPerHost * p.count}
-		n.members = append(n.members, m)
+		m := &subtree{lo: p.first, hi: p.first + p.count, head: p.first, budget: budgetPerHost * p.count}
+		n.subtrees = append(n.subtrees, m)
 		n.waiting = append(n.waiting, m)
 	}
 	n.post(n.launch)
@@ -125,11 +125,11 @@ func newNode(cfg Config, parent *link, g *gate, c *counters) (*Node, error) {
 func (n *Node) Do(m proto.Message) {
 	_, file := m.(proto.FilePart)
 	if file {
-		n.gate.add(1)
+		n.flowControl.add(1)
 	}
 	n.post(func() {
 		if file {
-			defer n.gate.add(-1)
+			defer n.flowControl.add(-1)
 		}
 		if err := n.down(m); err != nil {
 			n.up(proto.Log{Index: n.l.Index, Line: err.Error()})
@@ -140,25 +140,25 @@ func (n *Node) Do(m proto.Message) {
 // Close sends Bye to all agents, waits a while for their end, and releases everything. It is
 // idempotent. Up must not call it.
 func (n *Node) Close() {
-	n.post(n.bye)
+	n.post(n.shutDown)
 	<-n.done
 }
 
 // Stored reports that the own crew no longer needs the data of a FilePart.
 func (n *Node) Stored(p proto.FilePart) {
-	n.post(func() { n.stored.add(n.gate, -len(p.Data)) })
+	n.post(func() { n.stored.add(n.flowControl, -len(p.Data)) })
 }
 
 // AwaitRoom blocks while a child or the own crew has much file data to take. If the caller sends each
 // FilePart after AwaitRoom has returned, the node needs no memory for whole files.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
-		n.gate.mu.Lock()
-		defer n.gate.mu.Unlock()
-		n.gate.room.Broadcast()
+		n.flowControl.mu.Lock()
+		defer n.flowControl.mu.Unlock()
+		n.flowControl.room.Broadcast()
 	})
 	defer stop()
-	n.gate.wait(func() bool { return ctx.Err() != nil })
+	n.flowControl.wait(func() bool { return ctx.Err() != nil })
 	return ctx.Err()
 }
 
@@ -185,7 +185,7 @@ func (n *Node) Flush(limit time.Duration) {
 		flushed := make(chan bool, 1)
 		n.post(func() {
 			all := true
-			for _, m := range n.members {
+			for _, m := range n.subtrees {
 				all = all && (m.link == nil || m.link.flushed())
 			}
 			flushed <- all
@@ -211,7 +211,7 @@ const flushPause = time.Millisecond
 func (n *Node) post(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.over {
+	if n.loopEnded {
 		return
 	}
 	n.inbox = append(n.inbox, f)
@@ -251,7 +251,7 @@ func (n *Node) loop() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.over, n.inbox = true, nil
+	n.loopEnded, n.inbox = true, nil
 }
 
 // after makes loop run f after d.
@@ -264,7 +264,7 @@ func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
 // launch begins to connect with the children.
 func (n *Node) launch() {
-	n.begin(phaseUp, func(m *member) bool { return m.crew == nil })
+	n.begin(phaseUp, func(m *subtree) bool { return m.crew == nil })
 	if n.cfg.Crew != nil {
 		n.partialUp(proto.Up{Agents: []proto.Agent{n.self()}})
 	}
@@ -273,7 +273,7 @@ func (n *Node) launch() {
 
 // connect opens streams to the heads of subtrees, AtOnce at a time.
 func (n *Node) connect() {
-	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.orphaned {
+	for len(n.waiting) > 0 && n.connecting < n.l.AtOnce && !n.closing && !n.ending {
 		m := n.waiting[0]
 		n.waiting = n.waiting[1:]
 		n.connecting++
@@ -291,13 +291,13 @@ func (n *Node) connect() {
 }
 
 // opened takes over a stream to a child.
-func (n *Node) opened(m *member, s Stream, err error) {
+func (n *Node) opened(m *subtree, s Stream, err error) {
 	n.connecting--
 	if s == nil && err == nil {
 		err = errors.New("no connection")
 	}
 	switch {
-	case n.closing || n.orphaned:
+	case n.closing || n.ending:
 		if err == nil {
 			n.connecting++
 			go func() { // ends with Close; loop waits for it
@@ -310,7 +310,7 @@ func (n *Node) opened(m *member, s Stream, err error) {
 		n.headFailed(m, err)
 	default:
 		n.links++
-		l := newLink(s, n.l, n.gate, n.count)
+		l := newLink(s, n.l, n.flowControl, n.count)
 		l.got = func(msg proto.Message) { n.call(func() { n.fromChild(m, l, msg) }) }
 		l.ended = func(err error) { n.post(func() { n.linkEnded(m, l, err) }) }
 		m.link = l
@@ -323,7 +323,7 @@ func (n *Node) opened(m *member, s Stream, err error) {
 }
 
 // headFailed makes the next host of a subtree its head, and connects with it.
-func (n *Node) headFailed(m *member, cause error) {
+func (n *Node) headFailed(m *subtree, cause error) {
 	he := proto.HostError{Index: m.head, Cause: n.named(m.head, cause)}
 	var own *hostError
 	if errors.As(cause, &own) {
@@ -337,7 +337,7 @@ func (n *Node) headFailed(m *member, cause error) {
 	m.up = proto.Up{}
 	n.partialUp(proto.Up{Failed: []proto.HostError{he}})
 	if m.head++; m.head == m.hi {
-		n.excuse(m)
+		n.cancelOwed(m)
 		return
 	}
 	n.owe(m, phaseUp)
@@ -364,29 +364,29 @@ func (n *Node) named(index int, cause error) string {
 	return name + ": " + text
 }
 
-// member returns the member that a host belongs to; nil: none.
-func (n *Node) member(index int) *member {
-	i, found := slices.BinarySearchFunc(n.members, index, func(m *member, index int) int { return m.lo - index })
+// subtreeOf returns the subtree that a host belongs to; nil: none.
+func (n *Node) subtreeOf(index int) *subtree {
+	i, found := slices.BinarySearchFunc(n.subtrees, index, func(m *subtree, index int) int { return m.lo - index })
 	if !found {
 		i--
 	}
-	if i < 0 || index >= n.members[i].hi {
+	if i < 0 || index >= n.subtrees[i].hi {
 		return nil
 	}
-	return n.members[i]
+	return n.subtrees[i]
 }
 
-// live reports whether messages can be sent to the member.
-func (m *member) live() bool { return m.crew != nil || m.link != nil }
+// live reports whether messages can be sent to the subtree.
+func (m *subtree) live() bool { return m.crew != nil || m.link != nil }
 
-// has reports whether all hosts of a range are the member's and have not failed.
-func (m *member) has(first, count int) bool {
+// has reports whether all hosts of a range are the subtree's and have not failed.
+func (m *subtree) has(first, count int) bool {
 	return first >= m.head && first < m.hi && count > 0 && count <= m.hi-first
 }
 
 // fromChild handles a message from a child.
-func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
-	if m.link != l || l.over() {
+func (n *Node) fromChild(m *subtree, l *link, msg proto.Message) {
+	if m.link != l || l.done() {
 		return
 	}
 	if _, ok := msg.(proto.Bye); ok {
@@ -399,15 +399,15 @@ func (n *Node) fromChild(m *member, l *link, msg proto.Message) {
 }
 
 // fromCrew handles a message from the own crew.
-func (n *Node) fromCrew(m *member, msg proto.Message) {
-	if err := n.fromBelow(m, msg); err != nil && m.may > 0 {
-		m.may--
+func (n *Node) fromCrew(m *subtree, msg proto.Message) {
+	if err := n.fromBelow(m, msg); err != nil && m.budget > 0 {
+		m.budget--
 		n.up(proto.Log{Index: n.l.Index, Line: n.named(n.l.Index, err)})
 	}
 }
 
 // linkEnded handles the end of a child's link.
-func (n *Node) linkEnded(m *member, l *link, err error) {
+func (n *Node) linkEnded(m *subtree, l *link, err error) {
 	n.links--
 	if m.link != l {
 		return
@@ -418,25 +418,25 @@ func (n *Node) linkEnded(m *member, l *link, err error) {
 	case n.stage == stageLaunch:
 		n.headFailed(m, err)
 	default:
-		n.lose(m, err)
+		n.subtreeLost(m, err)
 	}
 }
 
-// bye sends Bye to all members, and ends the links that are left after byeLimit.
-func (n *Node) bye() {
+// shutDown sends Bye to all subtrees, and ends the links that are left after byeLimit.
+func (n *Node) shutDown() {
 	if n.closing {
 		return
 	}
 	n.closing, n.waiting = true, nil
-	n.silence()
+	n.dropOutput()
 	n.cancel()
-	for _, m := range n.members {
+	for _, m := range n.subtrees {
 		if m.live() {
 			m.send(proto.Bye{})
 		}
 	}
 	n.after(byeLimit, func() {
-		for _, m := range n.members {
+		for _, m := range n.subtrees {
 			if m.link != nil {
 				m.link.fail(errNoBye)
 			}
@@ -444,36 +444,36 @@ func (n *Node) bye() {
 	})
 }
 
-// orphan ends all ranks of the subtree after the loss of the parent.
-func (n *Node) orphan(cause error) {
-	if n.closing || n.alone {
+// parentLost ends all ranks here and below after the loss of the parent.
+func (n *Node) parentLost(cause error) {
+	if n.closing || n.noParent {
 		return
 	}
-	n.alone = true
-	n.silence()
+	n.noParent = true
+	n.dropOutput()
 	n.end(cause, 0)
 }
 
-// end ends all ranks of the subtree because the agent must end. The ranks have a grace period between
+// end ends all ranks here and below because the agent must end. The ranks have a grace period between
 // SIGTERM and SIGKILL, in which their output is still passed on.
 func (n *Node) end(cause error, grace time.Duration) {
 	if n.closing {
 		return
 	}
-	if !n.orphaned {
-		n.orphaned, n.cause, n.waiting = true, cause, nil
+	if !n.ending {
+		n.ending, n.cause, n.waiting = true, cause, nil
 		n.cancel()
 	}
-	n.tellAll(proto.End{Grace: grace, Except: -1})
-	if n.stage < stageStarted || n.merge[phaseEnd].over() && !n.endHeld {
-		n.bye()
+	n.sendAll(proto.End{Grace: grace, Except: -1})
+	if n.stage < stageStarted || n.merge[phaseEnd].sent && !n.endHeld {
+		n.shutDown()
 		return
 	}
-	n.after(grace+endLimit, n.bye)
+	n.after(grace+endLimit, n.shutDown)
 }
 
-// send sends a message to a live member.
-func (m *member) send(msg proto.Message) {
+// send sends a message to a live subtree.
+func (m *subtree) send(msg proto.Message) {
 	if m.crew != nil {
 		m.crew.Do(msg)
 		return

@@ -159,7 +159,7 @@ func TestRetry(t *testing.T) {
 					defer w.close()
 					up := one[proto.Up](w)
 					require.Equal(t, s[0], len(up.Agents)+len(up.Failed))
-					require.Len(t, w.came, s[0])
+					require.Len(t, w.partial, s[0])
 					for _, a := range up.Agents {
 						require.False(t, fails(a.Index))
 					}

@@ -16,20 +16,20 @@ import (
 //	          ▲   window      │ ▲        window
 //	          └───────────────┘ └────── Credit ──────────┘
 //
-// A source holds the output that its member has sent and that has no credit yet, at most proto.Window
+// A source holds the output that its subtree has sent and that has no credit yet, at most proto.Window
 // bytes. It gets credit when forward has passed the output on, for which forward needs credit from the
 // parent; at the root, when gorun has consumed the output. So a node needs one window of memory for
-// each member and one for its parent.
+// each subtree and one for its parent.
 
 // output is the state of the output that a node passes on.
 type output struct {
-	credit int       // bytes that may still be sent to the parent; not used at the root
-	ready  []*member // members with output in their source, in the order in which forward serves them
-	broken [2]bool   // the reader of stdout, of stderr has closed it
-	mutes  bool      // all output is dropped
+	credit  int        // bytes that may still be sent to the parent; not used at the root
+	ready   []*subtree // subtrees with output in their source, in the order in which forward serves them
+	closed  [2]bool    // the reader of stdout, of stderr has closed it
+	dropAll bool       // all output is dropped
 }
 
-// source holds the output of one member.
+// source holds the output of one subtree.
 type source struct {
 	queue []proto.Output
 	held  int // cost of the output that has come and has no credit yet; at most proto.Window
@@ -38,11 +38,11 @@ type source struct {
 
 // window bounds the output of the own crew.
 type window struct {
-	mu   sync.Mutex // guards the following fields
-	more sync.Cond
-	room int     // bytes that the crew may still pass to Node.Output
-	gone [2]bool // the reader of stdout, of stderr has closed it
-	over bool    // the node has ended
+	mu     sync.Mutex // guards the following fields
+	more   sync.Cond
+	room   int     // bytes that the crew may still pass to Node.Output
+	closed [2]bool // the reader of stdout, of stderr has closed it
+	ended  bool    // the node has ended
 }
 
 func newWindow() *window {
@@ -62,13 +62,13 @@ func kindOf(o proto.Output) int {
 func (w *window) take(n, kind int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.room < n && !w.over && !w.gone[kind] {
+	for w.room < n && !w.ended && !w.closed[kind] {
 		w.more.Wait()
 	}
 	switch {
-	case w.over:
-		return errOver
-	case w.gone[kind]:
+	case w.ended:
+		return errEnded
+	case w.closed[kind]:
 		return fmt.Errorf("the reader of the ranks' output has closed it: %w", syscall.EPIPE)
 	}
 	w.room -= n
@@ -106,7 +106,7 @@ func (n *Node) Output(o proto.Output) error {
 			return err
 		}
 		piece.Data = slices.Clone(piece.Data)
-		n.post(func() { n.fromCrew(n.members[0], piece) })
+		n.post(func() { n.fromCrew(n.subtrees[0], piece) })
 	}
 	return nil
 }
@@ -130,21 +130,21 @@ func (n *Node) Consumed(o proto.Output) {
 	}
 	index, c := o.Index, cost(o)
 	n.post(func() {
-		if m := n.member(index); m != nil {
+		if m := n.subtreeOf(index); m != nil {
 			n.credited(m, c)
 		}
 	})
 }
 
-// take handles Output of a member.
-func (n *Node) take(m *member, o proto.Output) error {
+// take handles Output of a subtree.
+func (n *Node) take(m *subtree, o proto.Output) error {
 	s := &m.source
 	if len(o.Data) > maxOutput || s.held+cost(o) > proto.Window {
 		return fmt.Errorf("%w: more output than there was credit for", proto.ErrFrame)
 	}
 	s.held += cost(o)
 	n.count.queue(cost(o))
-	if n.broken[kindOf(o)] || n.mutes {
+	if n.closed[kindOf(o)] || n.dropAll {
 		n.credited(m, cost(o))
 		return nil
 	}
@@ -155,7 +155,7 @@ func (n *Node) take(m *member, o proto.Output) error {
 	return nil
 }
 
-// forward passes on as much Output as the parent's credit allows, one Output of each member in turn.
+// forward passes on as much Output as the parent's credit allows, one Output of each subtree in turn.
 func (n *Node) forward() {
 	for len(n.ready) > 0 {
 		m := n.ready[0]
@@ -179,12 +179,12 @@ func (n *Node) forward() {
 		}
 	}
 	if n.endHeld {
-		n.sayEnded()
+		n.sendEnded()
 	}
 }
 
 // credited gives credit for Output that was passed on or dropped.
-func (n *Node) credited(m *member, c int) {
+func (n *Node) credited(m *subtree, c int) {
 	s := &m.source
 	s.owed = min(s.owed+c, s.held)
 	switch {
@@ -200,24 +200,24 @@ func (n *Node) credited(m *member, c int) {
 	s.owed = 0
 }
 
-// gone drops the output whose reader has closed it.
-func (n *Node) gone(g proto.OutputClosed) {
+// closeOutput drops the output whose reader has closed it.
+func (n *Node) closeOutput(g proto.OutputClosed) {
 	kind := kindOf(proto.Output{Stderr: g.Stderr})
-	n.broken[kind] = true
-	n.window.set(func() { n.window.gone[kind] = true })
-	n.sift(func(o proto.Output) bool { return kindOf(o) == kind })
+	n.closed[kind] = true
+	n.window.set(func() { n.window.closed[kind] = true })
+	n.dropQueued(func(o proto.Output) bool { return kindOf(o) == kind })
 }
 
-// silence drops all output, queued and future.
-func (n *Node) silence() {
-	n.mutes = true
-	n.window.set(func() { n.window.over = true })
-	n.gate.end()
-	n.sift(func(proto.Output) bool { return true })
+// dropOutput drops all output, queued and future.
+func (n *Node) dropOutput() {
+	n.dropAll = true
+	n.window.set(func() { n.window.ended = true })
+	n.flowControl.end()
+	n.dropQueued(func(proto.Output) bool { return true })
 }
 
-// sift drops the queued output that drop selects.
-func (n *Node) sift(drop func(proto.Output) bool) {
+// dropQueued drops the queued output that drop selects.
+func (n *Node) dropQueued(drop func(proto.Output) bool) {
 	waiting := n.ready
 	n.ready = nil
 	for _, m := range waiting {

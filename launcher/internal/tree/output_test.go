@@ -101,11 +101,11 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	for _, o := range got[proto.Output](w) {
 		paid += cost(o)
 	}
-	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.members)+paid/creditAfter), "the root gives credit in large pieces")
+	require.LessOrEqual(t, w.root.Stats().MessagesOut, int64(3*len(w.root.subtrees)+paid/creditAfter), "the root gives credit in large pieces")
 	for i, n := range w.nodes {
-		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.members)+1)*proto.Window), i)
+		require.LessOrEqual(t, n.Stats().PeakQueued, int64((len(n.subtrees)+1)*proto.Window), i)
 	}
-	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.members)*proto.Window))
+	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.subtrees)*proto.Window))
 }
 
 // writeAll makes every crew write without end. errs gets the errors that end the writing.
@@ -144,7 +144,7 @@ func TestSlowRoot(t *testing.T) {
 		require.Greater(t, held, 2*proto.Window-2*(1000+outputCost))
 		for i, n := range w.nodes {
 			q := n.count.queued.Load()
-			require.LessOrEqual(t, q, int64((len(n.members)+1)*proto.Window), i)
+			require.LessOrEqual(t, q, int64((len(n.subtrees)+1)*proto.Window), i)
 			require.Greater(t, q, int64(0))
 		}
 		w.root.Do(proto.Release{N: 1})
@@ -164,7 +164,7 @@ func TestSlowRoot(t *testing.T) {
 		require.Empty(t, errs)
 		w.close()
 		for range w.hosts {
-			require.ErrorIs(t, <-errs, errOver)
+			require.ErrorIs(t, <-errs, errEnded)
 		}
 	})
 }
@@ -189,14 +189,14 @@ func TestFair(t *testing.T) {
 			require.Greater(t, n, 50, i)
 		}
 		for range w.hosts {
-			require.ErrorIs(t, <-errs, errOver)
+			require.ErrorIs(t, <-errs, errEnded)
 		}
 	})
 }
 
-// TestGone checks that ranks get EPIPE when the reader of stdout has closed it, even if they wait, and that
+// TestOutputClosed checks that ranks get EPIPE when the reader of stdout has closed it, even if they wait, and that
 // the other stream continues.
-func TestGone(t *testing.T) {
+func TestOutputClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 14, 2).withRanks()
 		w.keep = true
@@ -222,7 +222,7 @@ func TestGone(t *testing.T) {
 		require.Greater(t, came, 3*(proto.Window-creditAfter)/(1000+outputCost)-3) // each of the three may wait for a credit
 		w.close()
 		for range w.hosts {
-			require.ErrorIs(t, <-err, errOver)
+			require.ErrorIs(t, <-err, errEnded)
 		}
 	})
 }
@@ -239,7 +239,7 @@ func TestByeWhileOutput(t *testing.T) {
 			begun := time.Now()
 			w.close()
 			for range w.hosts {
-				require.ErrorIs(t, <-errs, errOver)
+				require.ErrorIs(t, <-errs, errEnded)
 			}
 			require.Less(t, time.Since(begun), byeLimit)
 		})

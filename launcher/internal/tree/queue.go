@@ -61,14 +61,14 @@ func (l *link) send(m proto.Message) { l.sendFrame(&frame{m: m}) }
 func (l *link) sendFrame(f *frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil || l.mute != nil {
+	if l.err != nil || l.writeErr != nil {
 		return
 	}
 	switch m := f.m.(type) {
 	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Ended:
 		l.push(f)
 	case proto.FilePart:
-		l.files.add(l.gate, len(m.Data))
+		l.files.add(l.flowControl, len(m.Data))
 		l.push(f)
 	case proto.Bye:
 		l.dropFiles()
@@ -79,7 +79,7 @@ func (l *link) sendFrame(f *frame) {
 		}
 		l.states[m.Index] = f
 	case proto.Credit, proto.StdinCredit:
-		if !l.joined(m) {
+		if !l.joinCredit(m) {
 			l.urgent = append(l.urgent, f)
 		}
 	case proto.Reply:
@@ -100,8 +100,8 @@ func (l *link) push(f *frame) {
 	l.count.queue(size(f.m))
 }
 
-// joined adds a credit to the last queued message if that is a credit of the same kind.
-func (l *link) joined(m proto.Message) bool {
+// joinCredit adds a credit to the last queued message if that is a credit of the same kind.
+func (l *link) joinCredit(m proto.Message) bool {
 	if len(l.urgent) == 0 {
 		return false
 	}
@@ -136,13 +136,13 @@ func (l *link) signal() {
 	}
 }
 
-// drop empties the queues. The caller holds mu.
-func (l *link) drop() {
+// clearQueues empties the queues. The caller holds mu.
+func (l *link) clearQueues() {
 	for _, f := range l.bulk {
 		l.count.queue(-size(f.m))
 	}
 	l.urgent, l.states, l.bulk, l.replies, l.releases = nil, nil, nil, 0, 0
-	l.files.add(l.gate, -l.files.bytes)
+	l.files.add(l.flowControl, -l.files.bytes)
 }
 
 // next blocks until there is something to write, and returns it. ok is false when the link has ended.
@@ -154,7 +154,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 			l.mu.Unlock()
 			return nil, false, false
 		}
-		l.pay()
+		l.giveFileCredit()
 		switch {
 		case len(l.urgent) > 0:
 			batch, l.urgent, l.replies, l.releases = l.urgent, nil, 0, 0
@@ -163,7 +163,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 		default:
 			batch = l.nextBulk()
 		}
-		beat, l.beat = l.beat && len(batch) == 0 && l.mute == nil, false
+		beat, l.beat = l.beat && len(batch) == 0 && l.writeErr == nil, false
 		l.busy = len(batch) > 0
 		l.mu.Unlock()
 		if len(batch) > 0 || beat {
@@ -208,11 +208,11 @@ func (l *link) written(batch []*frame, err error) {
 			l.count.queue(-n)
 		}
 		if _, ok := f.m.(proto.FilePart); ok && l.err == nil {
-			l.files.add(l.gate, -size(f.m))
+			l.files.add(l.flowControl, -size(f.m))
 		}
 	}
 	if err != nil && l.err == nil {
-		l.mute = err
-		l.drop()
+		l.writeErr = err
+		l.clearQueues()
 	}
 }

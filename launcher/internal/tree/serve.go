@@ -13,9 +13,9 @@ import (
 
 // Serve runs an agent. It waits for the parent's Launch, calls mk to make the Config (Serve sets Launch
 // and Up in it), and runs the node until gorun sends Bye. If the parent is lost or ctx ends, Serve ends
-// the ranks of the subtree, and the error says why. Serve closes the parent's stream.
+// the ranks here and below, and the error says why. Serve closes the parent's stream.
 func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, error)) error {
-	g, c := newGate(), new(counters)
+	g, c := newFileFlowControl(), new(counters)
 	l, err := readLaunch(ctx, parent, c)
 	if err != nil {
 		_ = parent.Close() // the error says why
@@ -38,7 +38,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 			if file {
 				defer g.add(-1)
 			}
-			if up.over() {
+			if up.done() {
 				return
 			}
 			if err := n.down(m); err != nil {
@@ -48,7 +48,7 @@ func Serve(ctx context.Context, parent Stream, mk func(l proto.Launch) (Config, 
 	}
 	up.ended = func(err error) {
 		if n := node.Load(); n != nil {
-			n.post(func() { n.orphan(fmt.Errorf("connection with gorun: %w", err)) })
+			n.post(func() { n.parentLost(fmt.Errorf("connection with gorun: %w", err)) })
 		}
 		close(ended)
 	}
@@ -98,7 +98,7 @@ func readLaunch(ctx context.Context, parent Stream, c *counters) (proto.Launch, 
 	if !ok || l.Index < 0 {
 		return proto.Launch{}, fmt.Errorf("%w: the first message is %T", proto.ErrFrame, m)
 	}
-	return sane(l)
+	return normalize(l)
 }
 
 // counted counts the bytes that are read.

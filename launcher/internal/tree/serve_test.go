@@ -199,7 +199,7 @@ func TestConfig(t *testing.T) {
 	n.Close()
 	n.Do(proto.End{})
 	n.Consumed(proto.Output{})
-	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errOver)
+	require.ErrorIs(t, n.Output(proto.Output{Data: []byte("x")}), errEnded)
 	require.NoError(t, n.AwaitRoom(t.Context()))
 	n.Flush(time.Hour)
 	require.Empty(t, n.inbox, "functions posted after the end are not kept")

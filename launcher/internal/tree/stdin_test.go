@@ -117,38 +117,38 @@ func TestStdinTakers(t *testing.T) {
 	}
 }
 
-// TestStdinCount checks that the credit is always that of the slowest member, with random amounts and
-// random ends of members.
+// TestStdinCount checks that the credit is always that of the slowest subtree, with random amounts and
+// random ends of subtrees.
 func TestStdinCount(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		given := int64(0)
 		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
 		for range r.IntN(8) {
-			m := &member{taker: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
-			n.members = append(n.members, m)
-			if m.taker {
+			m := &subtree{readsStdin: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
+			n.subtrees = append(n.subtrees, m)
+			if m.readsStdin {
 				n.stdin.slow++
 			}
 		}
 		for range 300 {
-			if r.IntN(3) == 0 || len(n.members) == 0 {
+			if r.IntN(3) == 0 || len(n.subtrees) == 0 {
 				if size := r.IntN(1000); n.stdin.sent+int64(size)-n.stdin.given <= proto.Window {
 					require.NoError(t, n.input(proto.Stdin{Data: make([]byte, size)}))
 				}
-			} else if m := n.members[r.IntN(len(n.members))]; r.IntN(100) == 0 {
-				n.leave(m)
-			} else if m.taker && m.taken < n.stdin.sent {
-				require.NoError(t, n.took(m, 1+r.Int64N(n.stdin.sent-m.taken)))
+			} else if m := n.subtrees[r.IntN(len(n.subtrees))]; r.IntN(100) == 0 {
+				n.leaveStdin(m)
+			} else if m.readsStdin && m.taken < n.stdin.sent {
+				require.NoError(t, n.stdinTaken(m, 1+r.Int64N(n.stdin.sent-m.taken)))
 			}
 			least, slow := n.stdin.sent, 0
-			for _, m := range n.members {
-				if m.taker {
+			for _, m := range n.subtrees {
+				if m.readsStdin {
 					least = min(least, m.taken)
 				}
 			}
-			for _, m := range n.members {
-				if m.taker && m.taken == least {
+			for _, m := range n.subtrees {
+				if m.readsStdin && m.taken == least {
 					slow++
 				}
 			}

@@ -64,7 +64,7 @@ type Crew interface {
 
 // Config configures a node.
 type Config struct {
-	// Launch describes the node's subtree. Hosts[0] is the node's own host. At gorun's root, Index
+	// Launch describes the node and the hosts below it. Hosts[0] is the node's own host. At gorun's root, Index
 	// may be -1: then gorun's own host runs no ranks, and Crew is nil.
 	Launch proto.Launch
 	// Self describes the node's own host in Up. Not used if Crew is nil.
@@ -81,8 +81,8 @@ type Config struct {
 	OnPartialUp func(some proto.Up)
 }
 
-// errOver is the error of Output after the node's end.
-var errOver = errors.New("the connection with gorun has ended")
+// errEnded is the error of Output after the node's end.
+var errEnded = errors.New("the connection with gorun has ended")
 
 const (
 	// outputCost is what an Output counts in a window besides its data. It bounds the memory that
@@ -111,8 +111,8 @@ const (
 // cost returns what an Output counts in a window.
 func cost(o proto.Output) int { return len(o.Data) + outputCost }
 
-// sane fills in default values, and refuses a Launch with which no node can work.
-func sane(l proto.Launch) (proto.Launch, error) {
+// normalize fills in default values, and refuses a Launch with which no node can work.
+func normalize(l proto.Launch) (proto.Launch, error) {
 	if len(l.Hosts) == 0 || len(l.Hosts) > hosts.Limit || l.Index < -1 || l.Index > hosts.Limit-len(l.Hosts) {
 		return l, fmt.Errorf("%w: Launch with %d hosts from host %d on", proto.ErrFrame, len(l.Hosts), l.Index)
 	}

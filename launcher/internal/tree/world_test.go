@@ -43,28 +43,28 @@ type world struct {
 	keep   bool                                     // the root does not consume Output at once
 	pipeOf func(index int) *treetest.Pipe           // nil: with testLatency
 
-	auto  bool          // coordinate answers the messages, and closes over
-	over  chan struct{} // the job has ended
-	event func()        // called for each message that a crew or the root gets
+	auto     bool          // coordinate answers the messages, and closes jobEnded
+	jobEnded chan struct{} // the job has ended
+	event    func()        // called for each message that a crew or the root gets
 
-	mu     sync.Mutex // guards the following fields
-	lost   []bool
-	came   map[int]bool
-	crews  map[int]*treetest.Crew
-	nodes  map[int]*Node
-	pipes  map[int]*treetest.Pipe
-	ups    []proto.Message
-	serves map[int]error
-	under  int // number of calls of connect that run
-	most   int // largest value of under
-	wg     sync.WaitGroup
+	mu      sync.Mutex // guards the following fields
+	lost    []bool
+	partial map[int]bool
+	crews   map[int]*treetest.Crew
+	nodes   map[int]*Node
+	pipes   map[int]*treetest.Pipe
+	ups     []proto.Message
+	serves  map[int]error
+	under   int // number of calls of connect that run
+	most    int // largest value of under
+	wg      sync.WaitGroup
 }
 
 func hostName(i int) string { return "host" + strconv.Itoa(i) }
 
 // newWorld returns a world of count agents, and a root without ranks.
 func newWorld(t *testing.T, count, radix int) *world {
-	w := &world{came: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", over: make(chan struct{}), event: func() {}, lost: make([]bool, count),
+	w := &world{partial: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", jobEnded: make(chan struct{}), event: func() {}, lost: make([]bool, count),
 		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
 	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
 		Hosts: []hosts.Host{{Name: "gorun"}}}
@@ -98,10 +98,10 @@ func (w *world) start() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, a := range some.Agents {
-			w.came[a.Index] = true
+			w.partial[a.Index] = true
 		}
 		for _, f := range some.Failed {
-			w.came[f.Index] = true
+			w.partial[f.Index] = true
 		}
 	}}
 	if w.l.Index == 0 {
@@ -235,7 +235,7 @@ func (w *world) coordinate(m proto.Message) {
 			w.lost[m.First+i] = true
 		}
 	case proto.Ended:
-		close(w.over)
+		close(w.jobEnded)
 	}
 }
 
