@@ -45,11 +45,11 @@ func main() {
 func parse(stderr io.Writer, args []string) (s setting, sizes []int, ok bool) {
 	fs := flag.NewFlagSet("tree", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	agents := fs.String("agents", "1,10,100,1000,10000", "hosts, besides gorun's own; several with commas between")
-	fs.IntVar(&s.radix, "radix", 64, "agents that an agent connects with")
-	fs.IntVar(&s.atOnce, "at-once", 32, "connections that one of them makes at the same time")
+	agents := fs.String("agents", "1,10,100,1000,10000", "numbers of hosts besides gorun's own, separated by commas")
+	fs.IntVar(&s.radix, "radix", 64, "largest number of children of an agent")
+	fs.IntVar(&s.atOnce, "at-once", 32, "connections that an agent opens at the same time")
 	fs.IntVar(&s.ranks, "ranks", 8, "ranks on each host")
-	fs.DurationVar(&s.latency, "latency", 200*time.Microsecond, "of each message, one way")
+	fs.DurationVar(&s.latency, "latency", 200*time.Microsecond, "latency of each message, one way")
 	fs.DurationVar(&s.connect, "connect", 20*time.Millisecond, "time to start an agent")
 	fs.IntVar(&s.output, "output", 4096, "bytes that each host writes")
 	fs.IntVar(&s.puts, "puts", 0, "bytes that each rank puts before each fence")
@@ -59,13 +59,13 @@ func parse(stderr io.Writer, args []string) (s setting, sizes []int, ok bool) {
 	for _, text := range strings.Split(*agents, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > 60000 {
-			fmt.Fprintf(stderr, "tree: -agents: %q is no number of hosts\n", text)
+			fmt.Fprintf(stderr, "treebench: -agents: expected numbers from 1 to 60000, found %q\n", text)
 			return s, nil, false
 		}
 		sizes = append(sizes, n)
 	}
 	if fs.NArg() > 0 || s.radix < 1 || s.atOnce < 1 || s.ranks < 1 || s.latency < 0 || s.connect < 0 || s.output < 0 || s.puts < 0 {
-		fmt.Fprintln(stderr, "tree: numbers above zero, and no arguments, are wanted")
+		fmt.Fprintln(stderr, "treebench: expected positive values of the flags and no arguments")
 		return s, nil, false
 	}
 	return s, sizes, true
