@@ -36,10 +36,10 @@ type Set struct {
 }
 
 type entry struct {
-	Host         // Slots is the sum of the given slots
-	bare    int  // number of mentions without slots
-	limit   int  // sum over all mentions of MaxSlots, or of the slots if a mention has no MaxSlots
-	limited bool // at least one mention has MaxSlots
+	Host              // Slots is the sum of the given slots
+	withoutSlots int  // number of mentions without slots
+	limit        int  // sum over all mentions of MaxSlots, or of the slots if a mention has no MaxSlots
+	limited      bool // at least one mention has MaxSlots
 }
 
 // key returns the same string for all spellings of a host's name or address. It does not resolve names.
@@ -68,14 +68,14 @@ func (s *Set) Add(h Host) error {
 		s.entries[i].Slots, s.entries[i].MaxSlots = 0, 0
 	}
 	e := &s.entries[i]
-	if err := e.agree(h); err != nil {
+	if err := e.update(h); err != nil {
 		return err
 	}
 	slots := h.Slots
 	if slots == 0 {
 		slots = 1
-		e.bare++
-		s.repeats = s.repeats || e.bare > 1
+		e.withoutSlots++
+		s.repeats = s.repeats || e.withoutSlots > 1
 	}
 	e.Slots += h.Slots
 	e.limited = e.limited || h.MaxSlots > 0
@@ -86,8 +86,8 @@ func (s *Set) Add(h Host) error {
 	return nil
 }
 
-// agree takes over user, port and address from h, and returns an error if e has other ones.
-func (e *entry) agree(h Host) error {
+// update takes over user, port and address from h, and returns an error if e has other ones.
+func (e *entry) update(h Host) error {
 	differ := func(what, a, b string) error {
 		return fmt.Errorf("expected one %s for %s, found %s and %s", what, e.Name, a, b)
 	}
@@ -123,7 +123,7 @@ func (s *Set) Hosts() []Host {
 	for _, e := range s.entries {
 		h := e.Host
 		if e.Slots > 0 || s.repeats {
-			h.Slots = min(e.Slots+e.bare, Limit)
+			h.Slots = min(e.Slots+e.withoutSlots, Limit)
 		}
 		if e.limited {
 			h.MaxSlots = min(e.limit, Limit)

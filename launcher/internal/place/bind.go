@@ -17,7 +17,7 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 			continue
 		}
 		// Most hosts have the same topology as the one before.
-		if last >= 0 && counts[last] == n && m.machines[last].Topology.alike(&m.machines[h].Topology) {
+		if last >= 0 && counts[last] == n && m.machines[last].Topology.equal(&m.machines[h].Topology) {
 			tables[h] = tables[last]
 		} else {
 			tables[h] = m.bindings(&m.machines[h].Topology, n)
@@ -49,7 +49,7 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 		if len(units) == 0 {
 			return nil
 		}
-		unit, _, _ := m.deal(n, len(units), func(int) int { return 1 })
+		unit, _, _ := m.distribute(n, len(units), func(int) int { return 1 })
 		for local, u := range unit {
 			table[local] = units[u]
 		}
@@ -58,7 +58,7 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 			return nil
 		}
 		cores := t.coresOfNodes()
-		unit, within, members := m.deal(n, len(t.NUMA), func(u int) int { return max(len(cores[u]), 1) })
+		unit, within, members := m.distribute(n, len(t.NUMA), func(u int) int { return max(len(cores[u]), 1) })
 		for local, u := range unit {
 			table[local] = t.NUMA[u]
 			if m.bind == job.BindCore && len(cores[u]) > 0 {
@@ -69,11 +69,11 @@ func (m *mapper) bindings(t *Topology, n int) [][]int {
 	return table
 }
 
-// deal distributes a host's n ranks over its units. For each rank it returns the unit and the rank's
+// distribute places a host's n ranks over its units. For each rank it returns the unit and the rank's
 // number among the ranks of that unit, and for each unit the number of its ranks. Without Rule.Per the
 // units get ranks in turn, each up to its room; when all are full, the rounds begin again. With Rule.Per
 // each unit gets that many ranks, one unit after the other.
-func (m *mapper) deal(n, units int, room func(unit int) int) (unit, within, members []int) {
+func (m *mapper) distribute(n, units int, room func(unit int) int) (unit, within, members []int) {
 	unit, within, members = make([]int, n), make([]int, n), make([]int, units)
 	give := func(rank, u int) {
 		unit[rank], within[rank] = u, members[u]

@@ -25,17 +25,17 @@ func check(t testing.TB, machines []Machine, appNP []int, p Policy, r *Result) {
 		require.Equal(t, counts[rk.Host], rk.Local)
 		counts[rk.Host]++
 	}
-	crowded, total := false, 0
+	oversubscribed, total := false, 0
 	for h := range machines {
 		require.LessOrEqual(t, counts[h], machines[h].limit())
-		crowded = crowded || counts[h] > machines[h].slots()
+		oversubscribed = oversubscribed || counts[h] > machines[h].slots()
 		total += machines[h].slots()
 	}
-	require.Equal(t, crowded, r.Warning != "")
+	require.Equal(t, oversubscribed, r.Warning != "")
 	require.NotContains(t, r.Warning, "\n")
-	require.False(t, crowded && p.Strict)
+	require.False(t, oversubscribed && p.Strict)
 	if p.Rankfile == nil && !strings.HasPrefix(p.MapBy, "ppr:") && len(apps) <= total {
-		require.False(t, crowded, "there are enough slots")
+		require.False(t, oversubscribed, "there are enough slots")
 	}
 	for h := range machines {
 		var ranks []Rank

@@ -24,7 +24,7 @@ func (m *mapper) bySlot() ([]int, error) {
 	}
 	more, ok := m.spread(m.np - len(hosts))
 	if !ok {
-		return nil, m.full()
+		return nil, m.limitError()
 	}
 	for h, n := range more {
 		hosts = append(hosts, slices.Repeat([]int{h}, n)...)
@@ -124,7 +124,7 @@ func (m *mapper) byNode() ([]int, error) {
 		}
 	}
 	if len(hosts) < m.np {
-		return nil, m.full()
+		return nil, m.limitError()
 	}
 	return hosts, nil
 }

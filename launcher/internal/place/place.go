@@ -133,7 +133,7 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 		return nil, err
 	}
 	if m.np > m.total && p.Strict {
-		return nil, m.misfit(m.crowded(make([]int, len(machines))))
+		return nil, m.oversubscribedError(m.oversubscribed(make([]int, len(machines))))
 	}
 	var hosts []int
 	var err error
@@ -167,11 +167,11 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 			counts[h]++
 		}
 	}
-	if ranks, hosts := m.crowded(counts); hosts != nil {
+	if ranks, hosts := m.oversubscribed(counts); hosts != nil {
 		if p.Strict {
-			return nil, m.misfit(ranks, hosts)
+			return nil, m.oversubscribedError(ranks, hosts)
 		}
-		r.Warning = m.share(ranks, hosts)
+		r.Warning = m.oversubscribedWarning(ranks, hosts)
 	}
 	if p.Rankfile != nil {
 		err = p.Rankfile.bind(machines, r.Ranks)
@@ -240,9 +240,9 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 	return nil
 }
 
-// crowded returns the machines that have more ranks than slots, and the number of their
+// oversubscribed returns the machines that have more ranks than slots, and the number of their
 // ranks. If all slots together are too few, it returns all machines and ranks.
-func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
+func (m *mapper) oversubscribed(counts []int) (ranks int, hosts []int) {
 	for h, n := range counts {
 		if m.np > m.total || n > m.slots[h] {
 			ranks += n
@@ -255,8 +255,8 @@ func (m *mapper) crowded(counts []int) (ranks int, hosts []int) {
 	return ranks, hosts
 }
 
-// share returns the warning about more ranks than slots. If the slots are cores, it says so.
-func (m *mapper) share(ranks int, hosts []int) string {
+// oversubscribedWarning returns the warning about more ranks than slots. If the slots are cores, it says so.
+func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 	known := func(h int) bool { return m.machines[h].Slots == 0 && m.slots[h] == m.machines[h].Topology.Usable() }
 	for _, h := range hosts {
 		if !known(h) {
@@ -269,8 +269,8 @@ func (m *mapper) share(ranks int, hosts []int) string {
 	return fmt.Sprintf("%d ranks on the %s: they take turns", ranks, m.partsOf(hosts, "core"))
 }
 
-// misfit returns the error for ranks that do not fit into the slots of machines.
-func (m *mapper) misfit(ranks int, hosts []int) error {
+// oversubscribedError returns the error for ranks that do not fit into the slots of machines.
+func (m *mapper) oversubscribedError(ranks int, hosts []int) error {
 	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
 }
 
@@ -286,8 +286,8 @@ func (m *mapper) partsOf(hosts []int, what string) string {
 	return fmt.Sprintf("%s of %d hosts", plural(n, what), len(hosts))
 }
 
-// full returns the error for more ranks than all machines may run.
-func (m *mapper) full() error {
+// limitError returns the error for more ranks than all machines may run.
+func (m *mapper) limitError() error {
 	const shown = 4
 	if len(m.machines) == 1 {
 		return fmt.Errorf("%d ranks do not fit onto %s, which takes at most %d", m.np, m.machines[0].Name, m.machines[0].MaxSlots)

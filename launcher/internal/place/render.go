@@ -64,7 +64,7 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 	used := make([]bool, len(machines))
 	add := func(b *block) {
 		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}
-		if old := latest[key]; old != nil && old.takes(b) {
+		if old := latest[key]; old != nil && old.repeatedBy(b) {
 			old.starts = append(old.starts, b.starts[0])
 			old.binding = append(old.binding, b.binding...)
 			return
@@ -112,8 +112,8 @@ func fold(machines []Machine, r *Result) ([]*block, error) {
 	return rows, nil
 }
 
-// takes reports whether b is the next repetition of row.
-func (row *block) takes(b *block) bool {
+// repeatedBy reports whether b is the next repetition of row.
+func (row *block) repeatedBy(b *block) bool {
 	n := len(row.starts)
 	return slices.Equal(row.hosts, b.hosts) && (n == 1 || b.starts[0]-row.starts[n-1] == row.starts[1]-row.starts[0])
 }

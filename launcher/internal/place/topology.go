@@ -148,8 +148,8 @@ func (t *Topology) bound() int {
 	return t.CPUs[len(t.CPUs)-1] + 1
 }
 
-// alike reports whether two hosts have the same hardware threads and units.
-func (t *Topology) alike(u *Topology) bool {
+// equal reports whether two hosts have the same hardware threads and units.
+func (t *Topology) equal(u *Topology) bool {
 	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
 }
