@@ -236,8 +236,8 @@ func TestLastControl(t *testing.T) {
 	require.NoError(t, unix.Close(end))
 }
 
-// TestAbortBeforeEnd: if a rank wrote its abort before the crew ends the ranks, AfterEnd is false
-// in the report of the abort. If the rank wrote it later, AfterEnd is true.
+// TestAbortBeforeEnd checks AfterEnd in the report of an abort: false if the rank wrote its abort
+// before the crew ended the ranks, true if it wrote it later.
 func TestAbortBeforeEnd(t *testing.T) {
 	for name, end := range map[string]func(*Crew){
 		"SIGTERM": func(c *Crew) { c.end(proto.End{Grace: time.Hour, Except: -1}) },
@@ -270,8 +270,8 @@ func TestAbortBeforeEnd(t *testing.T) {
 	}
 }
 
-// TestAbortBeforeSIGTERM: a busy rank gets SIGTERM some time after End. If the rank aborts
-// before SIGTERM, AfterEnd is false in the report of the abort.
+// TestAbortBeforeSIGTERM checks that AfterEnd is false in the report of an abort between End and
+// SIGTERM, which a busy rank gets some time after End.
 func TestAbortBeforeSIGTERM(t *testing.T) {
 	dir := t.TempDir()
 	c, emitted := testCrew(t, 1, "until test -e go; do :; done; echo cmd=abort exitcode=5 >&3; exec sleep 1000", func(cfg *Config, m *proto.Prepare) {
@@ -290,8 +290,8 @@ func TestAbortBeforeSIGTERM(t *testing.T) {
 	require.False(t, m.AfterEnd)
 }
 
-// TestEndedBeforeEnd: if a rank ended before the crew reads End, AfterEnd is false in the report
-// of its exit.
+// TestEndedBeforeEnd checks that AfterEnd is false in the report of a rank's exit if the rank ended
+// before the crew read End.
 func TestEndedBeforeEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	var pid int
@@ -319,7 +319,8 @@ func TestEndedBeforeEnd(t *testing.T) {
 	}
 }
 
-// TestAbortByConsequence: a rank's Abort says whether it follows from another rank's failure.
+// TestAbortByConsequence checks that the report of an abort contains whether the abort follows from
+// another rank's failure.
 func TestAbortByConsequence(t *testing.T) {
 	for field, want := range map[string]bool{"": false, " consequence=1": true} {
 		c, emitted := testCrew(t, 1, "echo cmd=abort exitcode=1 reason=rank+1+has+failed"+field+" >&3; exec sleep 1000")
@@ -408,7 +409,7 @@ func TestCloseWhileStarting(t *testing.T) {
 	closeCrew(t, c, emitted)
 }
 
-// TestNothingAfterBye checks that control ignores a message behind Bye in the inbox.
+// TestNothingAfterBye checks that control ignores messages after Bye in the inbox.
 func TestNothingAfterBye(t *testing.T) {
 	c, emitted := testCrew(t, 1, "exec sleep 1000")
 	c.mu.Lock()

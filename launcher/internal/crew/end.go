@@ -160,7 +160,7 @@ func killed(pid int) (sent, ends bool) {
 	return pending("ShdPnd"), pending("SigPnd")
 }
 
-// end ends the ranks as the message says.
+// end begins to end the ranks, with the grace periods of the message.
 func (c *Crew) end(m proto.End) {
 	if c.phase != phaseRunning {
 		return
@@ -255,7 +255,7 @@ func (c *Crew) terminate() {
 }
 
 // busy reports whether a thread of a process or of one of its children runs, waits for a
-// processor, or waits for a disk. Where there is no /proc, it returns false.
+// processor, or waits for a disk. If there is no /proc, it returns false.
 func busy(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
 	tasks, err := os.ReadDir(dir)

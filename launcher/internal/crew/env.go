@@ -88,7 +88,7 @@ func (c *Crew) rankEnv(i int, listens bool) []string {
 		bootstrap.EnvJobID+"="+c.job.Card.JobID,
 		bootstrap.EnvEpoch+"="+strconv.Itoa(c.job.Card.Epoch),
 		"PMI_FD="+strconv.Itoa(childControl), "PMI_RANK="+r, "PMI_SIZE="+n,
-		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // as Hydra says it
+		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)), // the variables of Hydra
 	)
 	if listens {
 		env = append(env, bootstrap.EnvListenFD+"="+strconv.Itoa(childListen))

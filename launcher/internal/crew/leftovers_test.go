@@ -58,7 +58,7 @@ func TestReapOrphans(t *testing.T) {
 func TestOthers(t *testing.T) {
 	defer BecomeReaper()()
 	dir := t.TempDir()
-	orphan := func(name, script string) int { // script is to write the orphan's pid to $F
+	orphan := func(name, script string) int { // script must write the orphan's pid to $F
 		file := filepath.Join(dir, name)
 		cmd := exec.Command("sh", "-c", "("+script+" &)")
 		cmd.Env = []string{"F=" + file, "PATH=" + os.Getenv("PATH"), "D=" + dir}

@@ -229,8 +229,8 @@ func (o *output) loop() {
 	o.closeFDs()
 }
 
-// timeout returns the time until the next unfinished line is to be passed on, in
-// milliseconds; -1: there is no such line.
+// timeout returns the time until the next unfinished line must be passed on, in milliseconds; -1:
+// there is no such line.
 func (o *output) timeout() int {
 	next := -1
 	for _, s := range o.prompts {

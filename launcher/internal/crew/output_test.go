@@ -102,8 +102,8 @@ func TestOutputEndless(t *testing.T) {
 	}
 }
 
-// TestOutputOfOneRankInOneLine: stderr continues an unfinished line of the same rank's
-// stdout, as it does without gorun. With tags each stream has lines of its own.
+// TestOutputOfOneRankInOneLine checks that stderr continues an unfinished line of the same rank's
+// stdout, as it does without gorun, and that with tags each stream has its own lines.
 func TestOutputOfOneRankInOneLine(t *testing.T) {
 	for name, c := range map[string]struct {
 		tag  bool

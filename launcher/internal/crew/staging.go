@@ -41,7 +41,7 @@ type stagedFile struct {
 type stagedName struct {
 	name string
 	hash string
-	at   string // its path here, if it is used where it stands
+	at   string // its path on this host, if it is used from there
 }
 
 // HashFile returns the SHA-256 of a file, in hexadecimal digits, and its size.

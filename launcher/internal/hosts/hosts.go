@@ -149,20 +149,20 @@ func Merge(list []Host) []Host {
 	return s.Hosts()
 }
 
-// Restrict returns those hosts of all that some names, in the order of some.
-// What some says of a host counts, and what it leaves open is as all says. Any
-// name of the machine that asks stands for the host of all that is this
-// machine. A host that is not among all, or more slots than all allows, is an
-// error that calls all by the name where.
+// Restrict returns the hosts of all that some names, in the order of some. Values that some gives for a
+// host replace those of all. Any name of this machine in some means the host of all that is this
+// machine. Restrict returns an error if some names a host that is not in all, or gives more slots than
+// all permits. The error calls all by the name where.
 func Restrict(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, true)
 }
 
-// Override is Restrict, but that hosts which are not among all are as some says.
+// Override is Restrict, except that it adds hosts of some that are not in all.
 func Override(all, some []Host, where string) ([]Host, error) {
 	return pick(all, some, where, false)
 }
 
+// pick is Restrict if strict is set, and Override otherwise.
 func pick(all, some []Host, where string, strict bool) ([]Host, error) {
 	var own machine
 	var here *Host

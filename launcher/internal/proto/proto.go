@@ -406,7 +406,7 @@ type Aborted struct {
 	Broken bool   `json:"broken,omitempty"` // it has broken the PMI-1 protocol
 
 	Consequence bool `json:"consequence,omitempty"` // the reason follows from the failure of another rank
-	AfterEnd    bool `json:"told,omitempty"`        // before the abort, the rank had got SIGTERM or SIGKILL because the job ends
+	AfterEnd    bool `json:"told,omitempty"`        // the rank had got SIGTERM or SIGKILL for the job's end before
 }
 
 // Exited reports a rank that has not ended normally. Ranks that have are listed in Ended only.
