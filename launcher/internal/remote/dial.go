@@ -16,8 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func readFull(conn net.Conn, p []byte) (int, error) { return io.ReadFull(conn, p) }
-
 // newNetConn makes a Conn of a TLS connection. r has read from it. If otherwise is not nil, Cause
 // asks it first why the stream has ended.
 func newNetConn(host string, peer Greeting, r *bufio.Reader, conn *tls.Conn, otherwise func(host string) error) *Conn {
@@ -199,14 +197,14 @@ func prove(conn *tls.Conn, secret Secret, greeting Greeting) error {
 		return err
 	}
 	var answer [1]byte
-	if _, err := readFull(conn, answer[:]); err != nil {
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return err
 	}
 	if answer[0] != answerAccepted {
 		return errRefused
 	}
 	var proof [macBytes]byte
-	if _, err := readFull(conn, proof[:]); err != nil {
+	if _, err := io.ReadFull(conn, proof[:]); err != nil {
 		return err
 	}
 	known, err := secret.check(conn, gorunLabel, proof[:])

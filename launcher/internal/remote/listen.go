@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"sync"
@@ -150,7 +151,7 @@ func (l *Listener) handshake(c *admission.Conn) error {
 		return err
 	}
 	var proof [macBytes]byte
-	if _, err := readFull(conn, proof[:]); err != nil {
+	if _, err := io.ReadFull(conn, proof[:]); err != nil {
 		return fmt.Errorf("no proof that it knows the secret: %w", err)
 	}
 	known, err := l.secret.check(conn, agentLabel, proof[:])
