@@ -53,7 +53,7 @@ func (c *Crew) claimCores() {
 		return
 	}
 	cores := c.topo().Cores
-	of := make(map[int]int) // the core of a hardware thread
+	of := make(map[int]int) // core of each hardware thread
 	for i, core := range cores {
 		for _, cpu := range core {
 			of[cpu] = i

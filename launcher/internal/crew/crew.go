@@ -88,8 +88,8 @@ type Crew struct {
 	allExited chan struct{} // closed when all ranks have ended: forkAll may end
 	done      chan struct{} // closed when control has ended
 
-	bound bool  // used by forkAll alone: its thread was bound
-	free  []int // used by forkAll alone: the cpus of its thread before it was bound; nil: not known
+	bound bool  // used by forkAll alone: it has bound its thread
+	free  []int // used by forkAll alone: the cpus of its thread before that; nil: not known
 
 	mu     sync.Mutex // guards inbox to closed, and pid and pidfd of a rank until it has started
 	inbox  []any

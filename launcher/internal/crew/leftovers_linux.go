@@ -227,7 +227,7 @@ func reapNow(pid int) {
 func (b jobProcs) reapOrphans(known map[int]bool) {
 	for _, pid := range children() {
 		if b.groups[pid] {
-			continue // a rank
+			continue // finish reaps the ranks
 		}
 		f := statOf(pid)
 		if len(f) < 3 {

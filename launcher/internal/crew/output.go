@@ -423,7 +423,7 @@ func (o *output) hold(k *sink, s int) {
 		}
 		data, err := o.take(st)
 		if err != nil || len(data) == 0 {
-			return // the next event sees it again
+			return // the next event handles the error or the end
 		}
 		if s%2 == 1 {
 			st.tail = keepTail(st.tail, data)

@@ -220,7 +220,7 @@ func TestTail(t *testing.T) {
 		tail = keepTail(tail, fmt.Appendf(nil, "line %d\n", i))
 		require.LessOrEqual(t, len(tail), 2*tailBytes)
 	}
-	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // also the memory is bounded
+	for _, n := range []int{readBytes, 1, tailBytes - 1, tailBytes, tailBytes + 1, readBytes} { // the memory of the tail must stay bounded, too
 		tail = keepTail(append(tail, "end"...), bytes.Repeat([]byte("x"), n))
 		require.GreaterOrEqual(t, len(tail), min(n, tailBytes))
 		require.LessOrEqual(t, cap(tail), 3*tailBytes)

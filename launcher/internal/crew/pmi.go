@@ -26,10 +26,10 @@ import (
 //	                  └───────────────────────┘
 type pmiServer struct {
 	size        int    // number of ranks of the job; all rank parameters here are local numbers
-	name        string // of the key-value space
+	name        string // name of the key-value space
 	appnum      []int  // by rank: its app
 	kvs         map[string]string
-	puts        map[string]string // since the last fence
+	puts        map[string]string // what ranks have put since the last fence
 	ranks       []pmiRank
 	waiting     int  // ranks in the barrier
 	fences      int  // number of fences that all ranks of the job have left

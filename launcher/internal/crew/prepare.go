@@ -219,8 +219,8 @@ func (c *Crew) start(m proto.Start) {
 		c.cfg.Watchdog.cgroup(c.cgroup.dir)
 	}
 	c.outputStarted = true
-	go c.output.loop() // ends in finish
-	go c.forkAll(ends) // ends in finish
+	go c.output.loop() // ends after finish
+	go c.forkAll(ends) // ends when finish closes allExited
 }
 
 // open makes everything that the ranks inherit. It returns the ranks' ends of their channels.

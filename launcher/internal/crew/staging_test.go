@@ -28,7 +28,7 @@ func TestStagingNames(t *testing.T) {
 	}
 	prog, other := describe("p/x", "program", 0o700), describe("q/prog", "other", 0o700)
 	files := []proto.File{
-		prog, other, prog, // three apps
+		prog, other, prog, // the programs of three apps
 		describe("a/x", "data", 0o600), describe("b/x", "data", 0o600), // same name, same content
 		describe("a/e", "", 0o600), describe("a/f", "", 0o700), // two names, same content
 		describe("d/copy", "other", 0o600), // same content as a program

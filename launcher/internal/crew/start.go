@@ -34,7 +34,7 @@ type rank struct {
 	notify      int // this process's end of the channel for failure notifications; -1: none
 	answers     answers
 	in          []byte // the part of a line that has arrived from ctl
-	unsent      []byte // bytes for notify, which was full; if not empty, the poller reports when notify has room
+	unsent      []byte // bytes for which notify had no room; if not empty, the poller reports when it has room
 	exited      bool
 	termDone    bool // the rank has got SIGTERM, or gets none
 	signaled    bool // the rank has got SIGTERM or SIGKILL because the job ends
@@ -89,9 +89,9 @@ func (c *Crew) forkAll(ends childEnds) {
 const (
 	childControl = 3 // PMI-1
 	childCard    = 4
-	childMemory  = 5 // if the ranks share memory
+	childMemory  = 5 // memory file, if the ranks share memory
 	childListen  = 6
-	childNotify  = 7 // if the job continues after the failure of a rank
+	childNotify  = 7 // failure notifications, if the job continues after the failure of a rank
 	childInspect = 8
 	childFiles   = 9
 

@@ -79,7 +79,7 @@ func newInput(mode string, in *os.File, np int) (_ *input, err error) {
 	fd := int(in.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return i, nil // closed, as with <&-
+		return i, nil // stdin is closed, as with <&-
 	}
 	if readers == 1 && !sys.IsTerminal(fd) {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {

@@ -54,7 +54,7 @@ func watchdogMain(from io.Reader) int {
 	var groups []int
 	reaped := make(map[int]bool)
 	var dirs []string
-	var begun int64 // begin of a job that may have segments; 0: no such job
+	var begun int64 // start of a job that may have segments; 0: no such job
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		word, rest, _ := strings.Cut(lines.Text(), " ")

@@ -152,7 +152,7 @@ type Agent struct {
 // Address is an address of a host's interface.
 type Address struct {
 	Interface string `json:"if"`
-	Prefix    string `json:"prefix"` // as 10.0.0.7/24
+	Prefix    string `json:"prefix"` // such as 10.0.0.7/24
 }
 
 // HostError is the error of a host that cannot do what a message asks for.
@@ -170,8 +170,8 @@ type Prepare struct {
 	// BasePort is the port of the first rank of each host; the next ranks have the next ports. If
 	// these ports are not free on a host, its ranks use any others. 0: any ports.
 	BasePort int `json:"base_port,omitempty"`
-	LowPort  int `json:"low_port,omitempty"` // ranks listen from this port on; 0: on any
-	HighPort int `json:"high_port,omitempty"`
+	LowPort  int `json:"low_port,omitempty"`  // lowest port that ranks may listen on; 0: any port
+	HighPort int `json:"high_port,omitempty"` // highest such port
 	// Interface is the interface, address or subnet that the ranks of each host listen on
 	// by themselves. A host that does not have it refuses the job. "": not given.
 	Interface string `json:"interface,omitempty"`
@@ -324,7 +324,7 @@ type Inspect struct {
 // Stacks holds the stacks of a rank's goroutines. It precedes the host's Inspected, unless
 // the rank answers late.
 type Stacks struct {
-	N    int // of the Inspect
+	N    int // number of the Inspect
 	Rank int
 	Data []byte // at most wire.InspectMaxStacks
 }

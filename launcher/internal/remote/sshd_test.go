@@ -100,7 +100,7 @@ func TestSSHDRefuses(t *testing.T) {
 	require.Contains(t, text, "ssh: connect to host "+c.Hosts()[0].Address()+" port 1: Connection refused")
 	text = refuse(t, s, hosts.Host{Name: "no-such-host.invalid"})
 	require.Contains(t, text, "ssh: Could not resolve hostname no-such-host.invalid")
-	s.Timeout = 3 * time.Second // ssh has two, and says so, unless the machine is slow
+	s.Timeout = 3 * time.Second // ssh's own limit is then 2 s; on a slow machine Open's limit ends first
 	text = refuse(t, s, hosts.Host{Name: c.BlackHole()})
 	require.Regexp(t, "timed out|did not answer", text)
 	text = refuse(t, s, hosts.Host{Name: c.Unused()})

@@ -37,7 +37,7 @@ func main() {
 	if !ok {
 		os.Exit(2)
 	}
-	os.Args = os.Args[:1]                                                 // those of package testing are its defaults
+	os.Args = os.Args[:1]                                                 // so that package testing uses the defaults of its flags
 	testing.Main(func(string, string) (bool, error) { return true, nil }, // a bubble needs a test around it
 		[]testing.InternalTest{{Name: "tree", F: func(t *testing.T) { table(t, os.Stdout, s, sizes) }}}, nil, nil)
 }
