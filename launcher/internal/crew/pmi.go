@@ -44,7 +44,7 @@ type pmiServer struct {
 }
 
 type pmiRank struct {
-	joined         bool // its last message of the two was init, not finalize
+	joined         bool // it has sent init, and not finalize since
 	finalized      bool
 	waiting        bool // in the barrier
 	spawning       bool // between mcmd=spawn and endcmd

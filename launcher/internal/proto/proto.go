@@ -199,7 +199,7 @@ type App struct {
 	Staged   string   `json:"staged,omitempty"` // hash of the executable among Prepare.Files; "": it exists on each host
 	Argv     []string `json:"argv"`
 	Env      []string `json:"env"`            // variables that extend the host's own environment
-	Wdir     string   `json:"wdir"`           // absolute
+	Wdir     string   `json:"wdir"`           // absolute path of the working directory
 	MaxProcs int      `json:"max,omitempty"`  // GOMAXPROCS of each rank; 0: the rank's share of the cores
 	KeepProc bool     `json:"keep,omitempty"` // the user has set GOMAXPROCS in Env
 }
@@ -442,7 +442,7 @@ type Exit struct {
 
 // Usage is the resource usage of a rank and the processes that it has waited for.
 type Usage struct {
-	User   Duration `json:"user"`   // CPU time
+	User   Duration `json:"user"`   // CPU time in user mode
 	System Duration `json:"system"` // CPU time in kernel mode
 	MaxRSS int64    `json:"rss"`    // peak resident memory of the largest of these processes, in bytes
 }

@@ -25,8 +25,8 @@ type setting struct {
 	agents  int
 	radix   int
 	atOnce  int
-	ranks   int           // on each host
-	latency time.Duration // of each message, one way
+	ranks   int           // ranks on each host
+	latency time.Duration // latency of each message, one way
 	connect time.Duration // time to start an agent
 	output  int           // bytes that each host writes
 	puts    int           // bytes that each rank puts before each fence
