@@ -9,8 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
@@ -57,7 +57,7 @@ func agentMain(ctx context.Context, opts job.Options) error {
 // to an agent between, and returns when that has said so, or is lost. No rank that
 // it has started lives then.
 func Agent(ctx context.Context, up tree.Stream) error {
-	restore := crew.BecomeReaper()
+	restore := procs.BecomeReaper()
 	defer restore()
 	// Who wants the job to end tells gorun. A resource manager that ends the step does so
 	// by SIGTERM.
@@ -67,8 +67,8 @@ func Agent(ctx context.Context, up tree.Stream) error {
 	unheard := make(chan os.Signal, 1)
 	signal.Notify(unheard, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(unheard)
-	var watchdog *crew.Watchdog
-	var ranks *crew.Crew
+	var watchdog *procs.Watchdog
+	var ranks *procs.Manager
 	defer func() {
 		if ranks != nil {
 			ranks.Close()
@@ -78,13 +78,13 @@ func Agent(ctx context.Context, up tree.Stream) error {
 		}
 	}()
 	return tree.Serve(ctx, up, func(l proto.Launch) (tree.Config, error) {
-		watchdog = crew.StartWatchdog(l.JobID)
+		watchdog = procs.StartWatchdog(l.JobID)
 		var node *tree.Node
 		var emit func(proto.Message)
 		var err error
-		ranks, err = crew.New(crew.Config{
+		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // nothing before the first message to the crew
+			Emit:   func(m proto.Message) { emit(m) }, // nothing before the first message to the process manager
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -94,24 +94,24 @@ func Agent(ctx context.Context, up tree.Stream) error {
 		ssh := &remote.SSH{Command: l.SSH, Agent: l.Agent, Timeout: l.Timeout}
 		return tree.Config{
 			Self: self(hostname()),
-			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
+			Procs: func(n *tree.Node, e func(proto.Message)) tree.Procs {
 				node, emit = n, e
-				return &settledCrew{Crew: ranks, ctx: ctx}
+				return &settledProcs{Procs: ranks, ctx: ctx}
 			},
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
 	})
 }
 
-// settledCrew is the crew of an agent that was copied: what comes first from gorun comes
+// settledProcs is the process manager of an agent that was copied: what comes first from gorun comes
 // when all agents are there.
-type settledCrew struct {
-	tree.Crew
+type settledProcs struct {
+	tree.Procs
 	settled bool
 	ctx     context.Context // context of the agent
 }
 
-func (c *settledCrew) Do(m proto.Message) {
+func (c *settledProcs) Do(m proto.Message) {
 	if !c.settled {
 		c.settled = true
 		remote.RemoveBroadcast()
@@ -120,7 +120,7 @@ func (c *settledCrew) Do(m proto.Message) {
 		e.Asked = true // Slurm sends its SIGTERM to all processes of a step
 		m = e
 	}
-	c.Crew.Do(m)
+	c.Procs.Do(m)
 }
 
 // terminated is ctx, which ends by SIGTERM, too. stop has the signal do again what it

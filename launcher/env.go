@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
@@ -40,7 +40,7 @@ func appEnv(j *job.Job, app job.App, base []string) []string {
 			own = append(own, v.Name+"="+v.Value)
 		}
 	}
-	return slices.DeleteFunc(crew.MergeEnv(base, own), crew.ForeignEnv)
+	return slices.DeleteFunc(procs.MergeEnv(base, own), procs.ForeignEnv)
 }
 
 // withoutEnv drops a variable.

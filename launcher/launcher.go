@@ -7,13 +7,13 @@
 //	          └─ run: one start of the job, of which there are several where it is
 //	               │  to be restarted
 //	               │
-//	             tree.Node ── crew: the ranks of this host
+//	             tree.Node ── procs: the ranks of this host
 //	               │ │ │
-//	              agents: the same Node, and a crew, on other hosts
+//	              agents: the same Node, and procs, on other hosts
 //
 // Packages below it: job says what is to be done, hosts which machines there are,
 // place which rank runs where, remote how to reach a host, tree how agents speak
-// with each other and with gorun, proto what they say, crew runs ranks.
+// with each other and with gorun, proto what they say, procs runs ranks.
 package launcher
 
 import (
@@ -29,7 +29,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -85,7 +85,7 @@ type Failure struct {
 // process that a rank has left behind, and kills it when the ranks have ended. So the
 // caller must not start a process with Setsid while Run runs.
 //
-// Run starts this executable once more as a watchdog, which takes over in package crew's
+// Run starts this executable once more as a watchdog, which takes over in package procs's
 // init: callers need do nothing for that. On other hosts this executable runs as an agent;
 // see [AgentMain]. If a job wants Slurm and is not in an allocation, Run waits for salloc,
 // which runs this executable once more in an allocation.
@@ -107,8 +107,8 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	s.inputAt = inputAt(stdio.In)
 	s.warn()
 	id := bootstrap.NewJobID()
-	s.watchdog = crew.StartWatchdog(id)
-	restore := crew.BecomeReaper()
+	s.watchdog = procs.StartWatchdog(id)
+	restore := procs.BecomeReaper()
 	defer restore()
 	if j.Timeout > 0 {
 		s.deadline = s.begun.Add(j.Timeout)
@@ -155,7 +155,7 @@ type session struct {
 	deadline time.Time // the job's timeout; zero: none
 	signals  chan os.Signal
 	out      *writer
-	watchdog *crew.Watchdog
+	watchdog *procs.Watchdog
 	programs []program
 	dir      string // of built programs; "": none
 	report   report

@@ -12,8 +12,8 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -227,7 +227,7 @@ func (r *run) addresses(m *proto.Prepare) {
 		m.Plans[h].Address = addrs[i]
 	}
 	m.LowPort, m.HighPort = r.job.Ports.Low, r.job.Ports.High
-	if m.BasePort = crew.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
+	if m.BasePort = procs.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
 		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -30,9 +30,9 @@ type run struct {
 	kind  job.Launcher
 	hosts []host // by their index in the tree
 	node  *tree.Node
-	crew  *crew.Crew // of this host; nil: it runs no ranks
-	wants []int      // indexes of hosts in the order in which the user names them
-	reach *reach     // how other hosts are reached; nil: there are none
+	procs *procs.Manager // of this host; nil: it runs no ranks
+	wants []int          // indexes of hosts in the order in which the user names them
+	reach *reach         // how other hosts are reached; nil: there are none
 	mail  mailbox
 
 	allocated bool        // the hosts and slots are what a resource manager has given
@@ -149,13 +149,13 @@ func (r *run) open(ctx context.Context) error {
 		var emit func(proto.Message)
 		var err error
 		// It says nothing before it gets its first message.
-		if r.crew, err = crew.New(r.crewConfig(func(m proto.Message) { emit(m) })); err != nil {
+		if r.procs, err = procs.New(r.procsConfig(func(m proto.Message) { emit(m) })); err != nil {
 			return err
 		}
 		cfg.Self = self(r.host)
-		cfg.Crew = func(_ *tree.Node, e func(proto.Message)) tree.Crew {
+		cfg.Procs = func(_ *tree.Node, e func(proto.Message)) tree.Procs {
 			emit = e
-			return r.crew
+			return r.procs
 		}
 	} else {
 		launch.Index = -1
@@ -176,9 +176,9 @@ func (r *run) hasOwn() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0
 // alone says whether it is the only one that does.
 func (r *run) alone() bool { return r.hasOwn() && len(r.hosts) == 1 }
 
-// crewConfig is what the crew of this host needs to know.
-func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
-	c := crew.Config{
+// procsConfig is what the process manager of this host needs to know.
+func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
+	c := procs.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
 		Stored:   func(p proto.FilePart) { r.node.Stored(p) },
 		Watchdog: r.watchdog,
@@ -206,8 +206,8 @@ func (r *run) close() {
 	if r.node != nil {
 		r.node.Close()
 	}
-	if r.crew != nil {
-		r.crew.Close()
+	if r.procs != nil {
+		r.procs.Close()
 	}
 	r.reach.close()
 }

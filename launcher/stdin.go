@@ -6,7 +6,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -14,7 +14,7 @@ import (
 // stdin passes gorun's standard input on to hosts. At most proto.Window bytes are
 // on the way.
 type stdin struct {
-	from  *crew.Source
+	from  *procs.Source
 	to    func(proto.Message)
 	done  chan struct{} // closed when pump has ended
 	pumps bool
@@ -26,7 +26,7 @@ type stdin struct {
 }
 
 func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
-	from, err := crew.NewSource(f)
+	from, err := procs.NewSource(f)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ import (
 // longer than stallLimit.
 //
 // The senders bound the bytes that wait here: a host has at most proto.Window bytes on the
-// way, and this host's crew waits until each of its pieces is written.
+// way, and this host's process manager waits until each of its pieces is written.
 type writer struct {
 	sinks [2]*sink         // of stdout and stderr, which may be the same file
 	dir   string           // directory for each rank's output; set before the first output comes

@@ -17,7 +17,7 @@ const (
 )
 
 // clean makes the texts of a message safe for a terminal, one line each, and its codes valid for a
-// process. All messages from below pass through it, also those of the own crew.
+// process. All messages from below pass through it, also those of the own process manager.
 func clean(msg proto.Message) proto.Message {
 	switch m := msg.(type) {
 	case proto.Up:

@@ -10,23 +10,24 @@ import (
 
 // A file goes down the tree at the speed of the slowest disk and link:
 //
-//	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► crew ─► Stored
-//	    ▲                ▲                ▲                        │
-//	    └────────────────┴── FileCredit ──┴─────── FileCredit ─────┘
+//	AwaitRoom ─► Do ─► link ─► agent ─► link ─► agent ─► procs ─► Stored
+//	    ▲                ▲                ▲                         │
+//	    └────────────────┴── FileCredit ──┴─────── FileCredit ──────┘
 //
-// While a link or the crew of a node still has more than filesAhead bytes to take, the node gives its
-// parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for each link and for
-// its crew, and the reader of its parent's link never blocks. The reader notices Bye, or the
-// end of the parent, even if a disk is slow.
+// While a link or the process manager of a node still has more than filesAhead bytes to take, the
+// node gives its parent no credit. So a node holds at most filesAhead + proto.FileWindow bytes for
+// each link and for its process manager, and the reader of its parent's link never blocks. The
+// reader notices Bye, or the end of the parent, even if a disk is slow.
 const (
-	// filesAhead is how many bytes of files may wait for a link or for the own crew before the
+	// filesAhead is how many bytes of files may wait for a link or for the own process manager before the
 	// node stops giving credit.
 	filesAhead = 1 << 20
 	// fileCreditAfter is the least number of bytes for which a node gives credit.
 	fileCreditAfter = proto.FileWindow / 4
 )
 
-// ahead counts the bytes of files that wait for a link or the crew. Its owner's lock guards it.
+// ahead counts the bytes of files that wait for a link or the process manager. Its owner's lock
+// guards it.
 type ahead struct{ bytes int }
 
 // add adds n bytes. It updates g when the count crosses filesAhead.
@@ -41,12 +42,12 @@ func (a *ahead) add(g *fileFlowControl, n int) {
 	}
 }
 
-// fileFlowControl records whether every link and the own crew has room for more of a file. Lock
-// order: the mu of a link before that of its fileFlowControl.
+// fileFlowControl records whether every link and the own process manager has room for more of a
+// file. Lock order: the mu of a link before that of its fileFlowControl.
 type fileFlowControl struct {
 	mu    sync.Mutex // guards full and ended
 	room  sync.Cond
-	full  int // number of links and crews with more than filesAhead, and of parts that are not routed yet
+	full  int // number of links and process managers with more than filesAhead, and of parts that are not routed yet
 	ended bool
 
 	opened func() // called with mu held when there is room again; may be nil. Set before the first use

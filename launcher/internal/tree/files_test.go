@@ -25,7 +25,7 @@ func newStuck(t *testing.T, host int) *stuck {
 	s := &stuck{world: newWorld(t, 2, 1), sent: make(chan struct{})}
 	disk := make(chan struct{})
 	s.free = func() { close(disk) }
-	s.crew = func(c *treetest.Crew) {
+	s.procs = func(c *treetest.Procs) {
 		if c.Index != host {
 			return
 		}
@@ -128,8 +128,9 @@ func TestStuckDisk(t *testing.T) {
 	}
 }
 
-// TestStuckAlive checks that an agent that waits for a disk does not count gorun as lost while gorun runs,
-// or is stopped after SIGTSTP. When the disk works again, the agent takes the rest of the file.
+// TestStuckAlive checks that an agent that waits for a disk does not count gorun as lost while
+// gorun runs, or is stopped after SIGTSTP. When the disk works again, the agent takes the rest of
+// the file.
 func TestStuckAlive(t *testing.T) {
 	for _, suspended := range []bool{false, true} {
 		for host := range 2 {
@@ -153,7 +154,7 @@ func TestStuckAlive(t *testing.T) {
 				require.Empty(t, one[proto.Staged](s.world).Failed)
 				require.True(t, s.allSent())
 				size := 0
-				for _, m := range s.crews[host].Got() {
+				for _, m := range s.hostProcs[host].Got() {
 					if p, ok := m.(proto.FilePart); ok {
 						size += len(p.Data)
 					}
@@ -169,7 +170,7 @@ func TestStuckAlive(t *testing.T) {
 func TestFileWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 1, 1)
-		w.crew = func(c *treetest.Crew) { c.Need, c.Stored = []string{testHash}, nil }
+		w.procs = func(c *treetest.Procs) { c.Need, c.Stored = []string{testHash}, nil }
 		p := treetest.NewPipe(testLatency)
 		held := 0
 		w.wg.Go(func() { // ends when the stream is closed
@@ -196,7 +197,7 @@ func TestFileWindow(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := Serve(ctx, p.Child, func(proto.Launch) (Config, error) {
-			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+			return Config{Procs: w.mkProcs(0), Open: w.connect}, nil
 		})
 		require.ErrorIs(t, err, proto.ErrFrame)
 		require.ErrorContains(t, err, "more file data than there was credit for")

@@ -85,7 +85,7 @@ func hostileChild(t *testing.T, data []byte) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1).withRanks()
 		w.auto, w.stdin = true, "all"
-		w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+		w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 		w.agent = func(index int, s *treetest.Stream) bool {
 			if index != 1 {
 				return false
@@ -121,7 +121,7 @@ func hostileParent(t *testing.T, data []byte) {
 		w.wg.Go(func() { _, _ = io.Copy(io.Discard, p.Parent) }) // ends when the agent has ended
 		begun := time.Now()
 		err := Serve(context.Background(), p.Child, func(proto.Launch) (Config, error) {
-			return Config{Crew: w.mkCrew(0), Open: w.connect}, nil
+			return Config{Procs: w.mkProcs(0), Open: w.connect}, nil
 		})
 		if err == nil && bytes.IndexByte(data, byte(proto.KindBye)) < 0 {
 			t.Error("the agent ends without an error")
@@ -383,7 +383,7 @@ func TestReadsNothing(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				most := 0
 				w := newWorld(t, 3, 1)
-				w.crew = func(c *treetest.Crew) { c.Fences = 1 << 20 }
+				w.procs = func(c *treetest.Procs) { c.Fences = 1 << 20 }
 				w.see = func(w *world, m proto.Message) {
 					switch m := m.(type) {
 					case proto.Request:
@@ -427,7 +427,7 @@ func TestAsksAgain(t *testing.T) {
 		w := newWorld(t, 3, 1)
 		const rounds = 500
 		var answers [3]atomic.Int64
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			c.See = func(m proto.Message) {
 				if r, ok := m.(proto.Reply); ok && answers[c.Index].Add(1) < rounds {
 					c.Emit(proto.Request(r))
@@ -442,7 +442,7 @@ func TestAsksAgain(t *testing.T) {
 		w.launch()
 		defer w.close()
 		for i := range w.hosts {
-			w.crews[i].Emit(proto.Request{Rank: i})
+			w.hostProcs[i].Emit(proto.Request{Rank: i})
 		}
 		time.Sleep(time.Minute)
 		for i := range answers {

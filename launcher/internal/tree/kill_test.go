@@ -21,9 +21,9 @@ var breaks = map[string]func(p *treetest.Pipe){
 	"leave": func(p *treetest.Pipe) { _ = p.Parent.Close() },
 }
 
-// TestKill breaks each link at each step of a job: before each message that a crew or the root gets. It
-// checks that the job always ends, with the hosts that are left, and that each host behind the link is
-// reported as lost or failed.
+// TestKill breaks each link at each step of a job: before each message that a process manager or
+// the root gets. It checks that the job always ends, with the hosts that are left, and that each
+// host behind the link is reported as lost or failed.
 func TestKill(t *testing.T) {
 	const count, radix = 7, 2 // 0 ─ 1, 2, 3 and 4 ─ 5, 6
 	for name, breakLink := range breaks {
@@ -46,7 +46,7 @@ func TestKill(t *testing.T) {
 func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*treetest.Pipe)) (hit bool) {
 	w := newWorld(t, count, radix)
 	w.auto, w.stdin = true, "all"
-	w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+	w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 	var events atomic.Int64
 	w.event = func() {
 		if events.Add(1) != at {
@@ -101,7 +101,7 @@ func killAt(t *testing.T, count, radix, victim int, at int64, breakLink func(*tr
 			continue
 		}
 		// An agent that has lost its parent has ended its ranks.
-		messages := w.crews[i].Got()
+		messages := w.hostProcs[i].Got()
 		started := false
 		for _, m := range messages {
 			_, ok := m.(proto.Start)
@@ -167,8 +167,8 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// TestHang checks that an agent that sends its greeting and then nothing is lost after Launch.Timeout, and
-// that the next host takes its place.
+// TestHang checks that an agent that sends its greeting and then nothing is lost after
+// Launch.Timeout, and that the next host takes its place.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)
@@ -232,7 +232,7 @@ func TestAllLost(t *testing.T) {
 func TestFenceWithoutLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 4, 2) // 0 ─ 1, 2 ─ 3
-		w.crew = func(c *treetest.Crew) { c.Fences = 5 }
+		w.procs = func(c *treetest.Procs) { c.Fences = 5 }
 		w.start()
 		defer w.close()
 		one[proto.Up](w)

@@ -142,7 +142,8 @@ func (l *link) tick() {
 	l.timer.Reset(l.period)
 }
 
-// writeFailed returns an error when the other side accepts no bytes and has had time for its last messages.
+// writeFailed returns an error when the other side accepts no bytes and has had time for its last
+// messages.
 func (l *link) writeFailed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -140,7 +140,7 @@ func (n *Node) self() proto.Agent {
 // gathered merges the subtrees' answers to Launch, and frees them.
 func (n *Node) gathered() proto.Up {
 	var all proto.Up
-	if n.cfg.Crew != nil {
+	if n.cfg.Procs != nil {
 		all.Agents = append(all.Agents, n.self())
 	}
 	for _, m := range n.subtrees {
@@ -264,7 +264,7 @@ func (n *Node) relay(m *subtree, msg proto.Message) error {
 }
 
 // unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in the
-// link's queue. For the own crew it returns 0.
+// link's queue. For the own process manager it returns 0.
 func (m *subtree) unread() (replies, releases int) {
 	if m.link == nil {
 		return 0, 0
@@ -360,7 +360,7 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = m.has(msg.Index, 1), stageLaunch
 	case proto.Lost:
 		// The head cannot report its own loss.
-		ok, at = m.crew == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
+		ok, at = m.procs == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
 	case proto.Prepared:
 		at = stagePrepared
 		for _, p := range msg.Ports {

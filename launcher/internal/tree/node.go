@@ -20,7 +20,7 @@ type Node struct {
 	parent      *link // nil: this is the root
 	ctx         context.Context
 	cancel      context.CancelFunc // ends calls of Open
-	window      *window            // for the output of the own crew
+	window      *window            // for the output of the own process manager
 	flowControl *fileFlowControl
 	count       *counters
 
@@ -33,12 +33,12 @@ type Node struct {
 	loopEnded bool       // loop has ended
 
 	// The following fields are used by loop alone.
-	subtrees   []*subtree // ordered by hosts; if there is a crew, it is the first
+	subtrees   []*subtree // ordered by hosts; if there is a process manager, it is the first
 	waiting    []*subtree // subtrees with which the node must still connect
 	connecting int        // number of calls of Open that run; at most Launch.AtOnce
 	links      int        // number of links that have not ended
 	stage      stage
-	stored     ahead         // bytes of FilePart that the own crew has not stored yet
+	stored     ahead         // bytes of FilePart that the own process manager has not stored yet
 	closing    bool          // Bye has been sent to all subtrees
 	ending     bool          // the ranks here and below are being ended: the parent is lost, or the agent must end
 	noParent   bool          // the parent is lost
@@ -51,13 +51,13 @@ type Node struct {
 	output
 }
 
-// subtree is a part of the tree whose answers a node merges: its own crew, or a child with everything
-// below it.
+// subtree is a part of the tree whose answers a node merges: its own process manager, or a child
+// with everything below it.
 type subtree struct {
 	lo, hi int               // its hosts are [lo, hi)
 	head   int               // host of the child; the hosts before it have failed
 	failed []proto.HostError // errors of the hosts before head
-	crew   Crew              // nil: a child
+	procs  Procs             // nil: a child
 	link   *link             // nil: not connected, or lost
 	up     proto.Up          // the child's answer to Launch
 
@@ -96,8 +96,8 @@ func newNode(cfg Config, parent *link, g *fileFlowControl, c *counters) (*Node, 
 		return nil, err
 	case cfg.Up == nil || cfg.Open == nil && len(l.Hosts) > 1:
 		return nil, errors.New("a node needs Up, and Open if there are other hosts")
-	case (cfg.Crew == nil) != (l.Index == -1):
-		return nil, fmt.Errorf("a crew belongs to host 0 or a later one, not to %d", l.Index)
+	case (cfg.Procs == nil) != (l.Index == -1):
+		return nil, fmt.Errorf("ranks belong to host 0 or a later one, not to %d", l.Index)
 	}
 	n := &Node{
 		cfg: cfg, l: l, parent: parent, flowControl: g, count: c, window: newWindow(),
@@ -105,10 +105,10 @@ func newNode(cfg Config, parent *link, g *fileFlowControl, c *counters) (*Node, 
 	}
 	n.credit = proto.Window
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	if cfg.Crew != nil {
+	if cfg.Procs != nil {
 		own := &subtree{lo: l.Index, hi: l.Index + 1, head: l.Index, budget: budgetPerHost}
 		n.subtrees = append(n.subtrees, own)
-		own.crew = cfg.Crew(n, func(m proto.Message) { n.post(func() { n.fromCrew(own, m) }) })
+		own.procs = cfg.Procs(n, func(m proto.Message) { n.post(func() { n.fromProcs(own, m) }) })
 	}
 	for _, p := range split(part{l.Index + 1, len(l.Hosts) - 1}, l.Radix) {
 		m := &subtree{lo: p.first, hi: p.first + p.count, head: p.first, budget: budgetPerHost * p.count}
@@ -144,13 +144,14 @@ func (n *Node) Close() {
 	<-n.done
 }
 
-// Stored reports that the own crew no longer needs the data of a FilePart.
+// Stored reports that the own process manager no longer needs the data of a FilePart.
 func (n *Node) Stored(p proto.FilePart) {
 	n.post(func() { n.stored.add(n.flowControl, -len(p.Data)) })
 }
 
-// AwaitRoom blocks while a child or the own crew has much file data to take. If the caller sends each
-// FilePart after AwaitRoom has returned, the node needs no memory for whole files.
+// AwaitRoom blocks while a child or the own process manager has much file data to take. If the
+// caller sends each FilePart after AwaitRoom has returned, the node needs no memory for whole
+// files.
 func (n *Node) AwaitRoom(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		n.flowControl.mu.Lock()
@@ -264,8 +265,8 @@ func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
 // launch begins to connect with the children.
 func (n *Node) launch() {
-	n.begin(phaseUp, func(m *subtree) bool { return m.crew == nil })
-	if n.cfg.Crew != nil {
+	n.begin(phaseUp, func(m *subtree) bool { return m.procs == nil })
+	if n.cfg.Procs != nil {
 		n.partialUp(proto.Up{Agents: []proto.Agent{n.self()}})
 	}
 	n.connect()
@@ -377,7 +378,7 @@ func (n *Node) subtreeOf(index int) *subtree {
 }
 
 // live reports whether messages can be sent to the subtree.
-func (m *subtree) live() bool { return m.crew != nil || m.link != nil }
+func (m *subtree) live() bool { return m.procs != nil || m.link != nil }
 
 // has reports whether all hosts of a range are the subtree's and have not failed.
 func (m *subtree) has(first, count int) bool {
@@ -398,8 +399,8 @@ func (n *Node) fromChild(m *subtree, l *link, msg proto.Message) {
 	}
 }
 
-// fromCrew handles a message from the own crew.
-func (n *Node) fromCrew(m *subtree, msg proto.Message) {
+// fromProcs handles a message from the own process manager.
+func (n *Node) fromProcs(m *subtree, msg proto.Message) {
 	if err := n.fromBelow(m, msg); err != nil && m.budget > 0 {
 		m.budget--
 		n.up(proto.Log{Index: n.l.Index, Line: n.named(n.l.Index, err)})
@@ -474,8 +475,8 @@ func (n *Node) end(cause error, grace time.Duration) {
 
 // send sends a message to a live subtree.
 func (m *subtree) send(msg proto.Message) {
-	if m.crew != nil {
-		m.crew.Do(msg)
+	if m.procs != nil {
+		m.procs.Do(msg)
 		return
 	}
 	m.link.send(msg)

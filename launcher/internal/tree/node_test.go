@@ -42,7 +42,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	if own {
 		w.withRanks()
 	}
-	w.crew = func(c *treetest.Crew) {
+	w.procs = func(c *treetest.Procs) {
 		c.Puts = func(n int) map[string]string { return map[string]string{fmt.Sprint(c.Index%64, ".", n): "x"} }
 	}
 	w.start()
@@ -62,7 +62,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	one[proto.Prepared](w)
 	plans := w.prepare().Plans
 	for i := range count {
-		p := w.crews[i].Got()[0].(proto.Prepare)
+		p := w.hostProcs[i].Got()[0].(proto.Prepare)
 		require.Equal(t, plans[i:i+1], p.Plans)
 	}
 	w.root.Do(proto.Start{})
@@ -101,7 +101,7 @@ func wholeJob(t *testing.T, count, radix int, own bool) {
 	}
 	for i := range count {
 		var kinds []string
-		for _, m := range w.crews[i].Got() {
+		for _, m := range w.hostProcs[i].Got() {
 			kinds = append(kinds, fmt.Sprintf("%T", m)[len("proto."):])
 		}
 		want := []string{"Prepare", "Start", "Release", "Release", "Signal", "Watch", "RanksFailed", "End", "End"}

@@ -12,9 +12,9 @@ import (
 
 // Output goes from window to window:
 //
-//	crew ─► Node.Output ─► source ─► forward ─► parent's link ─► source ─► … ─► Up
-//	          ▲   window      │ ▲        window
-//	          └───────────────┘ └────── Credit ──────────┘
+//	procs ─► Node.Output ─► source ─► forward ─► parent's link ─► source ─► … ─► Up
+//	           ▲   window      │ ▲        window
+//	           └───────────────┘ └────── Credit ──────────┘
 //
 // A source holds the output that its subtree has sent and that has no credit yet, at most proto.Window
 // bytes. It gets credit when forward has passed the output on, for which forward needs credit from the
@@ -36,11 +36,11 @@ type source struct {
 	owed  int // part of held for which credit may be given
 }
 
-// window bounds the output of the own crew.
+// window bounds the output of the own process manager.
 type window struct {
 	mu     sync.Mutex // guards the following fields
 	more   sync.Cond
-	room   int     // bytes that the crew may still pass to Node.Output
+	room   int     // bytes that the process manager may still pass to Node.Output
 	closed [2]bool // the reader of stdout, of stderr has closed it
 	ended  bool    // the node has ended
 }
@@ -106,7 +106,7 @@ func (n *Node) Output(o proto.Output) error {
 			return err
 		}
 		piece.Data = slices.Clone(piece.Data)
-		n.post(func() { n.fromCrew(n.subtrees[0], piece) })
+		n.post(func() { n.fromProcs(n.subtrees[0], piece) })
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (n *Node) credited(m *subtree, c int) {
 	s := &m.source
 	s.owed = min(s.owed+c, s.held)
 	switch {
-	case m.crew != nil:
+	case m.procs != nil:
 		n.window.give(s.owed)
 	case s.owed < creditAfter && m.link != nil:
 		return

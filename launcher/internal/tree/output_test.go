@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/tree/treetest"
 )
 
-// TestOutputOrder checks that all output of each host arrives, in order and before Ended, and that no node
-// holds more than its windows.
+// TestOutputOrder checks that all output of each host arrives, in order and before Ended, and that
+// no node holds more than its windows.
 func TestOutputOrder(t *testing.T) {
 	for _, s := range [][2]int{{1, 1}, {5, 1}, {7, 2}, {64, 3}, {64, 64}} {
 		for _, own := range []bool{false, true} {
@@ -87,7 +87,7 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 				}
 				n += size
 			}
-			w.crews[i].End()
+			w.hostProcs[i].End()
 		}()
 	}
 	one[proto.Ended](w)
@@ -108,7 +108,7 @@ func outputOrder(t *testing.T, count, radix int, own bool) {
 	require.LessOrEqual(t, w.root.Stats().PeakQueued, int64(len(w.root.subtrees)*proto.Window))
 }
 
-// writeAll makes every crew write without end. errs gets the errors that end the writing.
+// writeAll makes every process manager write without end. errs gets the errors that end the writing.
 func writeAll(w *world, stderr bool) (errs chan error) {
 	errs = make(chan error, w.hosts)
 	for i := range w.hosts {
@@ -148,7 +148,7 @@ func TestSlowRoot(t *testing.T) {
 			require.Greater(t, q, int64(0))
 		}
 		w.root.Do(proto.Release{N: 1})
-		w.crews[14].Emit(proto.Exited{Exit: proto.Exit{Rank: 14, Code: 3}})
+		w.hostProcs[14].Emit(proto.Exited{Exit: proto.Exit{Rank: 14, Code: 3}})
 		time.Sleep(time.Second)
 		require.Len(t, got[proto.Fence](w), 2)
 		require.Len(t, got[proto.Exited](w), 1)
@@ -194,8 +194,8 @@ func TestFair(t *testing.T) {
 	})
 }
 
-// TestOutputClosed checks that ranks get EPIPE when the reader of stdout has closed it, even if they wait, and that
-// the other stream continues.
+// TestOutputClosed checks that ranks get EPIPE when the reader of stdout has closed it, even if
+// they wait, and that the other stream continues.
 func TestOutputClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 14, 2).withRanks()
@@ -251,7 +251,7 @@ func TestSlowPeer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 3, 64)
 		w.l.Heartbeat = time.Minute
-		w.crew = func(c *treetest.Crew) { c.Need = []string{testHash} }
+		w.procs = func(c *treetest.Procs) { c.Need = []string{testHash} }
 		w.start()
 		defer w.close()
 		one[proto.Up](w)
@@ -264,7 +264,7 @@ func TestSlowPeer(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, i := range []int{0, 2} {
-			m := w.crews[i].Got()
+			m := w.hostProcs[i].Got()
 			require.True(t, m[len(m)-1].(proto.FilePart).Last)
 		}
 		require.Empty(t, got[proto.Staged](w))
@@ -280,7 +280,7 @@ func TestAwaitRoom(t *testing.T) {
 		w := newWorld(t, 4, 1)
 		w.l.Heartbeat = time.Minute
 		other := strings.Repeat("f", len(testHash))
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			switch c.Index {
 			case 3:
 				c.Need = []string{testHash, other}
@@ -316,7 +316,7 @@ func TestAwaitRoom(t *testing.T) {
 		require.Empty(t, one[proto.Staged](w).Failed)
 		for i := range 4 {
 			size, count := 0, 0
-			for _, m := range w.crews[i].Got() {
+			for _, m := range w.hostProcs[i].Got() {
 				if f, ok := m.(proto.FilePart); ok {
 					size += len(f.Data)
 					count++
@@ -334,7 +334,7 @@ func TestSlowDisk(t *testing.T) {
 		w := newWorld(t, 4, 1)
 		w.l.Heartbeat = time.Minute
 		disk := make(chan struct{})
-		w.crew = func(c *treetest.Crew) {
+		w.procs = func(c *treetest.Procs) {
 			if c.Index != 2 {
 				return
 			}
@@ -365,7 +365,7 @@ func TestSlowDisk(t *testing.T) {
 		}()
 		received := func() int {
 			n := 0
-			for _, m := range w.crews[2].Got() {
+			for _, m := range w.hostProcs[2].Got() {
 				if f, ok := m.(proto.FilePart); ok {
 					n += len(f.Data)
 				}

@@ -111,11 +111,11 @@ func (n *Node) sendTo(m proto.Message, selects func(*subtree) bool) {
 	for _, to := range n.subtrees {
 		switch {
 		case !to.live() || !selects(to):
-		case to.crew != nil:
+		case to.procs != nil:
 			if p, ok := m.(proto.FilePart); ok {
 				n.stored.add(n.flowControl, len(p.Data))
 			}
-			to.crew.Do(m)
+			to.procs.Do(m)
 		default:
 			to.link.sendFrame(f)
 		}
@@ -160,7 +160,7 @@ func (n *Node) prepare(p proto.Prepare) error {
 		if !m.live() {
 			continue
 		}
-		if m.crew != nil && len(mine) == 0 {
+		if m.procs != nil && len(mine) == 0 {
 			mine = []proto.Plan{{Index: n.l.Index}}
 		}
 		own := p

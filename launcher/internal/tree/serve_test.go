@@ -84,7 +84,7 @@ func TestServeContext(t *testing.T) {
 					return false
 				}
 				err := Serve(ctx, s, func(proto.Launch) (Config, error) {
-					return Config{Crew: w.mkCrew(4), Open: w.connect}, nil
+					return Config{Procs: w.mkProcs(4), Open: w.connect}, nil
 				})
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -93,7 +93,7 @@ func TestServeContext(t *testing.T) {
 			}
 			w.launch()
 			defer w.close()
-			w.crews[5].Silent = silent
+			w.hostProcs[5].Silent = silent
 			begun := time.Now()
 			cancel(why)
 			lost := one[proto.Lost](w)
@@ -104,7 +104,7 @@ func TestServeContext(t *testing.T) {
 			w.mu.Unlock()
 			require.ErrorIs(t, err, why)
 			for _, i := range []int{4, 5, 6} {
-				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Except: -1}))
+				require.Contains(t, w.hostProcs[i].Got(), proto.Message(proto.End{Except: -1}))
 			}
 			require.Less(t, time.Since(begun), time.Minute)
 			w.root.Do(proto.End{})
@@ -129,7 +129,7 @@ func TestServeSignals(t *testing.T) {
 					return false
 				}
 				_ = Serve(ctx, s, func(proto.Launch) (Config, error) {
-					return Config{Crew: w.mkCrew(1), Open: w.connect}, nil
+					return Config{Procs: w.mkProcs(1), Open: w.connect}, nil
 				})
 				return true
 			}
@@ -137,7 +137,7 @@ func TestServeSignals(t *testing.T) {
 			w.launch()
 			defer w.close()
 			for _, i := range []int{1, 2} {
-				c, n := w.crews[i], w.nodes[i]
+				c, n := w.hostProcs[i], w.nodes[i]
 				c.Silent = true
 				c.See = func(m proto.Message) {
 					switch m := m.(type) {
@@ -155,7 +155,7 @@ func TestServeSignals(t *testing.T) {
 			cancel(errors.New("the agent got SIGTERM"))
 			time.Sleep(time.Second)
 			for _, i := range []int{1, 2} {
-				require.Contains(t, w.crews[i].Got(), proto.Message(proto.End{Grace: time.Hour, Except: -1}))
+				require.Contains(t, w.hostProcs[i].Got(), proto.Message(proto.End{Grace: time.Hour, Except: -1}))
 			}
 			w.root.Do(proto.Signal{Signal: 2})
 			time.Sleep(time.Second)
@@ -192,7 +192,7 @@ func TestNoBye(t *testing.T) {
 
 // TestConfig checks that New refuses a Config with which no node can work.
 func TestConfig(t *testing.T) {
-	good := Config{Launch: testLaunch(1), Up: func(proto.Message) {}, Crew: func(*Node, func(proto.Message)) Crew { return &treetest.Crew{} }}
+	good := Config{Launch: testLaunch(1), Up: func(proto.Message) {}, Procs: func(*Node, func(proto.Message)) Procs { return &treetest.Procs{} }}
 	n, err := New(good)
 	require.NoError(t, err)
 	n.Close()
@@ -204,14 +204,14 @@ func TestConfig(t *testing.T) {
 	n.Flush(time.Hour)
 	require.Empty(t, n.inbox, "functions posted after the end are not kept")
 	for name, spoil := range map[string]func(*Config){
-		"hosts":   func(c *Config) { c.Launch.Hosts = nil },
-		"index":   func(c *Config) { c.Launch.Index = -2 },
-		"up":      func(c *Config) { c.Up = nil },
-		"open":    func(c *Config) { c.Launch.Hosts = append(c.Launch.Hosts, hosts.Host{Name: "b"}) },
-		"no crew": func(c *Config) { c.Crew = nil },
-		"crew":    func(c *Config) { c.Launch.Index = -1 },
-		"many":    func(c *Config) { c.Launch.Index = hosts.Limit },
-		"most":    func(c *Config) { c.Launch.Index = math.MaxInt },
+		"hosts":    func(c *Config) { c.Launch.Hosts = nil },
+		"index":    func(c *Config) { c.Launch.Index = -2 },
+		"up":       func(c *Config) { c.Up = nil },
+		"open":     func(c *Config) { c.Launch.Hosts = append(c.Launch.Hosts, hosts.Host{Name: "b"}) },
+		"no procs": func(c *Config) { c.Procs = nil },
+		"procs":    func(c *Config) { c.Launch.Index = -1 },
+		"many":     func(c *Config) { c.Launch.Index = hosts.Limit },
+		"most":     func(c *Config) { c.Launch.Index = math.MaxInt },
 	} {
 		bad := good
 		spoil(&bad)

@@ -54,8 +54,8 @@ func TestStdin(t *testing.T) {
 					time.Sleep(time.Second)
 					for i := range w.hosts {
 						reads := mode == "all" || mode == "rank0" && i == 0
-						require.Equal(t, reads, bytes.Equal(data, w.crews[i].Input()), i)
-						require.Equal(t, reads, len(w.crews[i].Input()) > 0)
+						require.Equal(t, reads, bytes.Equal(data, w.hostProcs[i].Input()), i)
+						require.Equal(t, reads, len(w.hostProcs[i].Input()) > 0)
 					}
 				})
 			}
@@ -70,7 +70,7 @@ func TestStdinTakers(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, 7, 2)
 			w.stdin = "all"
-			w.crew = func(c *treetest.Crew) {
+			w.procs = func(c *treetest.Procs) {
 				emit := c.Emit
 				c.Emit = func(m proto.Message) {
 					if _, ok := m.(proto.StdinCredit); !ok || c.Index != 6 {
@@ -96,7 +96,7 @@ func TestStdinTakers(t *testing.T) {
 			}
 			switch how {
 			case "ended":
-				w.crews[6].End()
+				w.hostProcs[6].End()
 			case "lost":
 				w.pipes[6].Cut()
 			}
@@ -125,7 +125,7 @@ func TestStdinCount(t *testing.T) {
 		given := int64(0)
 		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
 		for range r.IntN(8) {
-			m := &subtree{readsStdin: r.IntN(4) > 0, crew: &treetest.Crew{Silent: true}}
+			m := &subtree{readsStdin: r.IntN(4) > 0, procs: &treetest.Procs{Silent: true}}
 			n.subtrees = append(n.subtrees, m)
 			if m.readsStdin {
 				n.stdin.slow++

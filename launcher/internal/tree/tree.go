@@ -10,7 +10,7 @@
 //	│     ▲                 │          │      │   or routed
 //	└─────┼─────────────────┼──────────┼──────┘
 //	      │          queues of Output  ▼
-//	      ├── own crew ─────┤      own crew       one window each
+//	      ├── own procs ────┤      own procs      one window each
 //	      ├── link ─────────┤      link: urgent, bulk ──► writer ──► child
 //	      └── link ─────────┘      link: urgent, bulk ──► writer ──► child
 //	            ▲ reader ◄── child
@@ -20,10 +20,10 @@
 // messages need no queue. Its writer takes messages from queues, so that a slow peer does not delay
 // the others. The queues are bounded, see queue.go.
 //
-// The messages of one host arrive in the order in which they were sent, with two exceptions. Output,
-// Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order, and all other messages overtake
-// them. State overtakes these seven, and is overtaken by the rest. If several States of a host wait, only the
-// newest is sent.
+// The messages of one host arrive in the order in which they were sent, with two exceptions.
+// Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order, and all other
+// messages overtake them. State overtakes these seven, and is overtaken by the rest. If several
+// States of a host wait, only the newest is sent.
 package tree
 
 import (
@@ -51,11 +51,11 @@ type Stream interface {
 // stream outlives it.
 type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
-// Crew runs the ranks of the node's own host. It answers by the emit function that it was given, which
+// Procs runs the ranks of the node's own host. It answers by the emit function that it was given, which
 // does not block. It emits Prepared, Staged, Started, Fence, State, Request, Aborted, Exited,
 // StdinCredit, Log and Ended, each about this host alone. It passes the output of its ranks to
 // Node.Output, and returns each FilePart by Node.Stored.
-type Crew interface {
+type Procs interface {
 	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this
 	// host. If several files are staged, the FilePart with Last set may belong to a file that this
 	// host does not need; then it has no data.
@@ -64,14 +64,14 @@ type Crew interface {
 
 // Config configures a node.
 type Config struct {
-	// Launch describes the node and the hosts below it. Hosts[0] is the node's own host. At gorun's root, Index
-	// may be -1: then gorun's own host runs no ranks, and Crew is nil.
+	// Launch describes the node and the hosts below it. Hosts[0] is the node's own host. At gorun's
+	// root, Index may be -1: then gorun's own host runs no ranks, and Procs is nil.
 	Launch proto.Launch
-	// Self describes the node's own host in Up. Not used if Crew is nil.
+	// Self describes the node's own host in Up. Not used if Procs is nil.
 	Self proto.Agent
-	// Crew makes the crew. New calls it once. nil: no ranks run on this host.
-	Crew func(n *Node, emit func(proto.Message)) Crew
-	Open Open
+	// Procs makes the process manager. New calls it once. nil: no ranks run on this host.
+	Procs func(n *Node, emit func(proto.Message)) Procs
+	Open  Open
 	// Up takes the messages to gorun, or to the parent. One goroutine calls it, in order. It must
 	// not block. It may call Do and Consumed. At the root, the caller must give back each Output
 	// by Consumed.

@@ -35,7 +35,7 @@ type world struct {
 	root  *Node
 
 	// Behaviour of the hosts; set before start.
-	crew   func(c *treetest.Crew)
+	procs  func(c *treetest.Procs)
 	open   func(index int) error                    // error of connecting, after testConnect
 	agent  func(index int, s *treetest.Stream) bool // plays the agent; false: the usual agent runs
 	mkErr  func(index int) error                    // error of making an agent
@@ -45,19 +45,19 @@ type world struct {
 
 	auto     bool          // coordinate answers the messages, and closes jobEnded
 	jobEnded chan struct{} // the job has ended
-	event    func()        // called for each message that a crew or the root gets
+	event    func()        // called for each message that a process manager or the root gets
 
-	mu      sync.Mutex // guards the following fields
-	lost    []bool
-	partial map[int]bool
-	crews   map[int]*treetest.Crew
-	nodes   map[int]*Node
-	pipes   map[int]*treetest.Pipe
-	ups     []proto.Message
-	serves  map[int]error
-	under   int // number of calls of connect that run
-	most    int // largest value of under
-	wg      sync.WaitGroup
+	mu        sync.Mutex // guards the following fields
+	lost      []bool
+	partial   map[int]bool
+	hostProcs map[int]*treetest.Procs
+	nodes     map[int]*Node
+	pipes     map[int]*treetest.Pipe
+	ups       []proto.Message
+	serves    map[int]error
+	under     int // number of calls of connect that run
+	most      int // largest value of under
+	wg        sync.WaitGroup
 }
 
 func hostName(i int) string { return "host" + strconv.Itoa(i) }
@@ -65,7 +65,7 @@ func hostName(i int) string { return "host" + strconv.Itoa(i) }
 // newWorld returns a world of count agents, and a root without ranks.
 func newWorld(t *testing.T, count, radix int) *world {
 	w := &world{partial: make(map[int]bool), t: t, hosts: count, ranks: 2, stdin: "none", jobEnded: make(chan struct{}), event: func() {}, lost: make([]bool, count),
-		crews: make(map[int]*treetest.Crew), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
+		hostProcs: make(map[int]*treetest.Procs), nodes: make(map[int]*Node), pipes: make(map[int]*treetest.Pipe), serves: make(map[int]error)}
 	w.l = proto.Launch{JobID: "job", Index: -1, Radix: radix, AtOnce: 8, Timeout: 30 * time.Second, Heartbeat: testHeartbeat,
 		Hosts: []hosts.Host{{Name: "gorun"}}}
 	for i := range count {
@@ -80,15 +80,15 @@ func (w *world) withRanks() *world {
 	return w
 }
 
-func (w *world) mkCrew(index int) func(n *Node, emit func(proto.Message)) Crew {
-	return func(n *Node, emit func(proto.Message)) Crew {
-		c := &treetest.Crew{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
-		if w.crew != nil {
-			w.crew(c)
+func (w *world) mkProcs(index int) func(n *Node, emit func(proto.Message)) Procs {
+	return func(n *Node, emit func(proto.Message)) Procs {
+		c := &treetest.Procs{Index: index, Emit: emit, Fences: 2, Stored: n.Stored, See: func(proto.Message) { w.event() }}
+		if w.procs != nil {
+			w.procs(c)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.crews[index], w.nodes[index] = c, n
+		w.hostProcs[index], w.nodes[index] = c, n
 		return c
 	}
 }
@@ -105,7 +105,7 @@ func (w *world) start() {
 		}
 	}}
 	if w.l.Index == 0 {
-		cfg.Crew = w.mkCrew(0)
+		cfg.Procs = w.mkProcs(0)
 		cfg.Self = proto.Agent{Hostname: hostName(0)}
 	}
 	n, err := New(cfg)
@@ -178,7 +178,7 @@ func (w *world) connect(ctx context.Context, h hosts.Host) (Stream, error) {
 					return Config{}, err
 				}
 			}
-			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Crew: w.mkCrew(index), Open: w.connect}
+			cfg := Config{Self: proto.Agent{Hostname: h.Name}, Procs: w.mkProcs(index), Open: w.connect}
 			return cfg, nil
 		})
 		w.mu.Lock()

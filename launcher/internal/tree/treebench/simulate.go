@@ -37,9 +37,9 @@ type job struct {
 	up   chan proto.Message
 	wg   sync.WaitGroup
 
-	mu    sync.Mutex // guards nodes and crews
-	nodes []*tree.Node
-	crews map[int]*treetest.Crew
+	mu        sync.Mutex // guards nodes and hostProcs
+	nodes     []*tree.Node
+	hostProcs map[int]*treetest.Procs
 }
 
 func hostName(i int) string { return fmt.Sprintf("node%05d.cluster", i) }
@@ -104,7 +104,7 @@ func simulate(t *testing.T, s setting) (r result) {
 }
 
 func (s setting) run(t *testing.T) (r result) {
-	j := &job{setting: s, up: make(chan proto.Message, 16), crews: make(map[int]*treetest.Crew)}
+	j := &job{setting: s, up: make(chan proto.Message, 16), hostProcs: make(map[int]*treetest.Procs)}
 	at := time.Now()
 	lap := func() {
 		r.took = append(r.took, time.Since(at))
@@ -133,7 +133,7 @@ func (s setting) run(t *testing.T) (r result) {
 		}
 		j.root.Do(proto.Release(f))
 	}
-	for i, c := range j.crews {
+	for i, c := range j.hostProcs {
 		j.wg.Go(func() { // ends when all is written
 			for left := s.output; left > 0; left -= min(left, 4096) {
 				if err := j.nodes[i].Output(proto.Output{Index: c.Index, Stream: proto.Merged, Data: bytes.Repeat([]byte("x"), min(left, 4096))}); err != nil {
@@ -181,14 +181,14 @@ func (j *job) connect(_ context.Context, h hosts.Host) (tree.Stream, error) {
 	p := treetest.NewPipe(j.latency)
 	j.wg.Go(func() { // ends with Bye
 		_ = tree.Serve(context.Background(), p.Child, func(l proto.Launch) (tree.Config, error) { // the root counts the agents
-			return tree.Config{Self: agent(l.Index), Open: j.connect, Crew: func(n *tree.Node, emit func(proto.Message)) tree.Crew {
-				c := &treetest.Crew{
+			return tree.Config{Self: agent(l.Index), Open: j.connect, Procs: func(n *tree.Node, emit func(proto.Message)) tree.Procs {
+				c := &treetest.Procs{
 					Index: l.Index, Emit: emit, Fences: 2, Stored: n.Stored,
 					Puts: func(fence int) map[string]string { return j.putsOf(l.Index, fence) },
 				}
 				j.mu.Lock()
 				defer j.mu.Unlock()
-				j.crews[len(j.nodes)] = c
+				j.hostProcs[len(j.nodes)] = c
 				j.nodes = append(j.nodes, n)
 				return c
 			}}, nil

@@ -1,5 +1,5 @@
-// Package treetest simulates hosts: streams in memory with a latency, and crews without ranks. Tests of
-// the tree and launcher/internal/tree/treebench use it.
+// Package treetest simulates hosts: streams in memory with a latency, and process managers without
+// ranks. Tests of the tree and launcher/internal/tree/treebench use it.
 package treetest
 
 import (
