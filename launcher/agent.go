@@ -9,8 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
@@ -60,7 +60,7 @@ func agentMain(ctx context.Context, opts job.Options) error {
 // the parent in the tree. serveAgent returns when the parent has ended the job or is lost. No rank
 // that it has started lives then.
 func serveAgent(ctx context.Context, up tree.Stream) error {
-	restore := crew.BecomeReaper()
+	restore := procs.BecomeReaper()
 	defer restore()
 	// SIGTERM ends the agent: a resource manager sends it to all processes of a job that it ends.
 	ctx, stop := terminated(ctx)
@@ -70,8 +70,8 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 	unread := make(chan os.Signal, 1)
 	signal.Notify(unread, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(unread)
-	var watchdog *crew.Watchdog
-	var ranks *crew.Crew
+	var watchdog *procs.Watchdog
+	var ranks *procs.Manager
 	defer func() {
 		if ranks != nil {
 			ranks.Close()
@@ -81,13 +81,13 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		}
 	}()
 	return tree.Serve(ctx, up, func(l proto.Launch) (tree.Config, error) {
-		watchdog = crew.StartWatchdog(l.JobID)
+		watchdog = procs.StartWatchdog(l.JobID)
 		var node *tree.Node
 		var emit func(proto.Message)
 		var err error
-		ranks, err = crew.New(crew.Config{
+		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // the crew calls it only after its first message, and by then emit is set
+			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls it only after its first message, and by then emit is set
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -97,24 +97,24 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		ssh := &remote.SSH{Command: l.SSH, Agent: l.Agent, Timeout: l.Timeout}
 		return tree.Config{
 			Self: self(hostname()),
-			Crew: func(n *tree.Node, e func(proto.Message)) tree.Crew {
+			Procs: func(n *tree.Node, e func(proto.Message)) tree.Procs {
 				node, emit = n, e
-				return &agentCrew{Crew: ranks, ctx: ctx}
+				return &agentProcs{Procs: ranks, ctx: ctx}
 			},
 			Open: func(ctx context.Context, h hosts.Host) (tree.Stream, error) { return openSSH(ctx, ssh, h) },
 		}, nil
 	})
 }
 
-// agentCrew is the crew of an agent. At the first message from gorun, all agents have started, so
+// agentProcs is the process manager of an agent. At the first message from gorun, all agents have started, so
 // it removes the copy of gorun that srun has made for the agents of this host.
-type agentCrew struct {
-	tree.Crew
+type agentProcs struct {
+	tree.Procs
 	started bool
 	ctx     context.Context // ends when the agent gets SIGTERM
 }
 
-func (c *agentCrew) Do(m proto.Message) {
+func (c *agentProcs) Do(m proto.Message) {
 	if !c.started {
 		c.started = true
 		remote.RemoveBroadcast()
@@ -123,7 +123,7 @@ func (c *agentCrew) Do(m proto.Message) {
 		e.Asked = true // Slurm sends its SIGTERM to all processes of a step
 		m = e
 	}
-	c.Crew.Do(m)
+	c.Procs.Do(m)
 }
 
 // terminated returns a context that ends with ctx or at SIGTERM. stop ends the context, restores

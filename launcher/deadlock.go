@@ -662,7 +662,7 @@ func (r *run) observe(a *inspection) round {
 	}
 	for _, g := range a.groups {
 		for _, rank := range g.Ranks {
-			o.states[rank], o.silent[rank] = g.State, g.Mute
+			o.states[rank], o.silent[rank] = g.State, g.NoAnswer
 		}
 	}
 	return o

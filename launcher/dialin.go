@@ -85,7 +85,7 @@ func (d *dialIn) begin(ctx context.Context) {
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
-			if d.taken[name] || earlier != nil && !earlier.Gone() { // a host has only one agent
+			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // a host has only one agent
 				d.duplicates[name] = true
 				d.mu.Unlock()
 				_ = conn.Close()
@@ -225,7 +225,7 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 	err = d.wait(ctx, func() bool {
 		connected = connected[:0]
 		for name, conn := range d.conns {
-			if conn == nil || conn.Gone() {
+			if conn == nil || conn.PeerClosed() {
 				continue // another agent may connect in its place
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
@@ -317,7 +317,7 @@ func (r *run) findSlurmHosts() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
-		Patient: r.job.OnFailure == job.FailRestart, // gorun needs to know which hosts cannot be used
+		KeepWaiting: r.job.OnFailure == job.FailRestart, // gorun needs to know which hosts cannot be used
 	}
 	if r.job.Verbose {
 		srun.Log = r.printLine

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
@@ -29,7 +29,7 @@ func ofThisHost(kv string) bool {
 }
 
 // appEnv returns the environment of an app's ranks: base, then the job's variables, then the app's.
-// It leaves out the variables by which launchers give a process its rank, because the crew sets
+// It leaves out the variables by which launchers give a process its rank, because the process manager sets
 // them.
 func appEnv(j *job.Job, app job.App, base []string) []string {
 	var own []string
@@ -41,7 +41,7 @@ func appEnv(j *job.Job, app job.App, base []string) []string {
 			own = append(own, v.Name+"="+v.Value)
 		}
 	}
-	return slices.DeleteFunc(crew.MergeEnv(base, own), crew.ForeignEnv)
+	return slices.DeleteFunc(procs.MergeEnv(base, own), procs.ForeignEnv)
 }
 
 // withoutEnv removes a variable.

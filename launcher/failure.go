@@ -225,7 +225,7 @@ func (r *run) exited(e proto.Exit) {
 	rk := &r.ranks[e.Rank]
 	rk.exit, rk.pid = &e, e.PID
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
-	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Dying, first: !e.Told}
+	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Exiting, first: !e.AfterEnd}
 	c.timing = r.timingOf(c.kind, e)
 	code := exitCode(e)
 	if code == 0 {
@@ -245,7 +245,7 @@ func (r *run) exited(e proto.Exit) {
 	case rk.abort != nil: // the job has failed, and the rank's abort says more than its exit
 		f, code = rk.abort.failure(), rk.abort.Code
 		r.fail(c, f, code)
-	case r.outcome != nil, r.gotSIGTERM && e.Told:
+	case r.outcome != nil, r.gotSIGTERM && e.AfterEnd:
 		r.fail(c, f, code)
 	case f.Signal != 0 && f.Signal == r.signaled:
 		c.end = true
@@ -295,7 +295,7 @@ func (r *run) continueWithout(e proto.Exit, f Failure, code int) {
 	r.markFailed([]int{e.Rank})
 	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
 	r.printLine(f.Error() + "; the others go on without it")
-	r.node.Do(proto.News{Ranks: []int{e.Rank}, Reason: f.what()})
+	r.node.Do(proto.RanksFailed{Ranks: []int{e.Rank}, Reason: f.what()})
 }
 
 func (r *run) markFailed(ranks []int) {
@@ -327,19 +327,19 @@ func (r *run) kindOf(e proto.Exit) kind {
 //   - If the outcome's failure was on another host, the rank may be exiting because it noticed that
 //     failure, unless a signal such as SIGSEGV ends it.
 //   - If several ranks were exiting, gorun names the rank that ended first.
-//   - For kindSignal, e.Dying proves nothing, because gorun also sends SIGTERM to a rank that is
+//   - For kindSignal, e.Exiting proves nothing, because gorun also sends SIGTERM to a rank that is
 //     exiting.
 func (r *run) timingOf(k kind, e proto.Exit) timing {
 	apart := r.onOtherHost(e.Rank)
-	ending := e.Dying && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
 	switch {
-	case e.Doomed && syscall.Signal(e.Signal) == syscall.SIGKILL:
+	case e.KillPending && syscall.Signal(e.Signal) == syscall.SIGKILL:
 		return timingBefore
 	case ending && (!apart || r.first.kind == kindConsequence || r.endedBefore(e)):
 		return timingBefore
 	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // gorun may have sent the SIGKILL
 		return timingApart
-	case e.Told:
+	case e.AfterEnd:
 		return timingEnding
 	case apart && r.endedBefore(e):
 		return timingBefore
@@ -412,7 +412,7 @@ func (r *run) aborted(m proto.Aborted) {
 	rk.abort = a
 	c := cause{rank: m.Rank, host: rk.host, kind: a.kind(), abort: !m.Broken}
 	switch {
-	case m.Told:
+	case m.AfterEnd:
 		c.timing = timingEnding
 	case r.onOtherHost(m.Rank):
 		c.timing = timingApart
@@ -454,7 +454,7 @@ func (r *run) hostsLost(m proto.Lost) {
 	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.outcome == nil {
 		r.markFailed(ranks)
 		r.printLine(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
-		r.node.Do(proto.News{Ranks: ranks, Reason: reason})
+		r.node.Do(proto.RanksFailed{Ranks: ranks, Reason: reason})
 		return
 	}
 	c := cause{rank: -1, host: first, kind: kindLost, timing: timingAfter}
@@ -498,7 +498,7 @@ func (t *states) count(s proto.State, n int) {
 	if s.Begun {
 		t.begun += n
 	}
-	if s.Gone {
+	if s.Ended {
 		t.gone += n
 	}
 	if s.Waiting > 0 {
@@ -533,7 +533,7 @@ func lowest(list map[int]int) int {
 // After the first report of a host with running ranks, it asks all hosts for reports. A job that
 // continues without failed ranks does not need them: the ranks' calls return errors.
 func (r *run) checkState(s proto.State) {
-	if len(r.states.of) == 0 && !s.Gone && r.job.OnFailure != job.FailNotify {
+	if len(r.states.of) == 0 && !s.Ended && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
 	r.states.note(s)

@@ -186,7 +186,7 @@ func TestEarlierElsewhere(t *testing.T) {
 		r.phase, r.killed = phaseRunning, true // nothing is sent
 		ended := begun.Add(time.Hour)
 		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
-		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, Told: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
+		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, AfterEnd: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
 		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
@@ -198,9 +198,9 @@ func TestDyingFirst(t *testing.T) {
 		second proto.Exit
 		want   int
 	}{
-		"crashed, and exiting": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
+		"crashed, and exiting": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Exiting: true}, 1},
 		"crashed later":        {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
-		"ended by gorun":       {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
+		"ended by gorun":       {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Exiting: true}, 0},
 	} {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
@@ -223,12 +223,12 @@ func TestConsequenceFirst(t *testing.T) {
 		"exit":                       {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5}}, 1},
 		"exit without Finalize":      {proto.Exited{Exit: proto.Exit{Rank: 1, Early: true}}, 1},
 		"exit after Finalize":        {proto.Exited{Exit: proto.Exit{Rank: 1}}, 0},
-		"exit after SIGTERM":         {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, Told: true}}, 0},
-		"exit begun before SIGTERM":  {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, Told: true, Dying: true}}, 1},
+		"exit after SIGTERM":         {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, AfterEnd: true}}, 0},
+		"exit begun before SIGTERM":  {proto.Exited{Exit: proto.Exit{Rank: 1, Code: 5, AfterEnd: true, Exiting: true}}, 1},
 		"signal":                     {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM)}}, 1},
-		"signal of gorun":            {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Told: true}}, 0},
+		"signal of gorun":            {proto.Exited{Exit: proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), AfterEnd: true}}, 0},
 		"abort":                      {proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"}, 1},
-		"abort after SIGTERM":        {proto.Aborted{Rank: 1, Code: 3, Reason: "interrupted", Told: true}, 0},
+		"abort after SIGTERM":        {proto.Aborted{Rank: 1, Code: 3, Reason: "interrupted", AfterEnd: true}, 0},
 		"another consequence":        {consequence, 0},
 		"exit of another that noted": {proto.Exited{Exit: proto.Exit{Rank: 2, Code: 1}}, 0},
 	} {
@@ -273,7 +273,7 @@ func failedRun(apart, clocks bool) *run {
 func TestOutcomeIsReplaced(t *testing.T) {
 	const atVerdict, before = 1 << 40, 1<<40 - 1
 	tell := func(r *run, kind string, rank int, at int64, told bool) {
-		e := proto.Exit{Rank: rank, At: at, Told: told}
+		e := proto.Exit{Rank: rank, At: at, AfterEnd: told}
 		switch kind {
 		case "other":
 			if rank == 0 {
@@ -281,15 +281,15 @@ func TestOutcomeIsReplaced(t *testing.T) {
 				return
 			}
 		case "consequence":
-			r.aborted(proto.Aborted{Rank: rank, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
+			r.aborted(proto.Aborted{Rank: rank, Code: 1, Reason: "rank 7 has failed", Consequence: true, AfterEnd: told})
 			e.Code = 1
 		case "follower":
-			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
+			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, AfterEnd: told})
 			e.Code = 5
 		case "noreason":
 			e.Code = 5
 		case "reason":
-			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", Told: told})
+			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", AfterEnd: told})
 			e.Code = 6
 		case "signal":
 			e.Signal = int(unix.SIGPIPE)
@@ -353,7 +353,7 @@ func TestReasonAfterFollower(t *testing.T) {
 // failure may have noticed that failure. The outcome names this rank if it ended earlier, or
 // if the first failure is a consequence.
 func TestDyingElsewhere(t *testing.T) {
-	dying := proto.Exit{Rank: 1, Code: 3, Dying: true, Told: true, At: 5}
+	dying := proto.Exit{Rank: 1, Code: 3, Exiting: true, AfterEnd: true, At: 5}
 	for name, test := range map[string]struct {
 		clocks      bool
 		consequence bool
@@ -384,7 +384,7 @@ func TestDyingElsewhere(t *testing.T) {
 // TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
 // code after Finalize does not fail the job, and its exit does not replace the outcome.
 func TestExitThatFailsNobody(t *testing.T) {
-	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Dying: true}, {Code: 5, Dying: true, Told: true}} {
+	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Exiting: true}, {Code: 5, Exiting: true, AfterEnd: true}} {
 		for _, apart := range []bool{false, true} {
 			for _, consequence := range []bool{false, true} {
 				r := failedRun(apart, true)

@@ -137,7 +137,7 @@ func (r *run) endRound() {
 	r.inspecting = nil
 	answer := inspected{lines: r.summary(a, w), weft: len(a.known) > 0}
 	for _, g := range a.groups {
-		answer.weft = answer.weft || g.State != nil || g.Mute
+		answer.weft = answer.weft || g.State != nil || g.NoAnswer
 	}
 	for dir, f := range a.files {
 		written := filesWritten{answer: answer}
@@ -368,7 +368,7 @@ func groupText(g proto.Group) (parts, peers []string, seqs string) {
 	parts = []string{""}
 	say := func(text string) { parts[len(parts)-1] += text }
 	switch s := g.State; {
-	case s == nil && g.Mute:
+	case s == nil && g.NoAnswer:
 		say("does not answer: " + g.Process)
 	case s == nil:
 		say("not in comm: " + g.Process)

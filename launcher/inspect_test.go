@@ -218,7 +218,7 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		want   string
 	}{
 		"a rank": {
-			[]proto.Group{waiting(0, 0, recvFrom(1, 1)), {Ranks: []int{1}, Mute: true, Process: "app is stopped"}}, nil,
+			[]proto.Group{waiting(0, 0, recvFrom(1, 1)), {Ranks: []int{1}, NoAnswer: true, Process: "app is stopped"}}, nil,
 			"rank 1: does not answer: app is stopped; before: comm.Recv(world, from 0, tag 1) at main.go:18",
 		},
 		"a host": {

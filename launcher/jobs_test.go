@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
@@ -35,7 +35,7 @@ func TestAskBesideStoppedJobs(t *testing.T) {
 		defer l.Close()
 	}
 	const id = "0123456789abcdef"
-	s := &session{watchdog: &crew.Watchdog{}} // it has no process
+	s := &session{watchdog: &procs.Watchdog{}} // it has no process
 	r := newRun(s, id)
 	s.current.Store(r)
 	defer s.listen()()

@@ -18,13 +18,13 @@
 //	Run ── session: the whole job: programs, writer, signals, report
 //	          └─ run: one start of the job; -on-failure restart makes several
 //	               │
-//	             tree.Node ── crew: the ranks of this host
+//	             tree.Node ── procs: the ranks of this host
 //	               │ │ │
-//	              agents: a Node and a crew on each other host
+//	              agents: a Node and a process manager on each other host
 //
 // Packages below: job describes a job, hosts reads host lists and allocations, place decides which
 // rank runs where, remote connects with hosts, tree passes messages between gorun and the agents,
-// proto defines these messages, and crew runs the ranks of one host.
+// proto defines these messages, and procs runs the ranks of one host.
 package launcher
 
 import (
@@ -40,7 +40,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -114,8 +114,8 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	s.inputAt = inputAt(stdio.In)
 	s.warn()
 	id := bootstrap.NewJobID()
-	s.watchdog = crew.StartWatchdog(id)
-	restore := crew.BecomeReaper()
+	s.watchdog = procs.StartWatchdog(id)
+	restore := procs.BecomeReaper()
 	defer restore()
 	if j.Timeout > 0 {
 		s.deadline = s.begun.Add(j.Timeout)
@@ -162,7 +162,7 @@ type session struct {
 	deadline   time.Time // the job's timeout; zero: none
 	signals    chan os.Signal
 	out        *writer
-	watchdog   *crew.Watchdog
+	watchdog   *procs.Watchdog
 	programs   []program
 	dir        string // temporary directory of built programs; "": none
 	report     report

@@ -263,7 +263,7 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 		return 1
 	}
 	v, err := w.KVS.Get(key((w.Rank + 1) % w.Size))
-	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, v, err,
+	fmt.Printf("rank %d of %d app %d by %s nodes %v got %s %v eager %s\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.HostOf, v, err,
 		w.Params.Get("engine.eager_limit"))
 	if err := joined(ctx, w); err != nil {
 		fmt.Println(err)

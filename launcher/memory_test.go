@@ -40,7 +40,7 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 			return dir
 		}
 	}
-	t.Skip("this process may make no memory cgroup; crew.TestOOMCount has the rest")
+	t.Skip("this process may make no memory cgroup; procs.TestOOMCount has the rest")
 	return ""
 }
 

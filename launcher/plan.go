@@ -12,8 +12,8 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/place"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -211,7 +211,7 @@ func (r *run) assignAddresses(m *proto.Prepare) {
 		}
 		nodes[i] = number[h]
 	}
-	m.Card.Nodes, r.used = bootstrap.Runs(nodes), len(used)
+	m.Card.HostOf, r.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
 	m.Interface = tcpInterface(params, len(used) == 1 && m.Memory)
 	if namesInterface(params) || len(used) == 1 && m.Memory {
@@ -229,7 +229,7 @@ func (r *run) assignAddresses(m *proto.Prepare) {
 		m.Plans[h].Address = addrs[i]
 	}
 	m.LowPort, m.HighPort = r.job.Ports.Low, r.job.Ports.High
-	if m.BasePort = crew.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
+	if m.BasePort = procs.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
 		m.Card.Hosts, m.Card.BasePort = addrs, m.BasePort
 	}
 }
@@ -399,7 +399,7 @@ func (r *run) listenText(s proto.Start, memory bool) string {
 		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
 	case r.prep.Card.BasePort != 0:
 		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case memory && r.prep.Memory && r.prep.Card.Nodes[len(r.prep.Card.Nodes)-1].Value == 0:
+	case memory && r.prep.Memory && r.prep.Card.HostOf[len(r.prep.Card.HostOf)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -29,9 +29,9 @@ type run struct {
 	kind      job.Launcher
 	hosts     []host // by index in the tree
 	node      *tree.Node
-	crew      *crew.Crew // runs the ranks of this host; nil: this host has no ranks
-	hostOrder []int      // indexes of hosts in the order in which the user names them
-	connector *connector // connects with other hosts; nil: there are no other hosts
+	procs     *procs.Manager // runs the ranks of this host; nil: this host has no ranks
+	hostOrder []int          // indexes of hosts in the order in which the user names them
+	connector *connector     // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 
 	allocated  bool        // a resource manager's allocation gives the hosts and slots
@@ -145,18 +145,18 @@ func (r *run) open(ctx context.Context) error {
 	for _, h := range r.hosts {
 		launch.Hosts = append(launch.Hosts, h.Host)
 	}
-	cfg := tree.Config{Up: r.post, Open: r.connector.open(ctx), Came: func(some proto.Up) { r.mail.post(partialUp(some)) }}
+	cfg := tree.Config{Up: r.post, Open: r.connector.open(ctx), OnPartialUp: func(some proto.Up) { r.mail.post(partialUp(some)) }}
 	if r.usesThisHost() {
 		var emit func(proto.Message)
 		var err error
-		// The crew calls emit only after its first message, and by then emit is set.
-		if r.crew, err = crew.New(r.crewConfig(func(m proto.Message) { emit(m) })); err != nil {
+		// The process manager calls emit only after its first message, and by then emit is set.
+		if r.procs, err = procs.New(r.procsConfig(func(m proto.Message) { emit(m) })); err != nil {
 			return err
 		}
 		cfg.Self = self(r.host)
-		cfg.Crew = func(_ *tree.Node, e func(proto.Message)) tree.Crew {
+		cfg.Procs = func(_ *tree.Node, e func(proto.Message)) tree.Procs {
 			emit = e
-			return r.crew
+			return r.procs
 		}
 	} else {
 		launch.Index = -1
@@ -177,9 +177,9 @@ func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.h
 // onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }
 
-// crewConfig returns the configuration of this host's crew.
-func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
-	c := crew.Config{
+// procsConfig returns the configuration of this host's process manager.
+func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
+	c := procs.Config{
 		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
 		Stored:   func(p proto.FilePart) { r.node.Stored(p) },
 		Watchdog: r.watchdog,
@@ -195,7 +195,7 @@ func (r *run) crewConfig(emit func(proto.Message)) crew.Config {
 	return c
 }
 
-// close releases what the run holds: goroutines, the tree, the crew and connections.
+// close releases what the run holds: goroutines, the tree, the process manager and connections.
 func (r *run) close() {
 	r.stop()
 	r.current.CompareAndSwap(r, nil)
@@ -207,8 +207,8 @@ func (r *run) close() {
 	if r.node != nil {
 		r.node.Close()
 	}
-	if r.crew != nil {
-		r.crew.Close()
+	if r.procs != nil {
+		r.procs.Close()
 	}
 	r.connector.close()
 }
@@ -445,7 +445,7 @@ func (r *run) stopOutput(u writeError) {
 		return
 	}
 	r.readerGone[k] = true
-	r.node.Do(proto.Gone{Stderr: u.stderr})
+	r.node.Do(proto.OutputClosed{Stderr: u.stderr})
 }
 
 // signal handles a signal to gorun. It passes most signals to the ranks. A second INT, or any INT

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
-	"github.com/weft-hpc/weft/launcher/internal/crew"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -26,7 +26,7 @@ import (
 // envAllocated marks a gorun that salloc has started for another gorun. Its value is the descriptor
 // of a pipe. The marked gorun writes to this pipe when it catches signals, and again when its job
 // has ended: see toOuter.
-const envAllocated = crew.EnvAllocated
+const envAllocated = procs.EnvAllocated
 
 // allocate gets an allocation for a job that wants Slurm and has none: salloc runs this
 // gorun once more in the allocation, with the same arguments. allocate waits for salloc

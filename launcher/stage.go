@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
@@ -89,7 +89,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 		}
 		if r.onlyThisHost() {
 			if app.Wdir != "" {
-				a.Env = crew.MergeEnv(a.Env, []string{"PWD=" + wdir})
+				a.Env = procs.MergeEnv(a.Env, []string{"PWD=" + wdir})
 			}
 		} else if p.built || j.Stage {
 			if p.file == nil {
@@ -118,7 +118,7 @@ func (r *run) describePrograms(m *proto.Prepare) error {
 }
 
 // hashFile returns the hash and the size of a file. Tests replace it.
-var hashFile = crew.HashFile
+var hashFile = procs.HashFile
 
 // describeFile returns the size and the hash of a file. It can be interrupted: see interruptible.
 func (s *session) describeFile(name string) (*proto.File, error) {

@@ -6,14 +6,14 @@ import (
 	"os"
 	"sync"
 
-	"github.com/weft-hpc/weft/launcher/internal/crew"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
 // stdin sends gorun's standard input to hosts. At most proto.Window bytes are on the way.
 type stdin struct {
-	from  *crew.Source
+	from  *procs.Source
 	to    func(proto.Message)
 	done  chan struct{} // closed when pump has ended
 	pumps bool          // begin was called
@@ -25,7 +25,7 @@ type stdin struct {
 }
 
 func newStdin(f *os.File, to func(proto.Message)) (*stdin, error) {
-	from, err := crew.NewSource(f)
+	from, err := procs.NewSource(f)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (r *run) readyIO(m *proto.Prepare) error {
 		return nil
 	}
 	if r.job.Stdin == job.StdinRank0 && r.usesThisHost() && r.ranks[0].host == 0 {
-		return nil // the crew of this host reads it for rank 0
+		return nil // the process manager of this host reads it for rank 0
 	}
 	if _, err := r.stdio.In.Stat(); err != nil {
 		m.Stdin = string(job.StdinNone) // standard input is closed, as after <&- in a shell

@@ -26,7 +26,7 @@ import (
 // stallLimit, they wait no longer.
 //
 // The senders bound the bytes that wait here: a host has at most proto.Window bytes on the way, and
-// this host's crew waits until each of its pieces is written.
+// this host's process manager waits until each of its pieces is written.
 type writer struct {
 	sinks    [2]*sink         // for stdout and stderr; the same one if both are one file
 	dir      string           // directory for each rank's output; set before the first output arrives

@@ -119,7 +119,7 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 		r.job, r.number = j, i
 		r.setup = mpi.Setup{
 			World: &bootstrap.World{
-				Rank: i, Size: n, Nodes: cfg.nodes, JobID: id, Secret: secret,
+				Rank: i, Size: n, HostOf: cfg.nodes, JobID: id, Secret: secret,
 				Launcher: "commtest", Params: cfg.params, KVS: j.kvs, Epoch: cfg.epoch,
 			},
 			Providers: cfg.providers,

@@ -22,7 +22,7 @@ import (
 type World struct {
 	Rank, Size int
 	AppNum     int      // number of the program of an MPMD job that this rank runs
-	Nodes      []int    // Nodes[r] is the number of the host of rank r; hosts are numbered from 0 without gaps
+	HostOf     []int    // HostOf[r] is the number of the host of rank r; hosts are numbered from 0 without gaps
 	Cores      int      // hardware threads of this host that the job's ranks share; 0: unknown
 	JobID      string   // the same in every rank, and different in other jobs
 	Secret     [32]byte // the same in every rank, and unknown to other processes
@@ -39,7 +39,7 @@ type World struct {
 	Listener *os.File // this rank's bound and listening socket; nil: none
 
 	// Memory is a memory file that the ranks of this host have in common, that is, the ranks with
-	// the same number in Nodes; nil: none. The code that opens the transports closes it.
+	// the same number in HostOf; nil: none. The code that opens the transports closes it.
 	Memory *os.File
 
 	// Failures is the channel on which gorun reports failed ranks to this rank

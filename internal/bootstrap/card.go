@@ -54,7 +54,7 @@ type Card struct {
 	Failures int         `json:"news,omitempty"`      // descriptor number, the same in every rank, of the rank's own socket on which gorun reports failures; 0: none
 	Inspect  int         `json:"inspect,omitempty"`   // descriptor number, the same in every rank, of the rank's own socket on which gorun asks what the rank does; 0: none
 	Epoch    int         `json:"epoch,omitempty"`     // number of restarts of the job
-	Nodes    []Run       `json:"nodes"`               // the host of each rank; hosts are numbered from 0 without gaps
+	HostOf   []Run       `json:"nodes"`               // the host of each rank; hosts are numbered from 0 without gaps
 	AppNums  []Run       `json:"apps"`                // the number of each rank's program
 	Cores    int         `json:"cores"`               // hardware threads of this host, which its ranks share
 	Hosts    []string    `json:"hosts,omitempty"`     // if BasePort is set: the address of each host
@@ -275,7 +275,7 @@ func (c *Card) check() error {
 	case c.BasePort < 0 || c.BasePort > 65535:
 		return fmt.Errorf("job card: base port %d", c.BasePort)
 	}
-	for _, runs := range [][]Run{c.Nodes, c.AppNums} {
+	for _, runs := range [][]Run{c.HostOf, c.AppNums} {
 		n := 0
 		for _, r := range runs {
 			if r.Value < 0 || r.Value >= c.Size || r.Count < 1 || r.Count > c.Size-n {
@@ -291,7 +291,7 @@ func (c *Card) check() error {
 		return nil
 	}
 	ports := make([]int, len(c.Hosts))
-	for _, r := range c.Nodes {
+	for _, r := range c.HostOf {
 		if r.Value >= len(ports) {
 			return fmt.Errorf("job card: no address of host %d", r.Value)
 		}

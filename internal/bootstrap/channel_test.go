@@ -49,7 +49,7 @@ func TestFailureChannelOfCard(t *testing.T) {
 	secret := NewSecret()
 	w := openCard(t, ctl, &Card{
 		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, Failures: pair[1], Epoch: 3,
-		Nodes: Runs([]int{0, 0}), AppNums: Runs([]int{0, 0}),
+		HostOf: Runs([]int{0, 0}), AppNums: Runs([]int{0, 0}),
 	})
 	require.Equal(t, 3, w.Epoch)
 	require.NotNil(t, w.Failures)

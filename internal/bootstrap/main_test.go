@@ -64,7 +64,7 @@ func rankMain() int {
 		fmt.Println("error: got what nobody put")
 		return 1
 	}
-	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.Nodes, w.Secret[:4])
+	fmt.Printf("rank %d of %d app %d by %s nodes %v secret %x\n", w.Rank, w.Size, w.AppNum, w.Launcher, w.HostOf, w.Secret[:4])
 	check(w.KVS.Finalize())
 	return 0
 }

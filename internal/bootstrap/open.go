@@ -114,7 +114,7 @@ func openAlone(getenv func(string) string, stderr io.Writer, although, hint stri
 	if although != "" {
 		_, _ = fmt.Fprintf(stderr, "weft: this is a world of one, although %s is set: %s\n", although, hint)
 	}
-	w := &World{Size: 1, Nodes: []int{0}, JobID: NewJobID(), Secret: NewSecret(), Launcher: alone, Params: set, KVS: &localKVS{}}
+	w := &World{Size: 1, HostOf: []int{0}, JobID: NewJobID(), Secret: NewSecret(), Launcher: alone, Params: set, KVS: &localKVS{}}
 	return w, nil
 }
 

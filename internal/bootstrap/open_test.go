@@ -33,7 +33,7 @@ func TestWorldOfOne(t *testing.T) {
 		var said bytes.Buffer
 		w, err := open(t.Context(), env(c.env...), &said)
 		require.NoError(t, err, c.env)
-		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.Nodes})
+		require.Equal(t, []any{0, 1, "none", []int{0}}, []any{w.Rank, w.Size, w.Launcher, w.HostOf})
 		require.NotEmpty(t, w.JobID)
 		require.NotZero(t, w.Secret)
 		require.NotNil(t, w.Params)

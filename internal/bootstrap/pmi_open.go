@@ -73,7 +73,7 @@ func (w *World) exchange(ctx context.Context, p *pmiClient, getenv func(string) 
 	if err != nil && !errors.Is(err, ErrNoKey) {
 		return err
 	}
-	w.Nodes, err = parseMapping(mapping, w.Size)
+	w.HostOf, err = parseMapping(mapping, w.Size)
 	mapped := err == nil // the same in every rank, because all got the same text
 	if !mapped {
 		if err := p.Put(hostName(w.Rank), hostKey()); err != nil {
@@ -103,7 +103,7 @@ func (w *World) exchange(ctx context.Context, p *pmiClient, getenv func(string) 
 		w.JobID, w.Secret = id, [32]byte(raw)
 	}
 	if !mapped {
-		w.Nodes, err = exchangeNodes(ctx, p, w.Rank, w.Size)
+		w.HostOf, err = exchangeNodes(ctx, p, w.Rank, w.Size)
 	}
 	return err
 }

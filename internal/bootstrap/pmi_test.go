@@ -92,7 +92,7 @@ func TestPMIOpen(t *testing.T) {
 		stepEnd)
 	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "1", "PMI_SIZE", "2"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []any{1, 2, 1, []int{0, 1}, "abc", secret, "pmi"}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Secret, w.Launcher})
+	require.Equal(t, []any{1, 2, 1, []int{0, 1}, "abc", secret, "pmi"}, []any{w.Rank, w.Size, w.AppNum, w.HostOf, w.JobID, w.Secret, w.Launcher})
 	require.NoError(t, w.KVS.Put("a", "b=c"))
 	require.NoError(t, w.KVS.Fence(t.Context()))
 	v, err := w.KVS.Get("a")
@@ -126,7 +126,7 @@ func TestPMIOpenRank0WithoutMapping(t *testing.T) {
 		stepEnd)
 	w, err := open(t.Context(), env("PMI_FD", strconv.Itoa(fd), "PMI_RANK", "0", "PMI_SIZE", "3"), io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []int{0, 1, 0}, w.Nodes)
+	require.Equal(t, []int{0, 1, 0}, w.HostOf)
 	require.NoError(t, w.KVS.Finalize())
 	require.NoError(t, <-done)
 }
@@ -286,7 +286,7 @@ func TestNativeOpen(t *testing.T) {
 	e, _ = native()
 	w, err = open(t.Context(), e, io.Discard)
 	require.NoError(t, err)
-	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.Nodes, w.JobID, w.Launcher, w.BasePort})
+	require.Equal(t, []any{3, 4, 1, []int{0, 0, 1, 1}, "job1", "gorun", 20000}, []any{w.Rank, w.Size, w.AppNum, w.HostOf, w.JobID, w.Launcher, w.BasePort})
 	require.Equal(t, 4096, w.Params.Int("engine.eager_limit"))
 	require.NotNil(t, w.Listener)
 	for _, fd := range []int{fd, listener} {

@@ -60,7 +60,7 @@ func (p *place) openByRendezvous(ctx context.Context, getenv func(string) string
 	}
 	id := derive(secret, "job id")
 	return &World{
-		Rank: p.rank, Size: p.size, AppNum: p.app, Nodes: nodes, Cores: coresOfHost(getenv),
+		Rank: p.rank, Size: p.size, AppNum: p.app, HostOf: nodes, Cores: coresOfHost(getenv),
 		JobID: hex.EncodeToString(id[:8]), Secret: derive(secret, "job secret"),
 		Launcher: p.launcher, Params: set, KVS: m,
 	}, nil

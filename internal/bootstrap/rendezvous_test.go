@@ -80,7 +80,7 @@ func TestRendezvous(t *testing.T) {
 				require.Empty(t, notices(t, dir))
 				require.NoError(t, inAll(worlds, func(w *World) error { return putFenceGet(t.Context(), w) }))
 				for i, w := range worlds {
-					require.Equal(t, []any{size - 1 - i, size, make([]int, size)}, []any{w.Rank, w.Size, w.Nodes})
+					require.Equal(t, []any{size - 1 - i, size, make([]int, size)}, []any{w.Rank, w.Size, w.HostOf})
 					require.Equal(t, []any{worlds[0].JobID, worlds[0].Secret}, []any{w.JobID, w.Secret})
 					require.Len(t, w.JobID, 16)
 				}

@@ -142,8 +142,8 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 		return nil, err
 	}
 	local := 0
-	for _, n := range w.Nodes {
-		if n == w.Nodes[w.Rank] {
+	for _, n := range w.HostOf {
+		if n == w.HostOf[w.Rank] {
 			local++
 		}
 	}

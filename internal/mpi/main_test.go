@@ -304,7 +304,7 @@ func TestWhoWritesTheReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			aborted := 0
 			c, err := mpi.Init(t.Context(), mpi.Setup{
-				World: &bootstrap.World{Size: 1, Nodes: []int{0}, Launcher: "gorun", Params: &params.Set{}, KVS: x.kvs},
+				World: &bootstrap.World{Size: 1, HostOf: []int{0}, Launcher: "gorun", Params: &params.Set{}, KVS: x.kvs},
 				Exit:  func(int, string) { aborted++ },
 			})
 			require.NoError(t, err)

@@ -16,7 +16,7 @@ func (c *Comm) Split(color, key int) (*Comm, error) { return c.split("Split", co
 func (c *Comm) SplitNode(key int) (*Comm, error) {
 	color := 0
 	if s, err := c.live(); err == nil {
-		color = s.job.world.Nodes[s.job.world.Rank]
+		color = s.job.world.HostOf[s.job.world.Rank]
 	}
 	return c.split("SplitNode", color, key)
 }

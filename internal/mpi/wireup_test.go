@@ -150,7 +150,7 @@ func TestTransportsThatLeadNotEverywhere(t *testing.T) {
 func TestRankThatNoTransportReaches(t *testing.T) {
 	alone := func(a transport.Addr) int { return int(a) }
 	p := &partial{Provider: inproc.NewFabric(), name: "first", group: alone, full: true}
-	w := &bootstrap.World{Rank: 1, Size: 3, Nodes: make([]int, 3), JobID: "job", Launcher: "test"}
+	w := &bootstrap.World{Rank: 1, Size: 3, HostOf: make([]int, 3), JobID: "job", Launcher: "test"}
 	_, err := mpi.Init(t.Context(), mpi.Setup{World: w, Providers: []transport.Provider{p}})
 	require.ErrorContains(t, err, "rank 0 is not reached by first")
 	require.Zero(t, p.alive.Load())
@@ -164,7 +164,7 @@ func TestMemoryOfTheWorld(t *testing.T) {
 		require.NoError(t, err)
 		var told transport.Config
 		p := &partial{Provider: inproc.NewFabric(), name: "first", group: func(transport.Addr) int { return 0 }, full: true, told: &told}
-		w := &bootstrap.World{Rank: 0, Size: size, Nodes: []int{0, 1, 0}[:size], JobID: "job", Launcher: "test", Memory: f}
+		w := &bootstrap.World{Rank: 0, Size: size, HostOf: []int{0, 1, 0}[:size], JobID: "job", Launcher: "test", Memory: f}
 		var e *engine.Engine
 		_, err = mpi.Init(t.Context(), mpi.Setup{World: w, Providers: []transport.Provider{p},
 			Engine: func(x *engine.Engine) { e = x }})

@@ -90,7 +90,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"stage_files", "[launcher]\nstage_files = [\"a\", \"\"]\n", `f:2:21: launcher.stage_files[1]: expected a name, found ""`},
 		{"listen", "[launcher]\nlisten = \"here\"\n", `f:2:10: launcher.listen: expected HOST:PORT with a port from 0 to 65535, found "here"`},
 		{"host type", "host = \"node1\"\n", `f:1:8: host: expected an array of tables, [[host]], found "node1"`},
-		{"host bracket", "[[host]]\nname = \"node[1-\"\n", `f:2:8: host[0].name: expected "]" behind "[", found "node[1-"`},
+		{"host bracket", "[[host]]\nname = \"node[1-\"\n", `f:2:8: host[0].name: expected "]" after "[", found "node[1-"`},
 		{"host with slots", "[[host]]\nname = \"node1:4\"\n", `f:2:8: host[0].name: expected a host's name, found "node1:4"`},
 		{"host option", "[[host]]\nname = \"-oProxyCommand=x\"\n", `f:2:8: host[0].name: expected a host's name, found "-oProxyCommand=x"`},
 		{"host name type", "[[host]]\nname = 3\n", `f:2:8: host[0].name: expected a string, found 3`},

@@ -220,7 +220,7 @@ func TestUsageErrors(t *testing.T) {
 		{"-tag-output=2 x", `-tag-output: expected true or false, found "2"`},
 		{"-H localhost: x", `-H: expected HOST[:SLOTS], found "localhost:"`},
 		{"-H localhost:0 x", `-H: expected HOST[:SLOTS] with from 1 to 65536 slots, found "localhost:0"`},
-		{"-H [::1 x", `-H: expected "]" behind "[", found "[::1"`},
+		{"-H [::1 x", `-H: expected "]" after "[", found "[::1"`},
 		{"-H a -H u@a,v@a x", `-H: expected one user for a, found "u" and "v"`},
 		{"-H u@a -H v@a x", `-host: expected one user for a, found "u" and "v"`},
 		{"-H a[1-70000] x", `-H: expected at most 65536 hosts, found more in "a[1-70000]"`},

@@ -54,7 +54,7 @@ func TestBadInput(t *testing.T) {
 		{"password", 1, q(b.PasswordHost()) + `: root@.*: Permission denied \(password\)\.`, []string{"-host", one + "," + b.PasswordHost(), "true"}},
 		{"no such user", 1, two + ": .*Permission denied.*", []string{"-host", one + ",nosuchuser@" + two, "true"}},
 		{"no such ssh", 1, one + ": /none/ssh cannot be started: no such file or directory", []string{"-ssh", "/none/ssh", "-host", one, "true"}},
-		{"no such agent", 1, two + ": /none/gorun: no such program there, which is configured to be the agent", []string{"-host", two, "-agent-path", "/none/gorun", "true"}},
+		{"no such agent", 1, two + ": /none/gorun: no such program on this host, but -agent-path names it", []string{"-host", two, "-agent-path", "/none/gorun", "true"}},
 		{"no agent", 1, two + ": .*greeting.*", []string{"-host", two, "-agent-path", "/bin/true", "true"}},
 		{"program not there", 127, one + ": " + q(prog) + ": no such file; -stage copies it to the hosts", []string{"-host", one, "-np", "1", prog}},
 		{"program nowhere", 127, "no-such-program.*", []string{"-host", one, "no-such-program"}},

@@ -329,14 +329,14 @@ func TestFailures(t *testing.T) {
 		agents[0].well()
 		agents[2].well()
 	})
-	t.Run("agent is asked to end", func(t *testing.T) { // a pod is deleted
+	t.Run("agent gets SIGTERM", func(t *testing.T) { // a pod is deleted
 		b := hosts(t)
 		p, agents := b.waiting(t)
 		require.NoError(t, agents[1].cmd.Process.Signal(syscall.SIGTERM))
 		r := p.Wait()
 		require.NotZero(t, r.Code)
 		require.Contains(t, r.Stderr, b.name(2))
-		agents[1].badly("it was asked to end, by SIGTERM")
+		agents[1].badly("it got SIGTERM")
 		agents[0].well()
 		agents[2].well()
 	})

@@ -20,7 +20,7 @@ import (
 
 // cancelled is what gorun says; Slurm ends hosts one after the other, and does not
 // always come to say why.
-const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it was asked to end, by SIGTERM)`
+const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it got SIGTERM)`
 
 // TestEnds ends jobs in all of its ways. One on the last host meanwhile comes to its
 // limit of time, after which Slurm looks every half a minute.

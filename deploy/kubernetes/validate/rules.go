@@ -16,7 +16,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Ranks listen on ports that package launcher/internal/crew draws from firstRankPort on, or
+// Ranks listen on ports that package launcher/internal/procs draws from firstRankPort on, or
 // on any that the kernel gives them.
 const (
 	firstRankPort = 10000

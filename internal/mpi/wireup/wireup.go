@@ -80,7 +80,7 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 // other ranks know that the transport does not reach this rank. cause is the error of Open.
 // next is the transport that this rank tries next.
 func abstain(ctx context.Context, w *bootstrap.World, p, next transport.Provider, cause error) error {
-	if Verbose() && w.Rank == slices.Index(w.Nodes, w.Nodes[w.Rank]) {
+	if Verbose() && w.Rank == slices.Index(w.HostOf, w.HostOf[w.Rank]) {
 		fmt.Fprintf(os.Stderr, "weft: rank %d and the others of its host try %s: %v\n", w.Rank, next.Name(), cause)
 	}
 	if w.NoMemory != "" {
@@ -213,9 +213,9 @@ func config(w *bootstrap.World) transport.Config {
 	if w.Memory != nil {
 		cfg.Locals = make([]transport.Addr, 0, w.Size)
 	}
-	for rank, n := range w.Nodes {
-		cfg.OneHost = cfg.OneHost && n == w.Nodes[0]
-		if w.Memory != nil && n == w.Nodes[w.Rank] {
+	for rank, n := range w.HostOf {
+		cfg.OneHost = cfg.OneHost && n == w.HostOf[0]
+		if w.Memory != nil && n == w.HostOf[w.Rank] {
 			cfg.Locals = append(cfg.Locals, transport.Addr(rank))
 		}
 	}
@@ -265,9 +265,9 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 	next := make([]int, len(w.Hosts)) // port, by host
 	var ends [2]string
 	for rank := 0; rank < w.Size; {
-		host := w.Nodes[rank]
+		host := w.HostOf[rank]
 		n := 1
-		for rank+n < w.Size && w.Nodes[rank+n] == host {
+		for rank+n < w.Size && w.HostOf[rank+n] == host {
 			n++
 		}
 		port := w.BasePort + next[host]
@@ -354,7 +354,7 @@ func Report(w *bootstrap.World, rails []engine.Rail, routes *Routes) {
 		return
 	}
 	hosts := 0
-	for _, n := range w.Nodes {
+	for _, n := range w.HostOf {
 		hosts = max(hosts, n+1)
 	}
 	leads := make([]int, len(rails))
