@@ -21,7 +21,8 @@ import (
 //	          line in every call. The history is a hash of the signatures of this call and of
 //	          all calls before it. If ranks made different calls, and no rank waited for another
 //	          in these calls, a later call detects the difference.
-//	written   call << 24 | n: the first n segments of the call are in this rank's data buffer
+//	written   call << 24 | n: the first n segments of the call are in this rank's data buffer; in
+//	          some algorithms n counts other steps of the call
 //	consumed  call << 24 | n: this rank no longer needs the first n segments of other ranks
 //
 // All ranks make the same calls in the same order, one at a time, so their call numbers are

@@ -16,8 +16,8 @@ func allgatherShared(l Link, _ *Config, _, recv []byte, b blocks) error {
 	return enter(l).allgather(recv, b)
 }
 
-// Allgather gathers equal blocks within the host, after [Host.Enter]. send is this rank's block;
-// it may be its place in recv.
+// Allgather gathers equal blocks on every rank of the host. send is this rank's block; it may be the
+// block's place in recv. The caller has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Allgather(send, recv []byte) error {

@@ -17,7 +17,8 @@ func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
 	return enter(l).Allreduce(cfg, send, recv, op)
 }
 
-// Allreduce combines the operands of the host's ranks, after [Host.Enter].
+// Allreduce combines the operands of the host's ranks on every rank. The caller has called
+// [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {

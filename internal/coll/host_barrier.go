@@ -15,7 +15,7 @@ package coll
 // Restrictions: all ranks share memory.
 func barrierShared(l Link, cfg *Config) error { return enter(l).Barrier(cfg) }
 
-// Barrier waits until all ranks of the host have called it, after [Host.Enter].
+// Barrier blocks until all ranks of the host have called it. The caller has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Barrier(cfg *Config) error {

@@ -12,8 +12,8 @@ package coll
 // Restrictions: all ranks share memory.
 func bcastShared(l Link, _ *Config, buf []byte, root int) error { return enter(l).Bcast(buf, root) }
 
-// Bcast copies the root's buf to all ranks of the host, after [Host.Enter]. root is a rank within
-// the host.
+// Bcast copies the root's buf to all ranks of the host. root is a rank within the host. The caller
+// has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Bcast(buf []byte, root int) error {

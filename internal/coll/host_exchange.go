@@ -58,7 +58,7 @@ func alltoallShared(l Link, _ *Config, send []byte, sb blocks, recv []byte, rb b
 	return enter(l).alltoall(send, sb, recv, rb)
 }
 
-// Alltoall exchanges equal blocks within the host, after [Host.Enter].
+// Alltoall exchanges equal blocks within the host. The caller has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Alltoall(send, recv []byte) error {

@@ -17,8 +17,8 @@ func reduceShared(l Link, cfg *Config, send, recv []byte, op Op, root int) error
 	return enter(l).Reduce(cfg, send, recv, op, root)
 }
 
-// Reduce combines the operands of the host's ranks at the root, after [Host.Enter]. root is a rank
-// within the host.
+// Reduce combines the operands of the host's ranks at the root. root is a rank within the host. The
+// caller has called [Host.Enter].
 //
 // Hot path: no allocation; no lock and no system call if no rank is late.
 func (h *Host) Reduce(cfg *Config, send, recv []byte, op Op, root int) error {

@@ -17,6 +17,11 @@
 //     an error leaves its pending transfers as they are, because it cannot end them. The caller
 //     then revokes the communicator, which ends the transfers, calls WaitAll, and only then
 //     reuses the buffers.
+//
+// # Costs
+//
+// The file of an algorithm states its cost in the number of ranks P, the length n of the vector in
+// bytes, the latency α of a message, and the times β to transfer and γ to combine a byte.
 package coll
 
 // Link is one rank's access to one running collective call: point-to-point messages that belong

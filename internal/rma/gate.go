@@ -8,9 +8,9 @@ import (
 // gate counts the calls that access mapped memory, so that the memory stays mapped while a call is
 // inside. After close no call can enter.
 //
-//	word     for                          enter                leave
-//	single   a call while no other is in  compare-and-swap 0→1  store 0
-//	counted  calls beside that one        addition              addition
+//	word     counts               enter                 leave
+//	single   one call at a time   compare-and-swap 0→1  store 0
+//	counted  calls beside it      addition              addition
 //
 // A bit of counted closes the gate. A call that enters makes itself visible with a full barrier, and
 // then reads whether the gate is closed. close sets the bit with a full barrier, and then reads

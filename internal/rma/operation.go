@@ -406,7 +406,8 @@ func (t *target) wakeFlushers(local bool) {
 	}
 }
 
-// finish ends an operation.
+// finish ends an operation with an error or nil: it completes the request, frees the operation, and
+// wakes the goroutines that wait for it.
 func (op *operation) finish(err error) {
 	t := op.to
 	w := t.w

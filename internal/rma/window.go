@@ -159,13 +159,13 @@ type target struct {
 
 	// This rank's epoch with the target.
 	lock        lockState
-	locked      bool // by Lock
-	locking     bool // Lock waits
+	locked      bool // an epoch of Lock with the target is open
+	locking     bool // a call of Lock waits for the lock
 	endedSeen   int  // value of Window.endedRanks at the last repair of the lock table
-	exclusive   bool // kind of the lock that is requested or held
+	exclusive   bool // the lock that is requested or held is exclusive
 	abandoned   bool // the goroutine that requested the lock does not wait for it any more
 	lockWaiters int
-	begun       bool // by Start
+	begun       bool // an epoch of Start with the target is open
 
 	// The target's operations with this rank.
 	applied     uint64 // number of messages, ever
