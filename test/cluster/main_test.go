@@ -18,34 +18,34 @@ import (
 func TestMain(m *testing.M) { run.Main(m, "examples/allreduce") }
 
 // bed is four hosts.
-type bed struct {
+type cluster struct {
 	*testbed.Cluster
 	t testing.TB
 }
 
 // hosts has a test look at the end for what is left.
-func hosts(t *testing.T) *bed {
+func hosts(t *testing.T) *cluster {
 	t.Helper()
 	c := testbed.Up(t, 4)
 	run.NothingLeft(t, c)
-	return &bed{c, t}
+	return &cluster{c, t}
 }
 
 // with is the hosts for a subtest.
-func (b *bed) with(t *testing.T) *bed { return &bed{b.Cluster, t} }
+func (c *cluster) sub(t *testing.T) *cluster { return &cluster{c.Cluster, t} }
 
 // on is a gorun for the hosts of a list, as "1:2,2", where numbers stand for names.
-func (b *bed) on(list string, args ...string) run.Command {
-	return run.Command{Args: append([]string{"-ssh", b.SSH(), "-host", b.list(list)}, args...)}
+func (c *cluster) gorunOn(list string, args ...string) run.Command {
+	return run.Command{Args: append([]string{"-ssh", c.SSH(), "-host", c.list(list)}, args...)}
 }
 
-func (b *bed) list(list string) string {
+func (c *cluster) list(list string) string {
 	words := strings.Split(list, ",")
 	for i, w := range words {
 		n, slots, _ := strings.Cut(w, ":")
 		k, err := strconv.Atoi(n)
-		require.NoError(b.t, err)
-		words[i] = b.name(k)
+		require.NoError(c.t, err)
+		words[i] = c.name(k)
 		if slots != "" {
 			words[i] += ":" + slots
 		}
@@ -54,7 +54,7 @@ func (b *bed) list(list string) string {
 }
 
 // name is that of host k, from 1 on.
-func (b *bed) name(k int) string { return b.Names()[k-1] }
+func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
 func isSSH(p testbed.Process) bool { return filepath.Base(p.Exe) == "ssh" }
 

@@ -19,7 +19,7 @@ import (
 
 // TestSignals has gorun pass signals on to ranks of all hosts.
 func TestSignals(t *testing.T) {
-	b := hosts(t)
+	c := hosts(t)
 	for _, test := range []struct {
 		name   string
 		signal syscall.Signal
@@ -39,8 +39,8 @@ func TestSignals(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := b.with(t)
-			p := b.on("1:2,2:2,3:2", append([]string{"-radix", "2", "-np", "6"}, test.rank...)...).Start(t)
+			c := c.sub(t)
+			p := c.gorunOn("1:2,2:2,3:2", append([]string{"-radix", "2", "-np", "6"}, test.rank...)...).Start(t)
 			p.AwaitStdout(6, "up\n")
 			p.Signal(test.signal)
 			r := p.Wait()
@@ -57,8 +57,8 @@ func TestSignals(t *testing.T) {
 
 // TestSecondInterrupt kills ranks that do not heed the first.
 func TestSecondInterrupt(t *testing.T) {
-	b := hosts(t)
-	p := b.on("1:1,2:1,3:2", "-np", "4", "-grace", "1m", run.Rank(), "heedless").Start(t)
+	c := hosts(t)
+	p := c.gorunOn("1:1,2:1,3:2", "-np", "4", "-grace", "1m", run.Rank(), "heedless").Start(t)
 	p.AwaitStdout(4, "up\n")
 	p.Signal(syscall.SIGINT)
 	p.AwaitStdout(4, "heard interrupt\n")
@@ -70,8 +70,8 @@ func TestSecondInterrupt(t *testing.T) {
 	}
 
 	// While hosts are still to answer, the first ends the job.
-	p = run.Command{Args: []string{"-ssh", b.SSH(), "-host", b.name(1) + "," + b.BlackHole(), "-np", "2", "-v", "sleep", "1000"}}.Start(t)
-	p.AwaitStderr(1, b.name(1)+": the agent is process")
+	p = run.Command{Args: []string{"-ssh", c.SSH(), "-host", c.name(1) + "," + c.BlackHole(), "-np", "2", "-v", "sleep", "1000"}}.Start(t)
+	p.AwaitStderr(1, c.name(1)+": the agent is process")
 	p.Signal(syscall.SIGINT)
 	r = p.Wait()
 	require.Equal(t, 130, r.Code, r.Stderr)
@@ -88,9 +88,9 @@ func state(pid int) string {
 func TestSuspend(t *testing.T) {
 	// D is a shell's whose child was stopped between vfork(2) and execve(2).
 	stopped := func(state string) bool { return state == "T" || state == "D" }
-	b := hosts(t)
+	c := hosts(t)
 	const heartbeat = 500 * time.Millisecond
-	p := b.on("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
+	p := c.gorunOn("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
 	p.AwaitStdout(3, `pid \d+\n`)
 	p.AwaitStdout(10, "beat\n")
 	var pids []int // as the shells say: a child that a shell has forked looks like one until it executes sleep
@@ -133,8 +133,8 @@ func TestSuspend(t *testing.T) {
 
 // TestTimeout ends a job that takes too long, and one whose hosts do not answer.
 func TestTimeout(t *testing.T) {
-	b := hosts(t)
-	r := b.on("1:2,2:2", "-timeout", "2s", "-grace", "100ms", "-np", "4", run.Rank(), "heedless").Run(t)
+	c := hosts(t)
+	r := c.gorunOn("1:2,2:2", "-timeout", "2s", "-grace", "100ms", "-np", "4", run.Rank(), "heedless").Run(t)
 	require.Equal(t, 124, r.Code, r.Stderr)
 	require.Regexp(t, `^gorun: after 2s, its timeout, the job does this:\ngorun:   4 ranks \(0-3\): not in comm: .*\ngorun: the job ran longer than its timeout of 2s\n$`, r.Stderr)
 	require.Equal(t, 4, strings.Count(r.Stdout, "heard terminated\n"))
@@ -143,7 +143,7 @@ func TestTimeout(t *testing.T) {
 	for _, rank := range r.Report.Runs[0].Ranks {
 		require.Equal(t, "killed", rank.State, strconv.Itoa(rank.Rank))
 	}
-	r = run.Gorun(t, "-ssh", b.SSH(), "-host", b.name(1)+","+b.BlackHole(), "-np", "2", "-timeout", "1s", "true")
+	r = run.Gorun(t, "-ssh", c.SSH(), "-host", c.name(1)+","+c.BlackHole(), "-np", "2", "-timeout", "1s", "true")
 	require.Equal(t, 124, r.Code, r.Stderr)
 	require.Equal(t, "gorun: the job ran longer than its timeout of 1s, while it waited for hosts to answer\n", r.Stderr)
 }
