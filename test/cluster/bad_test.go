@@ -17,11 +17,11 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// usage is the last line of what a mistake of the user gets.
+// usage is the last line of the error after wrong usage.
 const usage = "gorun -h lists the flags\n"
 
-// TestBadInput: each mistake has a line that names the host and the cause, and the
-// exit code that is documented.
+// TestBadInput checks the errors of user mistakes: one line that names the host and the cause, and
+// the documented exit code.
 func TestBadInput(t *testing.T) {
 	c := hosts(t)
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func TestBadInput(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		code int
-		says string // all of stderr, but for "gorun: "
+		says string // all of stderr, without "gorun: "
 		args []string
 	}{
 		{"unknown host", 1, "no-such-host: .*[Cc]ould not resolve hostname.*", []string{"-host", one + ",no-such-host", "true"}},
@@ -90,21 +90,21 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestPort reaches a host at a port that a hostfile says.
+// TestPort connects to the ports that a hostfile gives.
 func TestPort(t *testing.T) {
 	c := hosts(t)
 	hostfile := filepath.Join(t.TempDir(), "hosts")
 	require.NoError(t, os.WriteFile(hostfile, fmt.Appendf(nil, "%s port=%d\n", c.name(1), testbed.PasswordPort), 0o600))
 	r := run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // as nobody may without
+	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // this sshd requires a password
 	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+c.name(1)+" port=22\n"), 0o600))
 	r = run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, c.name(1)+"\n", r.Stdout)
 }
 
-// TestSeveralBadHosts tells of each host in a line of its own.
+// TestSeveralBadHosts checks that gorun prints one line per host that fails.
 func TestSeveralBadHosts(t *testing.T) {
 	c := hosts(t)
 	r := run.Gorun(t, "-ssh", c.SSH(), "-host", strings.Join([]string{c.name(1), "no-such-host", c.name(2), c.BlackHole()}, ","), "-radix", "2", "-connect-timeout", "10s", "true")
@@ -115,7 +115,8 @@ func TestSeveralBadHosts(t *testing.T) {
 	}
 }
 
-// wrapped is an agent's path: a shell script that does something before.
+// wrapped writes a shell script that runs the commands in before and then gorun, and returns its
+// path, for -agent-path.
 func wrapped(t *testing.T, before string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent")
@@ -123,7 +124,7 @@ func wrapped(t *testing.T, before string) string {
 	return path
 }
 
-// TestFullDisk has no room for what is staged, and none for gorun.
+// TestFullDisk has hosts without room for staged files, and without room for gorun.
 func TestFullDisk(t *testing.T) {
 	c := hosts(t)
 	small := filepath.Join(c.Dir(), "small")
@@ -140,7 +141,7 @@ func TestFullDisk(t *testing.T) {
 	for k := 1; k <= 2; k++ {
 		require.Empty(t, c.runIn(k, "ls", "-A", small))
 	}
-	// Where there is room again all is well.
+	// With enough room the same job succeeds.
 	c.runIn(1, "mount", "-o", "remount,size=64m", small)
 	c.runIn(2, "mount", "-o", "remount,size=64m", small)
 	r = c.gorunOn("1:1,2:1", "-agent-path", agent, "-np", "2", "-stage", prog).Run(t)
@@ -160,7 +161,7 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestOtherGorun has gorun of another version, and of another build, as the agent.
+// TestOtherGorun uses a gorun of another version, and one of another build, as the agent.
 func TestOtherGorun(t *testing.T) {
 	c := hosts(t)
 	other := filepath.Join(t.TempDir(), "gorun")
@@ -169,7 +170,7 @@ func TestOtherGorun(t *testing.T) {
 	require.Equal(t, 113, r.Code, r.Stderr)
 	require.Regexp(t, `(?m)\A(gorun: `+c.name(1)+`: .*version 77.*\n|gorun: `+c.name(2)+`: .*version 77.*\n)+\z`, r.Stderr)
 
-	// Another build of the same version will do, where the user says so.
+	// gorun accepts another build of the same version if -agent-path names it.
 	build := run.Copy(t, run.Program("gorun"), filepath.Join(t.TempDir(), "gorun"))
 	f, err := os.OpenFile(build, os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
@@ -178,13 +179,12 @@ func TestOtherGorun(t *testing.T) {
 	require.NoError(t, f.Close())
 	r = c.gorunOn("1:1,2:1", "-agent-path", build, "-radix", "1", "-np", "2", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	// In PATH, and where gorun is here, it is not taken for the same.
+	// Without -agent-path the agent is this gorun.
 	r = c.gorunOn("1:1", "-v", "-np", "1", run.Rank(), "hello").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 }
 
-// TestNoisyShells: what a login says before the agent, on stdout and stderr, is not
-// taken for it, nor shown.
+// TestNoisyShells checks that gorun ignores what a login shell prints before the agent starts.
 func TestNoisyShells(t *testing.T) {
 	c := hosts(t)
 	agent := wrapped(t, "echo Welcome; echo to this host >&2; printf 'no end of line'")

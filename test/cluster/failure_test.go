@@ -19,14 +19,14 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestRankFails has rank 2 of 6, on the second of three hosts, fail while the others
-// wait for it.
+// TestRankFails has rank 2 of 6, on the second of three hosts, fail while the other ranks wait for
+// it.
 func TestRankFails(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
 		act   []string
 		code  int
-		how   string // it ended
+		how   string // how the rank ended, as gorun prints it
 		state string
 	}{
 		{[]string{"exit", "2", "3"}, 3, "exited with code 3", "exited"},
@@ -41,7 +41,7 @@ func TestRankFails(t *testing.T) {
 				args := append([]string{"-radix", radix, "-np", "6", run.Rank()}, test.act...)
 				r := c.gorunOn("1:2,2:2,3:2", args...).Run(t)
 				require.Equal(t, test.code, r.Code, r.Stderr)
-				// The last words are not said again if they stand not far above.
+				// gorun prints the rank's last lines, unless they are shortly above.
 				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), c.name(2))
 				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
 
@@ -58,7 +58,7 @@ func TestRankFails(t *testing.T) {
 					if rank.Rank == 2 {
 						continue
 					}
-					if test.act[0] != "abort" { // who aborts tells gorun, and ends when the others do
+					if test.act[0] != "abort" { // a rank that aborts tells gorun, and ends together with the others
 						assert.False(t, rank.Ended.Before(*first.Ended), "rank %d ended before", rank.Rank)
 					}
 					assert.Equal(t, "killed", rank.State)
@@ -69,9 +69,9 @@ func TestRankFails(t *testing.T) {
 	}
 }
 
-// TestOthersFail has the others leave as soon as they hear of rank 2's end, which may
-// be before gorun does. Of ranks that leave by themselves the first that is heard of is
-// named where clocks cannot tell; one that is killed is a cause all the same.
+// TestOthersFail has the other ranks exit as soon as they detect the end of rank 2, which may be
+// before gorun detects it. If several ranks exit and their clocks do not tell which was first,
+// gorun names the first one that it detects. But it names a rank that was killed in any case.
 func TestOthersFail(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:2", "-np", "6", run.Rank(), "exit", "2", "3").Run(t)
@@ -81,7 +81,7 @@ func TestOthersFail(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: rank 2 was killed by signal 9 (SIGKILL)")
 }
 
-// waiting is a job that does nothing, when all its ranks are there.
+// waiting starts a job whose ranks sleep, and waits until all of them run.
 func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) *run.Process {
 	t.Helper()
 	args = append(args, "-np", fmt.Sprint(ranks), run.Rank(), "wait")
@@ -90,7 +90,7 @@ func (c *cluster) waiting(t *testing.T, list string, ranks int, args ...string) 
 	return p
 }
 
-// only is the process of a host that matches.
+// only returns the only process of host k that matches.
 func (c *cluster) only(k int, match func(testbed.Process) bool) int {
 	c.t.Helper()
 	list := c.Hosts()[k-1].Processes(match)
@@ -105,7 +105,8 @@ func kill(t *testing.T, pids ...int) {
 	}
 }
 
-// told checks a job that has lost a host: one line says so, and nothing else.
+// requireLines checks the result of a job that has lost a host: gorun has printed only these lines,
+// given as patterns.
 func requireLines(t *testing.T, r run.Result, lines ...string) {
 	t.Helper()
 	require.Equal(t, 1, r.Code, r.Stderr)
@@ -121,7 +122,7 @@ func requireLines(t *testing.T, r run.Result, lines ...string) {
 	}
 }
 
-// lost checks a report on a host that was lost.
+// requireLost checks that a report says that a host was lost.
 func requireLost(t *testing.T, r run.Result, name string) {
 	t.Helper()
 	last := r.Report.Runs[0]
@@ -138,8 +139,8 @@ func requireLost(t *testing.T, r run.Result, name string) {
 	}
 }
 
-// TestAgentKilled kills an agent. Its watchdog, which sees the processes of all hosts
-// here, is killed before.
+// TestAgentKilled kills an agent. Before that it kills the agent's watchdog, which in a testbed
+// would see the processes of all hosts.
 func TestAgentKilled(t *testing.T) {
 	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
@@ -149,19 +150,19 @@ func TestAgentKilled(t *testing.T) {
 		requireLines(t, r, c.name(3)+": .*")
 		requireLost(t, r, c.name(3))
 	}
-	// In the midst of the tree: what is behind it is lost, too.
+	// If the agent is an inner node of the tree, the hosts below it are lost, too.
 	p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", "1")
 	kill(t, c.only(2, watchdog), c.only(2, agent))
 	requireLines(t, p.Wait(), c.name(2)+": .*; 1 host behind it cannot be reached any more either")
 
-	// With its watchdog nothing is left either of what ranks have started.
+	// If the watchdog lives, it also ends the processes that the ranks have started.
 	p = c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "setsid sleep 1000 & echo up; wait").Start(t)
 	p.AwaitStdout(2, "up\n")
 	kill(t, c.only(2, agent))
 	require.NotZero(t, p.Wait().Code)
 }
 
-// TestSSHKilled kills the ssh that leads to a host.
+// TestSSHKilled kills gorun's ssh to a host.
 func TestSSHKilled(t *testing.T) {
 	c := hosts(t)
 	p := c.waiting(t, "1:1,2:1,3:1", 3)
@@ -178,8 +179,8 @@ func TestSSHKilled(t *testing.T) {
 	requireLost(t, r, c.name(2))
 }
 
-// TestGorunKilled kills gorun, and before it its watchdog, which sees the processes of
-// all hosts here.
+// TestGorunKilled kills gorun. Before that it kills gorun's watchdog, which in a testbed would see
+// the processes of all hosts.
 func TestGorunKilled(t *testing.T) {
 	c := hosts(t)
 	prog := run.Copy(t, run.Rank(), c.Private()+"/staged")
@@ -197,7 +198,7 @@ func TestGorunKilled(t *testing.T) {
 		c.awaitGone(1, 2, 3, 4)
 		require.Less(t, time.Since(begun), 10*time.Second)
 	}
-	// What ignores SIGTERM and has left its group goes, too, by the agents' hands.
+	// The agents also end processes that ignore SIGTERM or have left their process group.
 	p := c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "trap '' TERM HUP; setsid sleep 1000 & echo up; while :; do sleep 1; done").Start(t)
 	p.AwaitStdout(2, "up\n")
 	kill(t, p.PID())
@@ -205,7 +206,7 @@ func TestGorunKilled(t *testing.T) {
 	c.awaitGone(1, 2)
 }
 
-// gone waits until no rank and no agent is left in hosts.
+// awaitGone waits until no rank, agent or watchdog runs on the hosts.
 func (c *cluster) awaitGone(hosts ...int) {
 	c.t.Helper()
 	for _, k := range hosts {
@@ -220,7 +221,7 @@ func (c *cluster) awaitGone(hosts ...int) {
 	}
 }
 
-// TestCut cuts hosts off in the midst of a job.
+// TestCut cuts hosts off while a job runs.
 func TestCut(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -255,10 +256,10 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutEarly cuts a host off before its ranks are started.
+// TestCutEarly cuts a host off before gorun starts the ranks.
 func TestCutEarly(t *testing.T) {
 	c := hosts(t)
-	// Its agent is up when it is lost, while another host is still to answer.
+	// The agent of host 2 is up, and gorun still waits for host 3.
 	flag := filepath.Join(t.TempDir(), "flag")
 	ssh := filepath.Join(t.TempDir(), "ssh")
 	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *' -- %s '*) until [ -e %s ]; do sleep 0.02; done;; esac\nexec %s \"$@\"\n", c.name(3), flag, c.SSH())
@@ -270,10 +271,10 @@ func TestCutEarly(t *testing.T) {
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	r := p.Wait()
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // the latter, where nothing came after its greeting
+	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // 2s if the agent sent nothing after its greeting
 	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, c.name(2)).State)
 
-	// It does not answer at all.
+	// Host 2 does not answer at all.
 	r = c.gorunOn("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
 	requireLines(t, r, c.name(2)+": .*")
 }

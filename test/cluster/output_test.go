@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run/line"
 )
 
-// lines checks what 16 ranks have written by the program's act "lines": each line
-// whole, none lost, each rank's in order.
+// lines checks the output of ranks with the argument "lines": each line is whole, none is lost, and
+// the lines of each rank are in order.
 type lines struct {
 	t    *testing.T
 	next map[string]int // by stream and rank
@@ -30,7 +30,7 @@ type lines struct {
 func (l *lines) check(text string) {
 	f := strings.Split(strings.TrimSuffix(text, "\n"), " ")
 	if len(f) != 4 {
-		l.t.Fatalf("no line of a rank: %.200q", text)
+		l.t.Fatalf("not a line of a rank: %.200q", text)
 	}
 	seq, err := strconv.Atoi(f[2])
 	key := f[0] + f[1]
@@ -40,7 +40,7 @@ func (l *lines) check(text string) {
 	l.next[key]++
 }
 
-// TestOutput has 16 ranks write 10 MB on two streams.
+// TestOutput has 16 ranks write 10 MB to stdout and stderr.
 func TestOutput(t *testing.T) {
 	c := hosts(t)
 	const ranks, each = 16, 5_000
@@ -71,7 +71,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestOutputFiles has each rank's output in files, all of them here.
+// TestOutputFiles tests -output: gorun writes the output of each rank to files on this machine.
 func TestOutputFiles(t *testing.T) {
 	c := hosts(t)
 	dir := filepath.Join(c.Private(), "out", "put")
@@ -96,7 +96,8 @@ func TestOutputFiles(t *testing.T) {
 		require.Equal(t, 300, l.next["err"+strconv.Itoa(rank)])
 	}
 
-	// The failure is told all the same, with the last words; what was there is gone.
+	// With -output gorun still reports a failure, with the rank's last lines. It overwrites old
+	// files.
 	r = c.gorunOn("1:2,2:2", "-np", "3", "-output", dir, run.Rank(), "exit", "2", "5").Run(t)
 	require.Equal(t, 5, r.Code, r.Stderr)
 	require.Regexp(t, `(?m)^gorun: rank 2 exited with code 5: `+regexp.QuoteMeta(run.Rank())+`, pid \d+ on `+c.name(2)+`;`, r.Stderr)
@@ -122,7 +123,7 @@ func TestLongLines(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, string(text) == fmt.Sprintf("%s\nshort %d\nend%d", strings.Repeat(strconv.Itoa(rank), size), rank, rank), "rank %d: %d bytes", rank, len(text))
 	}
-	// On one stream: others may come between where a line stalls, but nothing is lost.
+	// On gorun's stdout other lines may interrupt a long line, but nothing is lost.
 	r = c.gorunOn("1:1,2:1,3:1,4:1", "-np", "4", "sh", "-c", script).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	for rank := range 4 {
@@ -132,7 +133,7 @@ func TestLongLines(t *testing.T) {
 	require.Equal(t, 4, strings.Count(r.Stdout, "end"))
 }
 
-// TestReaderGone has the reader of stdout leave.
+// TestReaderGone closes the reader of gorun's stdout. The rank that writes gets SIGPIPE.
 func TestReaderGone(t *testing.T) {
 	c := hosts(t)
 	read, write, err := os.Pipe()
@@ -150,7 +151,7 @@ func TestReaderGone(t *testing.T) {
 	require.Regexp(t, `^gorun: rank 2 was killed by signal 13 \(SIGPIPE\): yes|sh, pid \d+ on `+c.name(2), r.Stderr)
 }
 
-// TestSlowReader bounds what gorun and its agents keep of output that is not read.
+// TestSlowReader checks that gorun and its agents use little memory if the output is read slowly.
 func TestSlowReader(t *testing.T) {
 	c := hosts(t)
 	read, write, err := os.Pipe()
@@ -161,21 +162,21 @@ func TestSlowReader(t *testing.T) {
 	_ = write.Close()
 	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // a pipe's 64 KiB at a time
 	require.NoError(t, err)
-	const most = 96 << 10 // KiB, of which most is the program's own
+	const most = 96 << 10 // in KiB; most of that is the program itself
 	pids := map[string]int{"gorun": p.PID()}
 	for i, h := range c.Hosts()[:3] {
 		list := h.Processes(agent)
 		require.Len(t, list, 1)
 		pids[c.name(i+1)] = list[0].PID
 	}
-	for who, pid := range pids {
+	for name, pid := range pids {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		require.NoError(t, err)
 		m := regexp.MustCompile(`VmHWM:\s*(\d+) kB`).FindSubmatch(status)
 		require.NotNil(t, m)
 		kib, err := strconv.Atoi(string(m[1]))
 		require.NoError(t, err)
-		require.Less(t, kib, most, who)
+		require.Less(t, kib, most, name)
 	}
 	require.NoError(t, read.Close())
 	require.Equal(t, 128+13, p.Wait().Code)
@@ -183,7 +184,7 @@ func TestSlowReader(t *testing.T) {
 
 type onlyReader struct{ io.Reader }
 
-// TestStdin has ranks of other hosts read gorun's input.
+// TestStdin has ranks on other hosts read gorun's input.
 func TestStdin(t *testing.T) {
 	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000) // 1.6 MB
@@ -196,8 +197,8 @@ func TestStdin(t *testing.T) {
 		{"1:1,2:1,3:2", "rank0", nil, [4]int{len(text)}},
 		{"1:1,2:1,3:2", "all", nil, [4]int{len(text), len(text), len(text), len(text)}},
 		{"1:1,2:1,3:2", "none", nil, [4]int{}},
-		{"1:1,2:1,3:2", "rank0", c.Hosts()[0], [4]int{len(text)}}, // rank 0 where gorun is
-		{"2:2,1:2", "rank0", c.Hosts()[0], [4]int{len(text)}},     // and others there
+		{"1:1,2:1,3:2", "rank0", c.Hosts()[0], [4]int{len(text)}}, // rank 0 is on gorun's host
+		{"2:2,1:2", "rank0", c.Hosts()[0], [4]int{len(text)}},     // other ranks are on gorun's host
 		{"2:2,1:2", "all", c.Hosts()[0], [4]int{len(text), len(text), len(text), len(text)}},
 	} {
 		t.Run(fmt.Sprintf("%s %s %t", test.hosts, test.stdin, test.host != nil), func(t *testing.T) {
@@ -214,8 +215,8 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestStdinLeft: a rank that does not read, and input that does not end, hold up
-// nobody.
+// TestStdinLeft checks that a job ends although a rank does not read its input, or the input does
+// not end.
 func TestStdinLeft(t *testing.T) {
 	c := hosts(t)
 	text := strings.Repeat("a line of input\n", 100_000)

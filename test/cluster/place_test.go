@@ -16,10 +16,10 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// whereami has a rank say which it is, and on which host it runs.
+// whereami is a command that prints the rank and the name of its host.
 var whereami = []string{"sh", "-c", "echo $PMI_RANK $(hostname)"}
 
-// where is the number of the host of each rank.
+// where returns the number of each rank's host, from the output of whereami.
 func (c *cluster) where(stdout string) string {
 	c.t.Helper()
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
@@ -40,7 +40,7 @@ func (c *cluster) where(stdout string) string {
 	return strings.Join(at, " ")
 }
 
-// TestPlacement has ranks run where the rules say.
+// TestPlacement checks on which hosts ranks run.
 func TestPlacement(t *testing.T) {
 	c := hosts(t)
 	rankfile := filepath.Join(t.TempDir(), "ranks")
@@ -59,14 +59,14 @@ func TestPlacement(t *testing.T) {
 		{"1:3,2:2", []string{"-np", "5", "-rank-by", "node"}, "1 2 1 2 1", ""},
 		{"1,2,3,4", []string{"-np", "8", "-map-by", "ppr:2:node"}, "1 1 2 2 3 3 4 4", ""},
 		{"1,2,3,4", []string{"-rankfile", rankfile}, "3 1 4", ""},
-		{"1,2,1", []string{"-np", "3"}, "1 1 2", ""}, // named twice: two slots
+		{"1,2,1", []string{"-np", "3"}, "1 1 2", ""}, // a host that is named twice has two slots
 		{"1,2,3", []string{"-np", "3", "-ppn", "1"}, "1 2 3", ""},
 		{"1:1,2:1", []string{"-np", "3"}, "1 2 1", "warning: 3 ranks share the 2 slots of 2 hosts"},
 		{"", []string{"-np", "3", "-hostfile", hostfile}, "2 2 4", ""},
 		{"4,2:1", []string{"-np", "2", "-hostfile", hostfile, "-map-by", "node"}, "4 2", ""},
 		{"1:2,2:1", nil, "1 1 2", "note: no number of ranks is given: 3 ranks on 2 hosts; -n N sets another number\n"},
 		{"", []string{"-hostfile", hostfile, "-map-by", "ppr:1:node"}, "2 4 1", "note: no number of ranks is given: 3 ranks on 3 hosts"},
-		{"1", []string{"-np", "2"}, "1 1", ""}, // alone, but another than this
+		{"1", []string{"-np", "2"}, "1 1", ""}, // one host, but not this one
 	} {
 		t.Run(test.hosts+" "+strings.Join(test.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -90,8 +90,8 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestNotBound: a rank that a rankfile binds to nothing is not bound, beside one of the
-// same host that is.
+// TestNotBound checks that a rank without a slot in a rankfile is not bound to cores, although
+// another rank of its host is.
 func TestNotBound(t *testing.T) {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)
@@ -115,11 +115,11 @@ func TestNotBound(t *testing.T) {
 	require.Len(t, list, 2)
 	require.Equal(t, all, list["1"])
 	if list["0"] == all {
-		t.Skip("one core")
+		t.Skip("this machine has one core")
 	}
 }
 
-// TestNames takes hosts by addresses, with users, in brackets.
+// TestNames names hosts by addresses, with users, and with ranges in brackets.
 func TestNames(t *testing.T) {
 	c := hosts(t)
 	prefix := strings.TrimSuffix(c.name(1), "1")
@@ -139,7 +139,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestGorunInJob has gorun run on one of the job's hosts, where ranks run too.
+// TestGorunInJob runs gorun on one of the job's hosts. Ranks run there, too.
 func TestGorunInJob(t *testing.T) {
 	c := hosts(t)
 	for list, want := range map[string]string{"1:1,2:2": "1 2 2", "2:2,1:1": "2 2 1"} {
@@ -162,7 +162,7 @@ func TestGorunInJob(t *testing.T) {
 	require.Len(t, r.Report.Runs[0].Hosts, 1)
 }
 
-// TestDryRun prints the table of what would run where, and starts nothing.
+// TestDryRun checks that -dry-run prints the placement and starts nothing.
 func TestDryRun(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:1,4:1", "-np", "5", "-dry-run", "-map-by", "node", "hostname").Run(t)
@@ -176,8 +176,7 @@ func TestDryRun(t *testing.T) {
 	require.Empty(t, c.Hosts()[0].Processes(nil))
 }
 
-// TestPrograms runs several programs in one job, each with its variables and its
-// directory.
+// TestPrograms runs several programs in one job, each with its own variables and directory.
 func TestPrograms(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2,3:2", "-tag-output",
@@ -198,13 +197,13 @@ func TestPrograms(t *testing.T) {
 	}
 	require.Equal(t, want, lines)
 
-	// Of a world that two programs make up.
+	// The ranks of two programs communicate.
 	r = c.gorunOn("1:2,2:2", "-np", "2", run.Rank(), "work", ":", "-np", "2", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 }
 
-// TestEnvironment looks at which variables reach the ranks.
+// TestEnvironment checks which variables the ranks get.
 func TestEnvironment(t *testing.T) {
 	c := hosts(t)
 	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-x", "SET=by flag", "-x", "GIVEN", "env")
@@ -233,7 +232,7 @@ func TestEnvironment(t *testing.T) {
 		assert.NotContains(t, r.Stdout, word)
 	}
 
-	// What the user sets counts, whatever it says of a host.
+	// -x also sets variables that otherwise have the host's own value.
 	r = c.gorunOn("2:1", "-np", "1", "-x", "HOME=/there", "-x", "TMPDIR=/tmp/there", "env").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stdout, "HOME=/there\n")

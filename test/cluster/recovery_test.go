@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// rankOf is the process of a rank.
+// rankOf returns the process id of a rank.
 func (c *cluster) rankOf(rank int) int {
 	c.t.Helper()
 	for k := range c.Hosts() {
@@ -25,7 +25,7 @@ func (c *cluster) rankOf(rank int) int {
 	return 0
 }
 
-// TestNotify kills ranks of a job that goes on without them.
+// TestNotify kills ranks of a job with -on-failure notify. The others go on.
 func TestNotify(t *testing.T) {
 	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
@@ -48,8 +48,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestNotifyOfHosts loses a host of a job that goes on without it: by its cable, or
-// by its agent.
+// TestNotifyOfHosts cuts a host off, or kills its agent, in a job with -on-failure notify. The
+// other ranks go on.
 func TestNotifyOfHosts(t *testing.T) {
 	c := hosts(t)
 	for _, how := range []string{"cut", "agent"} {
@@ -74,7 +74,8 @@ func TestNotifyOfHosts(t *testing.T) {
 	}
 }
 
-// TestNotifyCodes takes the exit code of a job that goes on from those that are left.
+// TestNotifyCodes checks the exit code of jobs with -on-failure notify: that of the surviving
+// ranks.
 func TestNotifyCodes(t *testing.T) {
 	c := hosts(t)
 	const script = `case $PMI_RANK in 0) kill -KILL $$;; 2) exit %d;; esac`
@@ -87,7 +88,8 @@ func TestNotifyCodes(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: every rank has failed\n")
 }
 
-// TestRestart begins a job anew when a rank has failed.
+// TestRestart kills a rank of a job with -on-failure restart, and checks that gorun starts the job
+// again.
 func TestRestart(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:2,2:2", "-on-failure", "restart", "-np", "4", run.Rank(), "once", "2").Run(t)
@@ -114,7 +116,8 @@ func TestRestart(t *testing.T) {
 	require.Equal(t, 5, r.Report.Failure.ExitCode)
 }
 
-// TestRestartElsewhere leaves hosts out that were lost.
+// TestRestartElsewhere loses hosts of a job with -on-failure restart. gorun starts the job again on
+// the other hosts.
 func TestRestartElsewhere(t *testing.T) {
 	c := hosts(t)
 	p := c.gorunOn("1:2,2:2,3:2,4:2", "-on-failure", "restart", "-heartbeat", "1s", "-np", "4", run.Rank(), "until", "2").Start(t)
@@ -135,7 +138,7 @@ func TestRestartElsewhere(t *testing.T) {
 	c.awaitGone(2)
 	c.Hosts()[1].Join()
 
-	// Too few are left.
+	// With -strict the other hosts have too few slots.
 	p = c.gorunOn("1:1,2:1", "-on-failure", "restart", "-strict", "-np", "2", run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
 	kill(t, c.only(2, watchdog), c.only(2, agent))

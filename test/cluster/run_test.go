@@ -20,8 +20,8 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestTransports joins ranks of one host by memory and others by sockets, or all by
-// sockets, at ports that follow on each other, or on an interface.
+// TestTransports checks which transports connect the ranks: shared memory within a host and sockets
+// between hosts, or sockets only, on consecutive ports or on an interface.
 func TestTransports(t *testing.T) {
 	c := hosts(t)
 	for _, test := range []struct {
@@ -51,7 +51,7 @@ func TestTransports(t *testing.T) {
 	require.Contains(t, r.Stderr, "none0")
 }
 
-// TestPortsTaken has a host where the ports are taken that the ranks of others have.
+// TestPortsTaken has a host on which other processes use most of the ports of -ports.
 func TestPortsTaken(t *testing.T) {
 	c := hosts(t)
 	stop := occupy(t, c, 2)
@@ -62,10 +62,10 @@ func TestPortsTaken(t *testing.T) {
 	require.Contains(t, r.Stderr, "each rank listens on a port of its own, since those in a row are taken")
 }
 
-// The ports of which no two in a row are free.
+// In this range of ports occupy leaves one of 16 free.
 const lowPort, highPort = 20000, 20999
 
-// occupy listens on most of them on a host.
+// occupy listens on most of these ports on a host, until stop.
 func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	t.Helper()
 	self, err := os.Executable()
@@ -78,7 +78,7 @@ func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	ready, err := io.ReadAll(out) // closed when all is taken
+	ready, err := io.ReadAll(out) // ends when the process listens on all ports
 	require.NoError(t, err)
 	require.Equal(t, "taken\n", string(ready))
 	return func() {
@@ -87,8 +87,8 @@ func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	}
 }
 
-// occupyEnv makes the test binary a program that takes ports of the address it names
-// until its stdin ends.
+// occupyEnv is the environment variable that makes the test binary listen on the ports, on the
+// address that is the variable's value, until its stdin ends.
 const occupyEnv = "CLUSTER_TEST_OCCUPY"
 
 func init() {
@@ -115,7 +115,7 @@ func init() {
 	os.Exit(0)
 }
 
-// TestBuilt builds a package of this module and copies it to the hosts.
+// TestBuilt has gorun build a package of this module and copy the program to the hosts.
 func TestBuilt(t *testing.T) {
 	c := hosts(t)
 	r := c.gorunOn("1:1,2:1,3:1", "-np", "3", "../../examples/allreduce", "-n", "100").Run(t)
@@ -123,7 +123,7 @@ func TestBuilt(t *testing.T) {
 	require.Regexp(t, `^allreduce of 100 doubles over 3 ranks: correct`, r.Stdout)
 }
 
-// TestStaged copies what exists only here.
+// TestStaged copies programs and files that exist only on this machine to the hosts.
 func TestStaged(t *testing.T) {
 	c := hosts(t)
 	prog := run.Copy(t, run.Rank(), filepath.Join(c.Private(), "only here"))
@@ -140,11 +140,11 @@ func TestStaged(t *testing.T) {
 		require.Zero(t, r.Code, r.Stderr)
 		require.Equal(t, 4, strings.Count(r.Stdout, "worked\n"), r.Stdout)
 	}
-	// They stand in one place, also on the host that they come from.
+	// All files are in one directory, also on the host from which they are copied.
 	for _, from := range []*testbed.Host{nil, c.Hosts()[0]} {
 		list := data + "," + other
 		if from != nil {
-			list = run.Rank() // which is the same on all hosts
+			list = run.Rank() // this file is the same on all hosts
 		}
 		cmd := c.gorunOn("1:1,4:1", "-np", "2", "-stage-files", list, "sh", "-c", `cd "$WEFT_STAGE_DIR" && ls -lL . && wc -c *`)
 		cmd.Host = from
@@ -155,11 +155,11 @@ func TestStaged(t *testing.T) {
 			continue
 		}
 		require.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
-		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // and not of a minute
+		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // of wc; a time of ls does not match
 		require.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
 	}
 
-	// Here on this host, too, where nothing need be copied.
+	// gorun's own host needs no copy.
 	cmd := c.gorunOn("1:1,2:1", "-np", "2", "-stage", run.Rank(), "hello")
 	cmd.Host = c.Hosts()[0]
 	r := cmd.Run(t)
@@ -173,8 +173,8 @@ func TestStaged(t *testing.T) {
 	require.Contains(t, r.Stderr, c.Private())
 }
 
-// TestCopied has gorun come to the hosts, and found there: first copied, then in the
-// cache, at its path here, in PATH.
+// TestCopied checks that gorun copies itself to hosts that do not have it, and uses the copy in the
+// cache later.
 func TestCopied(t *testing.T) {
 	c := hosts(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
@@ -187,7 +187,7 @@ func TestCopied(t *testing.T) {
 		require.Len(t, strings.Split(strings.TrimSpace(r.Stdout), "\n"), 2)
 		return r
 	}
-	for host := 1; host <= 2; host++ { // what other tests have left
+	for host := 1; host <= 2; host++ { // remove the copies of other tests
 		c.runIn(host, "find", "/root/.cache/weft", "-mindepth", "1", "-delete")
 	}
 	r := start(whereami...)
@@ -200,7 +200,7 @@ func TestCopied(t *testing.T) {
 	require.Len(t, files, 1)
 	require.Regexp(t, "^gorun-[0-9a-f]{64}$", files[0])
 
-	// Removed on a host, and cut short on another.
+	// The copy is missing on one host, and truncated on another.
 	c.runIn(1, "rm", "/root/.cache/weft/"+files[0])
 	c.runIn(2, "truncate", "-s", "100000", "/root/.cache/weft/"+files[0])
 	r = start(whereami...)
@@ -208,7 +208,7 @@ func TestCopied(t *testing.T) {
 	r = start(whereami...)
 	require.NotContains(t, r.Stderr, "sending gorun")
 
-	// Another program of that name at its path there is not taken for it.
+	// The host has another program at gorun's path. gorun does not use it.
 	for host := 1; host <= 2; host++ {
 		c.runIn(host, "sh", "-c", `printf '#!/bin/sh\necho other; cat\n' >"$0" && chmod +x "$0"`, gorun)
 		defer c.runIn(host, "rm", "-f", gorun)
@@ -217,7 +217,7 @@ func TestCopied(t *testing.T) {
 	require.NotContains(t, r.Stderr, "sending gorun")
 }
 
-// in runs a command in host k.
+// runIn runs a command in host k and returns its output.
 func (c *cluster) runIn(k int, name string, args ...string) string {
 	c.t.Helper()
 	out, err := c.Hosts()[k-1].Command(context.Background(), name, args...).CombinedOutput()
@@ -225,7 +225,7 @@ func (c *cluster) runIn(k int, name string, args ...string) string {
 	return string(out)
 }
 
-// TestTree has agents connect with further hosts.
+// TestTree has agents connect to further hosts.
 func TestTree(t *testing.T) {
 	c := hosts(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))

@@ -1,6 +1,7 @@
 //go:build linux
 
-// Package dial has gorun run jobs on hosts whose agents somebody else starts, as pods.
+// Package dial tests gorun -listen: another program starts the agents on the hosts, as Kubernetes
+// does with pods, and they connect to gorun.
 package dial
 
 import (
@@ -28,7 +29,8 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m) }
 
-// bed is three hosts, a secret that they share, and where gorun is to listen.
+// cluster is three hosts, the file of the secret that gorun and the agents share, and the address
+// on which gorun listens.
 type cluster struct {
 	*testbed.Cluster
 	t      testing.TB
@@ -43,11 +45,12 @@ func hosts(t *testing.T) *cluster {
 	c := &cluster{Cluster: tb, t: t, secret: secret(t, "a secret of twenty bytes", 0o600)}
 	l, err := net.Listen("tcp", tb.Address()+":0")
 	require.NoError(t, err)
-	c.addr = l.Addr().String() // free, as agents may come before gorun
+	c.addr = l.Addr().String() // a free port, known before gorun listens, because agents may start earlier
 	require.NoError(t, l.Close())
 	return c
 }
 
+// secret writes a secret to a file and returns its path.
 func secret(t *testing.T, text string, mode os.FileMode) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret")
@@ -57,13 +60,13 @@ func secret(t *testing.T, text string, mode os.FileMode) string {
 
 func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
-// gorun listens for agents.
+// gorun returns a gorun that waits for agents.
 func (c *cluster) gorun(agents int, args ...string) run.Command {
 	args = append([]string{"-listen", c.addr, "-secret-file", c.secret, "-agents", strconv.Itoa(agents)}, args...)
 	return run.Command{Args: args}
 }
 
-// agent is a gorun that dials in.
+// agent is a process of gorun -agent -connect.
 type agent struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -72,7 +75,7 @@ type agent struct {
 	err   error
 }
 
-// agent starts one on host k, as a pod's container does.
+// agent starts an agent on host k, as the container of a pod does.
 func (c *cluster) agent(t *testing.T, k int) *agent {
 	t.Helper()
 	return c.agentWith(t, k, c.secret)
@@ -100,7 +103,7 @@ func (c *cluster) agentWith(t *testing.T, k int, secret string) *agent {
 	return a
 }
 
-// wait returns how the agent ended, and what it said.
+// wait waits for the agent's end. It returns the exit code and the output.
 func (a *agent) wait() (code int, text string) {
 	a.t.Helper()
 	<-a.ended
@@ -111,7 +114,7 @@ func (a *agent) wait() (code int, text string) {
 	return a.cmd.ProcessState.ExitCode(), a.text.String()
 }
 
-// well has the agent end with 0, and say nothing.
+// requireSuccess checks that the agent exits with 0 and prints nothing.
 func (a *agent) requireSuccess() {
 	a.t.Helper()
 	code, text := a.wait()
@@ -119,7 +122,7 @@ func (a *agent) requireSuccess() {
 	require.Empty(a.t, text)
 }
 
-// badly has it end with 1, and say so in a line.
+// requireFailure checks that the agent exits with 1 and prints one line that matches pattern.
 func (a *agent) requireFailure(pattern string) {
 	a.t.Helper()
 	code, text := a.wait()
@@ -127,7 +130,7 @@ func (a *agent) requireFailure(pattern string) {
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
 }
 
-// told checks that gorun has said one line.
+// requireLine checks gorun's exit code, and that gorun has printed one line that matches pattern.
 func requireLine(t *testing.T, r run.Result, code int, pattern string) {
 	t.Helper()
 	require.Equal(t, code, r.Code, r.Stderr)
@@ -141,7 +144,7 @@ func requireLine(t *testing.T, r run.Result, code int, pattern string) {
 	require.Regexp(t, "^gorun: "+pattern+"\n$", said[0])
 }
 
-// TestOrder has agents come before gorun, and after. Hosts are ordered by their names.
+// TestOrder starts agents before gorun and after it. gorun orders the hosts by their names.
 func TestOrder(t *testing.T) {
 	c := hosts(t)
 	early := c.agent(t, 2)
@@ -162,8 +165,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestNames has -host choose and order the hosts. An agent that is not wanted waits,
-// and is sent away.
+// TestNames chooses and orders the hosts by -host. The agent of another host waits until gorun has
+// ended, or gorun refuses it.
 func TestNames(t *testing.T) {
 	c := hosts(t)
 	other := c.agent(t, 1)
@@ -176,7 +179,7 @@ func TestNames(t *testing.T) {
 	for _, a := range agents {
 		a.requireSuccess()
 	}
-	// It may have come late, and finds nobody then.
+	// The agent may have connected too late, and still tries to connect.
 	_ = other.cmd.Process.Signal(syscall.SIGTERM)
 	code, _ := other.wait()
 	require.NotZero(t, code)
@@ -185,7 +188,8 @@ func TestNames(t *testing.T) {
 	requireLine(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+c.name(1))
 }
 
-// TestSecret refuses agents with another one, and files that others may read.
+// TestSecret checks that gorun refuses an agent with another secret, and that an agent refuses a
+// file of the secret that other users may read.
 func TestSecret(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(1, "-v", "-np", "1", "hostname").Start(t)
@@ -196,7 +200,7 @@ func TestSecret(t *testing.T) {
 	c.agentWith(t, 1, "/nonexistent").requireFailure("secret: .*no such file or directory")
 	require.True(t, p.Running())
 
-	// As the kubelet mounts it: by a link, and readable by the pod's group.
+	// The kubelet mounts a secret as a link to a file that the pod's group may read.
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(secret(t, "a secret of twenty bytes", 0o440), link))
 	c.agentWith(t, 2, link).requireSuccess()
@@ -205,10 +209,11 @@ func TestSecret(t *testing.T) {
 	require.Equal(t, c.name(2)+"\n", r.Stdout)
 }
 
-// TestTooFew gives up. The agents that came end, too.
+// TestTooFew starts fewer agents than gorun waits for. gorun ends after its time-out, and so do the
+// agents.
 func TestTooFew(t *testing.T) {
 	c := hosts(t)
-	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two on one host count as one
+	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two agents on one host count as one
 	begun := time.Now()
 	r := c.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
 	requireLine(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+c.name(1))
@@ -226,8 +231,9 @@ func TestTooFew(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: ended by signal 15 (SIGTERM) before the ranks were started\n")
 }
 
-// TestComesAgain has an agent die before the job begins, and one take its place.
-func TestComesAgain(t *testing.T) {
+// TestAgentIsReplaced kills an agent before the job begins, and starts another one on the same
+// host.
+func TestAgentIsReplaced(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 2 agents")
@@ -246,7 +252,7 @@ func TestComesAgain(t *testing.T) {
 	second.requireSuccess()
 }
 
-// waiting is a job that runs for ever, two ranks on each host, and its agents.
+// waiting starts a job whose ranks sleep, two on each host. It returns gorun and the agents.
 func (c *cluster) waiting(t *testing.T, args ...string) (p *run.Process, agents []*agent) {
 	t.Helper()
 	p = c.gorun(3, append(append([]string{"-np", "6", "-ppn", "2"}, args...), run.Rank(), "wait")...).Start(t)
@@ -257,8 +263,8 @@ func (c *cluster) waiting(t *testing.T, args ...string) (p *run.Process, agents 
 	return p, agents
 }
 
-// TestListenerCloses has a thousand connections that send nothing come before the agents,
-// which come through. When all agents are there nobody is let in any more.
+// TestListenerCloses opens a thousand connections that send nothing before the agents connect. The
+// agents still succeed. When all agents are connected, gorun closes its listener.
 func TestListenerCloses(t *testing.T) {
 	c := hosts(t)
 	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", run.Rank(), "wait").Start(t)
@@ -279,7 +285,7 @@ func TestListenerCloses(t *testing.T) {
 	}
 }
 
-// killWatchdogs is for what sees the processes of all hosts here.
+// killWatchdogs kills all watchdogs, which in a testbed see the processes of all hosts.
 func (c *cluster) killWatchdogs() {
 	c.t.Helper()
 	for _, h := range c.Hosts() {
@@ -289,7 +295,7 @@ func (c *cluster) killWatchdogs() {
 	}
 }
 
-// noRanks waits until none is left.
+// noRanks waits until no rank runs, and checks that this took less than 10 s since a time.
 func (c *cluster) noRanks(since time.Time) {
 	c.t.Helper()
 	run.Eventually(c.t, func() error {
@@ -303,8 +309,9 @@ func (c *cluster) noRanks(since time.Time) {
 	require.Less(c.t, time.Since(since), 10*time.Second)
 }
 
-// TestFailures ends jobs. An agent that did what it was told ends with 0, also where the
-// job has failed: whoever runs pods is to look at gorun's exit code.
+// TestFailures ends jobs in several ways. An agent that has done all that gorun asked for exits
+// with
+// 0, also if the job has failed: only gorun's exit code reports the job's result.
 func TestFailures(t *testing.T) {
 	t.Run("rank", func(t *testing.T) {
 		c := hosts(t)
@@ -329,7 +336,7 @@ func TestFailures(t *testing.T) {
 		agents[0].requireSuccess()
 		agents[2].requireSuccess()
 	})
-	t.Run("agent is asked to end", func(t *testing.T) { // a pod is deleted
+	t.Run("agent is asked to end", func(t *testing.T) { // as if its pod is deleted
 		c := hosts(t)
 		p, agents := c.waiting(t)
 		require.NoError(t, agents[1].cmd.Process.Signal(syscall.SIGTERM))
@@ -387,7 +394,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestUsage tells what is missing, before anybody is waited for.
+// TestUsage checks the errors of wrong usage, which gorun prints before it waits for agents.
 func TestUsage(t *testing.T) {
 	c := hosts(t)
 	for args, says := range map[string]string{

@@ -22,8 +22,7 @@ func TestHydra(t *testing.T) {
 	}
 }
 
-// TestHydraWithoutItsSocket: a program in between has closed what the launcher
-// handed down.
+// TestHydraWithoutItsSocket runs a program that closes the socket that Hydra passes to its ranks.
 func TestHydraWithoutItsSocket(t *testing.T) {
 	c := newCluster(t)
 	code, out := c.launch(hydra, "-n", "2", c.script("close", `eval "exec $PMI_FD>&-"; exec `+hello))

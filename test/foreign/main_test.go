@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package foreign has programs of weft started by other launchers than gorun, on
-// several hosts: Hydra, Open MPI's mpirun, Slurm.
+// Package foreign tests weft programs that other launchers than gorun start on several hosts:
+// Hydra, Open MPI's mpirun and Slurm.
 package foreign
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// hello is the program, by its path.
+// hello is the path of the program in the directory hello.
 var hello string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -51,22 +51,22 @@ func run(m *testing.M) (code int) {
 
 const hosts = 4
 
-// bed is the hosts, and a directory that they share for the ranks to meet in.
+// cluster is the hosts, for a test.
 type cluster struct {
 	*testbed.Cluster
 	t   *testing.T
-	dir string
-	env []string // of launchers
+	dir string   // shared by all hosts; ranks find rank 0 by a file in it
+	env []string // of the launchers
 }
 
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{Cluster: testbed.Up(t, hosts), t: t, dir: t.TempDir()}
 	for _, kv := range os.Environ() {
-		ours := false
+		remove := false // a variable of weft or of a launcher
 		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "FLUX_", "HYDRA_", "GOMAXPROCS="} {
-			ours = ours || strings.HasPrefix(kv, prefix)
+			remove = remove || strings.HasPrefix(kv, prefix)
 		}
-		if !ours {
+		if !remove {
 			c.env = append(c.env, kv)
 		}
 	}
@@ -75,10 +75,10 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// nothingIsLeft of the ranks: processes here and in the hosts, files.
+// nothingIsLeft checks that the ranks have left no processes and no files.
 func (c *cluster) nothingIsLeft() {
 	left := func() (all []string) {
-		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // the hosts' processes are this machine's
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe") // includes the processes of the hosts
 		for _, exe := range exes {
 			if to, _ := os.Readlink(exe); to == hello {
 				all = append(all, exe)
@@ -87,7 +87,7 @@ func (c *cluster) nothingIsLeft() {
 		return all
 	}
 	for end := time.Now().Add(20 * time.Second); len(left()) > 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // a launcher may end before those that it has killed
+		time.Sleep(10 * time.Millisecond) // a launcher may end before the ranks that it has killed
 	}
 	require.Empty(c.t, left())
 	files, err := os.ReadDir(c.dir)
@@ -95,10 +95,11 @@ func (c *cluster) nothingIsLeft() {
 	require.Empty(c.t, files)
 }
 
-// limit bounds what one launcher does.
+// limit bounds the time of one launcher.
 const limit = 90 * time.Second
 
-// launch runs a launcher here and returns what it and the ranks have said.
+// launch runs a launcher on this machine. It returns the exit code, and the output of the launcher
+// and the ranks.
 func (c *cluster) launch(args ...string) (code int, out string) {
 	c.t.Helper()
 	path, err := exec.LookPath(args[0])
@@ -116,7 +117,7 @@ func (c *cluster) launch(args ...string) (code int, out string) {
 	cmd.Stdout, cmd.Stderr = &text, &text
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		c.t.Fatalf("%v: not at an end after %v:\n%s", args, limit, &text)
+		c.t.Fatalf("%v: still running after %v:\n%s", args, limit, &text)
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -125,8 +126,7 @@ func (c *cluster) launch(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), text.String()
 }
 
-// ranks has a launcher start n ranks, and checks that all are there and on how
-// many hosts, and how they came up.
+// ranks runs a launcher that starts n ranks, and calls check.
 func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
 	c.t.Helper()
 	code, out := c.launch(args...)
@@ -136,6 +136,8 @@ func (c *cluster) ranks(n, onHosts int, how string, args ...string) {
 
 var line = regexp.MustCompile(`(?m)^rank (\d+) of (\d+) on (\S+)\r?$`)
 
+// check checks the output of n ranks: each has printed its line, they ran on onHosts hosts, and
+// they were started by how, as WEFT_VERBOSE prints it.
 func (c *cluster) check(n, onHosts int, how, out string) {
 	c.t.Helper()
 	found := map[int]bool{}
@@ -157,11 +159,11 @@ func (c *cluster) check(n, onHosts int, how, out string) {
 		return
 	}
 	require.Contains(c.t, out, fmt.Sprintf("weft: ranks: %d, hosts: %d, started by %s, joined by ", n, onHosts, how))
-	require.Equal(c.t, places[first] > 1, strings.Contains(out, "joined by shm"), out) // as rank 0 has it
+	require.Equal(c.t, places[first] > 1, strings.Contains(out, "joined by shm"), out) // rank 0 prints its own transports
 	require.Equal(c.t, onHosts > 1, strings.Contains(out, "tcp ("), out)
 }
 
-// script writes a program of the shell.
+// script writes a shell script and returns its path.
 func (c *cluster) script(name, text string) string {
 	c.t.Helper()
 	path := filepath.Join(c.t.TempDir(), name)
@@ -169,12 +171,12 @@ func (c *cluster) script(name, text string) string {
 	return path
 }
 
-// over names the first n hosts, as sh does, each with a suffix.
+// over returns the names of the first n hosts, each with a suffix, separated by commas.
 func (c *cluster) over(n int, suffix string) string {
 	return strings.Join(c.Names()[:n], suffix+",") + suffix
 }
 
-// lines are the lines of an output that hold a text, sorted.
+// lines returns the lines of an output that contain a text, sorted.
 func lines(out, text string) []string {
 	var list []string
 	for l := range strings.Lines(out) {

@@ -9,17 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mpirun is Open MPI's.
+// mpirun returns a command line of Open MPI's mpirun.
 func mpirun(args ...string) []string {
 	return append([]string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"}, args...)
 }
 
-// remote has mpirun use hosts, two ranks on each.
+// remote returns a command line of mpirun on the first n hosts, with two slots on each.
 func (c *cluster) remote(n int, args ...string) []string {
 	return mpirun(append([]string{"--mca", "plm_rsh_agent", c.SSH(), "--mca", "plm", "rsh", "--host", c.over(n, ":2")}, args...)...)
 }
 
-// app is one of the programs of a job: each has its own -x.
+// app returns the arguments of mpirun for one program of a job. Each program needs its own -x.
 func app(n int, args ...string) []string {
 	return append([]string{"-x", "WEFT_VERBOSE", "-x", "WEFT_BOOTSTRAP_DIR", "-n", strconv.Itoa(n)}, args...)
 }
@@ -31,7 +31,7 @@ func TestOpenMPI(t *testing.T) {
 	}
 	c.ranks(7, hosts, "openmpi", c.remote(hosts, app(7, hello)...)...)
 	c.ranks(4, 2, "openmpi", c.remote(2, append(append(app(1, hello), ":"), app(3, hello)...)...)...)
-	// One program after another meets anew.
+	// The ranks of a second program find each other again.
 	code, out := c.launch(mpirun("-n", "3", c.script("twice", hello+" && echo between && "+hello))...)
 	require.Zero(t, code, out)
 	require.Len(t, lines(out, "between"), 3, out)

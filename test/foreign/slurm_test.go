@@ -24,11 +24,11 @@ func srun(mpi string, nodes, n int, args ...string) []string {
 
 func TestSlurm(t *testing.T) {
 	c := slurm(t)
-	ways := map[string]string{"none": "slurm", "pmi2": "pmi"}
-	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") { // a plugin that not every Slurm is built with
-		ways["pmix"] = "slurm"
+	startedBy := map[string]string{"none": "slurm", "pmi2": "pmi"}               // by srun's -mpi
+	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") { // not every Slurm has this plugin
+		startedBy["pmix"] = "slurm"
 	}
-	for mpi, how := range ways {
+	for mpi, how := range startedBy {
 		t.Run(mpi, func(t *testing.T) {
 			for _, test := range []struct{ nodes, n int }{{1, 1}, {1, 3}, {2, 2}, {3, 7}, {hosts, 16}} {
 				in := *c
@@ -42,14 +42,15 @@ func TestSlurm(t *testing.T) {
 	require.Len(t, line.FindAllString(out, -1), 6, out)
 }
 
-// TestSlurmsAllocation: what other launchers start in an allocation.
+// TestSlurmsAllocation runs other launchers in an allocation of Slurm.
 func TestSlurmsAllocation(t *testing.T) {
 	c := slurm(t)
 	c.ranks(4, 2, "pmi", "salloc", "-N2", "-n4", hydra, "-n", "4", hello)
 	c.ranks(4, 2, "openmpi", append([]string{"salloc", "-N2", "-n4"}, mpirun("-n", "4", hello)...)...)
 }
 
-// TestSlurmsBatchScript: the script itself has a rank and a size, and is alone.
+// TestSlurmsBatchScript runs a program in a batch script itself. Slurm sets a rank and a size
+// there, but the program is alone.
 func TestSlurmsBatchScript(t *testing.T) {
 	c := slurm(t)
 	file := filepath.Join(t.TempDir(), "out")
@@ -70,7 +71,8 @@ func TestSlurmsBatchScript(t *testing.T) {
 	require.Len(t, lines(out, "rank 0 of 1 on "), 1, out)
 }
 
-// TestSlurmWithoutASharedDirectory says what to do, from both sides.
+// TestSlurmWithoutASharedDirectory checks that rank 0 and the other ranks report what to do if the
+// hosts share no directory.
 func TestSlurmWithoutASharedDirectory(t *testing.T) {
 	c := slurm(t)
 	c.env = append(c.env, "WEFT_BOOTSTRAP_DIR="+c.Private(), "WEFT_BOOTSTRAP_TIMEOUT=3s")
@@ -85,7 +87,7 @@ func TestSlurmWithoutASharedDirectory(t *testing.T) {
 	}
 }
 
-// TestSlurmsRankThatFails: one that never comes, one that dies, one that aborts.
+// TestSlurmsRankThatFails has a rank that never starts, one that aborts, and one that is killed.
 func TestSlurmsRankThatFails(t *testing.T) {
 	c := slurm(t)
 	c.env = append(c.env, "WEFT_BOOTSTRAP_TIMEOUT=5s")

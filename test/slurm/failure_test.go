@@ -18,12 +18,12 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// cancelled is what gorun says; Slurm ends hosts one after the other, and does not
-// always come to say why.
+// cancelled matches gorun's line for a job that Slurm has cancelled. Slurm ends the hosts one after
+// another, and does not always report the reason before gorun ends.
 const cancelled = `ended by Slurm: (slurmstepd\S*: error: \*\*\* STEP \d+\.0 ON \S+ CANCELLED AT .*\*\*\*|agent on \S+: it was asked to end, by SIGTERM)`
 
-// TestEnds ends jobs in all of its ways. One on the last host meanwhile comes to its
-// limit of time, after which Slurm looks every half a minute.
+// TestEnds ends jobs in several ways. Meanwhile another job, on the last host, reaches its time
+// limit, which Slurm checks every half minute.
 func TestEnds(t *testing.T) {
 	c := slurm(t)
 	p := c.salloc("-n2 -w "+c.name(4), run.Rank(), "wait").Start(t)
@@ -52,7 +52,7 @@ func testCancel(t *testing.T, c *cluster) {
 			test.end(c.job())
 			r := p.Wait()
 			code := 143
-			if test.name == "step" && r.Code != 0 { // by SIGKILL, and gorun may be quicker than Slurm's words
+			if test.name == "step" && r.Code != 0 { // Slurm uses SIGKILL, and gorun may end before Slurm reports the reason
 				code = r.Code
 			}
 			requireLine(t, r, code, test.says)
@@ -64,7 +64,7 @@ func testCancel(t *testing.T, c *cluster) {
 		c := c.sub(t)
 		p := c.waiting(2, "-on-failure", "restart")
 		c.tool("scancel", c.job())
-		r := p.Wait() // as a rule without another try
+		r := p.Wait() // mostly without a restart
 		require.Equal(t, 143, r.Code, r.Stderr)
 		require.Regexp(t, `gorun: (`+cancelled+`|ended by Slurm: srun: error: Slurm job \d+ has expired)\n$`, r.Stderr)
 	})
@@ -85,7 +85,7 @@ func testCancel(t *testing.T, c *cluster) {
 	})
 }
 
-// testGrace has ranks that clean up when Slurm ends them.
+// testGrace cancels a job whose ranks clean up after SIGTERM.
 func testGrace(t *testing.T, c *cluster) {
 	p := c.salloc(c.first(2), "-grace", "20s", "sh", "-c", "exec 2>/dev/null; trap 'sleep 0.3; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done").Start(t)
 	p.AwaitStdout(2, "up\n")
@@ -94,7 +94,7 @@ func testGrace(t *testing.T, c *cluster) {
 	require.Equal(t, 2, strings.Count(r.Stdout, "saved\n"), "%s%s", r.Stdout, r.Stderr)
 }
 
-// testOneSIGTERM counts the SIGTERM that ranks get when Slurm ends them.
+// testOneSIGTERM checks that each rank gets exactly one SIGTERM when Slurm cancels the job.
 func testOneSIGTERM(t *testing.T, c *cluster) {
 	p := c.salloc(c.first(2), "-np", "4", "-grace", "3s", "-tag-output", "sh", "-c", "exec 2>/dev/null; trap 'echo term' TERM; echo up; while :; do sleep 0.02; done").Start(t)
 	p.AwaitStdout(4, "up\n")
@@ -105,7 +105,7 @@ func testOneSIGTERM(t *testing.T, c *cluster) {
 	}
 }
 
-// testKilled kills what a job is made of.
+// testKilled kills the processes of a job: an agent, srun, gorun, a rank.
 func testKilled(t *testing.T, c *cluster) {
 	t.Run("agent", func(t *testing.T) {
 		c := c.sub(t)
@@ -118,7 +118,7 @@ func testKilled(t *testing.T, c *cluster) {
 		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
 		require.Equal(t, "up", r.Report.Runs[0].Host(t, c.name(3)).State)
 	})
-	t.Run("srun", func(t *testing.T) { // the agents no longer need it
+	t.Run("srun", func(t *testing.T) { // the agents do not need srun once they run
 		c := c.sub(t)
 		file := filepath.Join(t.TempDir(), "go")
 		p := c.salloc(c.first(2), "sh", "-c", "echo up; until [ -e "+file+" ]; do sleep 0.05; done; echo on").Start(t)
@@ -154,7 +154,7 @@ func testKilled(t *testing.T, c *cluster) {
 		c := c.sub(t)
 		p := c.waiting(3)
 		pid := c.gorunOf(p)
-		for _, child := range run.Children(t, pid) { // which sees the processes of all hosts here
+		for _, child := range run.Children(t, pid) { // its watchdog, which in a testbed sees the processes of all hosts
 			if args := run.Args(child); len(args) == 1 && args[0] == "gorun-watchdog" {
 				require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
 			}
@@ -172,7 +172,7 @@ func testKilled(t *testing.T, c *cluster) {
 	})
 }
 
-// gorunOf is the gorun that salloc has started.
+// gorunOf returns the process id of the gorun that salloc has started.
 func (c *cluster) gorunOf(p *run.Process) int {
 	c.t.Helper()
 	for _, pid := range run.Children(c.t, p.PID()) {
@@ -180,11 +180,11 @@ func (c *cluster) gorunOf(p *run.Process) int {
 			return pid
 		}
 	}
-	c.t.Fatal("salloc has no gorun")
+	c.t.Fatal("salloc has no child process gorun")
 	return 0
 }
 
-// TestNodeFails cuts a node off.
+// TestNodeFails cuts a host off.
 func TestNodeFails(t *testing.T) {
 	c := slurm(t)
 	p := c.waiting(3, "-heartbeat", "500ms")
@@ -196,7 +196,7 @@ func TestNodeFails(t *testing.T) {
 	c.Hosts()[2].Join()
 }
 
-// TestNotify goes on without ranks, and without an agent.
+// TestNotify kills an agent of a job with -on-failure notify. The ranks of the other hosts go on.
 func TestNotify(t *testing.T) {
 	c := slurm(t)
 	p := c.salloc(c.first(3)+" --ntasks-per-node=2", "-on-failure", "notify", run.Rank(), "notify", "2").Start(t)
@@ -207,8 +207,8 @@ func TestNotify(t *testing.T) {
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d goes on as \d of 4$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 }
 
-// TestRestart begins anew after a rank has failed, and without a host whose agent has
-// been killed.
+// TestRestart checks that gorun starts a job again after a rank has failed, and without the host
+// whose agent was killed.
 func TestRestart(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc(c.first(2)+" --ntasks-per-node=2", "-on-failure", "restart", run.Rank(), "once", "3").Run(t)
@@ -284,7 +284,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 	})
 	t.Run("exec", func(t *testing.T) {
 		c := c.sub(t)
-		for range 4 { // as soon as salloc's child executes gorun, which does not catch signals yet
+		for range 4 { // interrupt as soon as salloc's child executes gorun, before it catches signals
 			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			for !executesGorun(t, p.PID()) {
 				require.True(t, p.Running(), p.Stderr())

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package slurm has gorun run jobs on several hosts under Slurm.
+// Package slurm tests gorun on several hosts under Slurm.
 package slurm
 
 import (
@@ -24,14 +24,14 @@ import (
 
 func TestMain(m *testing.M) { run.Main(m) }
 
-// bed is four hosts with Slurm.
+// cluster is four hosts with Slurm, for a test.
 type cluster struct {
 	*testbed.Cluster
 	t   testing.TB
-	env []string // of Slurm's programs
+	env []string // variables that Slurm's programs need
 }
 
-// slurm has a test look at the end for what is left.
+// slurm returns the hosts. At the end of the test it checks that jobs have left nothing.
 func slurm(t *testing.T) *cluster {
 	t.Helper()
 	tb := testbed.Up(t, 4)
@@ -41,7 +41,7 @@ func slurm(t *testing.T) *cluster {
 	return c
 }
 
-// noCopies looks for those that srun makes of gorun, with which agents end.
+// noCopies checks that no copies of gorun are left that srun has sent to the hosts.
 func (c *cluster) noCopies() {
 	text, err := os.ReadFile(run.Program("gorun"))
 	require.NoError(c.t, err)
@@ -53,26 +53,26 @@ func (c *cluster) noCopies() {
 	})
 }
 
-// as is the bed of a subtest.
+// sub returns the hosts for a subtest.
 func (c *cluster) sub(t testing.TB) *cluster { return &cluster{c.Cluster, t, c.env} }
 
-// name is that of host k, from 1 on.
+// name returns the name of host k, counted from 1.
 func (c *cluster) name(k int) string { return c.Names()[k-1] }
 
-// first asks Slurm for the first n hosts: by itself it takes others as long as a job ends
-// there.
+// first returns arguments that ask Slurm for the first n hosts. Without them Slurm takes other
+// hosts while an earlier job ends on the first ones.
 func (c *cluster) first(n int) string { return "-w " + strings.Join(c.Names()[:n], ",") }
 
-// salloc is a gorun in an allocation. Arguments of salloc stand in one string.
+// salloc returns a gorun in an allocation. args are the arguments of salloc, in one string.
 func (c *cluster) salloc(args string, gorun ...string) run.Command {
 	line := append([]string{"--quiet"}, strings.Fields(args)...)
 	return run.Command{Exe: "salloc", Args: append(append(line, run.Program("gorun")), gorun...), Env: c.env}
 }
 
-// gorun is one outside of any allocation.
+// gorun returns a gorun outside of any allocation.
 func (c *cluster) gorun(args ...string) run.Command { return run.Command{Args: args, Env: c.env} }
 
-// waiting is a job that runs for ever, two ranks on each of the first n hosts.
+// waiting starts a job whose ranks sleep, two on each of the first n hosts.
 func (c *cluster) waiting(n int, args ...string) *run.Process {
 	c.t.Helper()
 	p := c.salloc(c.first(n)+" --ntasks-per-node=2 --no-kill", append(args, run.Rank(), "wait")...).Start(c.t)
@@ -80,12 +80,13 @@ func (c *cluster) waiting(n int, args ...string) *run.Process {
 	return p
 }
 
-// job is the number of the job that runs on the first host, the only one.
+// job returns the number of the only job that runs on the first host.
 func (c *cluster) job() string {
 	c.t.Helper()
 	return c.jobOn(1)
 }
 
+// jobOn returns the number of the only job that runs on host k.
 func (c *cluster) jobOn(k int) string {
 	c.t.Helper()
 	id := strings.TrimSpace(c.tool("squeue", "--noheader", "--states=RUNNING", "--nodelist="+c.name(k), "--format=%A"))
@@ -93,7 +94,7 @@ func (c *cluster) jobOn(k int) string {
 	return id
 }
 
-// tool runs one of Slurm's programs.
+// tool runs one of Slurm's programs and returns its output.
 func (c *cluster) tool(name string, args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -103,8 +104,8 @@ func (c *cluster) tool(name string, args ...string) string {
 	return string(out)
 }
 
-// where counts what hosts the ranks were on, of lines that end with a host's name, as
-// "1:2,3:1".
+// where returns the number of ranks on each host, from lines that end with the name of a host, for
+// example "1:2,3:1".
 func (c *cluster) where(stdout string) string {
 	var list []string
 	for i, name := range c.Names() {
@@ -115,7 +116,7 @@ func (c *cluster) where(stdout string) string {
 	return strings.Join(list, ",")
 }
 
-// only is the one process of host k that matches.
+// only returns the only process of host k that matches.
 func (c *cluster) only(k int, match func(testbed.Process) bool) int {
 	c.t.Helper()
 	list := c.Hosts()[k-1].Processes(match)
@@ -131,8 +132,8 @@ func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == 
 
 func isRank(p testbed.Process) bool { return p.Getenv("PMI_RANK") != "" }
 
-// killAgent kills an agent, and before it its watchdog, which sees the processes of all
-// hosts here.
+// killAgent kills the agent of host k. Before that it kills the agent's watchdog, which in a
+// testbed would see the processes of all hosts.
 func (c *cluster) killAgent(k int) {
 	c.t.Helper()
 	for _, pid := range []int{c.only(k, watchdog), c.only(k, agent)} {
@@ -140,7 +141,8 @@ func (c *cluster) killAgent(k int) {
 	}
 }
 
-// gone waits until hosts have no ranks and agents.
+// awaitGone waits until no rank, agent or watchdog runs on the hosts, and checks that this took
+// less than 10 s since a time.
 func (c *cluster) awaitGone(since time.Time, hosts ...int) {
 	c.t.Helper()
 	run.Eventually(c.t, func() error {
@@ -154,7 +156,8 @@ func (c *cluster) awaitGone(since time.Time, hosts ...int) {
 	require.Less(c.t, time.Since(since), 10*time.Second)
 }
 
-// told checks that gorun has said one line, besides what came before a failure.
+// requireLine checks gorun's exit code, and that gorun has printed one line that matches pattern.
+// Other lines on stderr may be of ranks and of Slurm.
 func requireLine(t *testing.T, r run.Result, code int, pattern string) {
 	t.Helper()
 	require.Equal(t, code, r.Code, r.Stderr)

@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestAllocation takes hosts and slots from the allocation.
+// TestAllocation checks that gorun takes hosts and slots from the allocation.
 func TestAllocation(t *testing.T) {
 	c := slurm(t)
 	for _, test := range []struct {
@@ -56,7 +56,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestNotOfTheAllocation refuses hosts, and more ranks than slots, before anything runs.
+// TestNotOfTheAllocation checks that gorun refuses hosts that are not in the allocation, and, with
+// -strict, more ranks than slots. It refuses them before any rank runs.
 func TestNotOfTheAllocation(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc(c.first(2), "-host", c.name(3), "hostname").Run(t)
@@ -67,8 +68,8 @@ func TestNotOfTheAllocation(t *testing.T) {
 	require.Empty(t, r.Stdout)
 }
 
-// TestBatch has gorun run on the first host of the allocation. The ranks there are
-// gorun's own.
+// TestBatch runs gorun in a batch script, on the first host of the allocation. There gorun itself
+// starts the ranks, without an agent.
 func TestBatch(t *testing.T) {
 	c := slurm(t)
 	g := run.Program("gorun")
@@ -85,8 +86,8 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, 1, count("gorun: rank 1 exited with code 5: .* on "+c.name(1)+"; the other 5 ranks were ended"), out)
 }
 
-// batch runs a script, of which gorun writes no report, and returns its exit code and
-// output. "sbatch --wait" would look for its end every few seconds.
+// batch runs a batch script and returns its exit code and output. It is faster than "sbatch
+// --wait", which checks for the end only every few seconds.
 func (c *cluster) batch(args string, lines ...string) (code int, out string) {
 	c.t.Helper()
 	id, file := c.submit(args, lines...)
@@ -104,7 +105,7 @@ func (c *cluster) batch(args string, lines ...string) (code int, out string) {
 	return code, string(text)
 }
 
-// submit submits a script and returns its number and where its output goes.
+// submit submits a batch script. It returns the job's number and the file of its output.
 func (c *cluster) submit(args string, lines ...string) (id, out string) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -116,7 +117,7 @@ func (c *cluster) submit(args string, lines ...string) (id, out string) {
 	return strings.TrimSpace(id), out
 }
 
-// TestTwoAtOnce runs two jobs in one allocation.
+// TestTwoAtOnce runs two jobs in one allocation at the same time.
 func TestTwoAtOnce(t *testing.T) {
 	c := slurm(t)
 	g := run.Program("gorun")
@@ -128,7 +129,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestWithoutAllocation has salloc take the place of gorun.
+// TestWithoutAllocation runs gorun outside of an allocation. gorun gets one by salloc.
 func TestWithoutAllocation(t *testing.T) {
 	c := slurm(t)
 	r := c.gorun("-launcher", "slurm", "-np", "6", "-slurm-args", "-N3 --ntasks-per-node=2", run.Rank(), "work").Run(t)
@@ -161,15 +162,15 @@ func TestWithoutAllocation(t *testing.T) {
 		require.Empty(t, r.Stdout)
 		require.Contains(t, strings.ReplaceAll(r.Stderr, "invalid partition specified: no-such-at", ""), says)
 	}
-	// Slurm, but no salloc.
+	// There is no salloc.
 	cmd := c.gorun("-launcher", "slurm", "hostname")
 	cmd.Env = append(cmd.Env, "PATH=/nonexistent")
 	requireLine(t, cmd.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
 }
 
-// TestNamedHostsAreAllocated: outside of an allocation salloc gets the hosts that the user
-// names. Where the user asks salloc for others, the error does not speak of a job that
-// the user knows nothing of.
+// TestNamedHostsAreAllocated checks that gorun, outside of an allocation, asks salloc for the hosts
+// of -host. If -slurm-args asks for other hosts, the error says that gorun itself has made the
+// allocation.
 func TestNamedHostsAreAllocated(t *testing.T) {
 	c := slurm(t)
 	r := c.gorun("-launcher", "slurm", "-np", "2", "-host", c.name(3)+","+c.name(2), "-map-by", "node", "hostname").Run(t)
@@ -183,7 +184,7 @@ func TestNamedHostsAreAllocated(t *testing.T) {
 	requireLine(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+c.name(3)+`"`)
 }
 
-// TestQueue: what salloc says while it waits in the queue is passed on.
+// TestQueue checks that gorun forwards what salloc prints while the job waits in the queue.
 func TestQueue(t *testing.T) {
 	c := slurm(t)
 	p := c.gorun("-launcher", "slurm", "-np", "2", "-slurm-args", "--begin=now+3600", "hostname").Start(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-// TestWork runs collectives over all hosts, and looks at the report.
+// TestWork runs collectives over all hosts, and checks the report.
 func TestWork(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc("-N4 --ntasks-per-node=2", "-v", run.Rank(), "work").Run(t)
@@ -36,7 +36,7 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// TestInputAndOutput reads stdin, and writes many lines from 16 ranks.
+// TestInputAndOutput has a rank read stdin, and 16 ranks write many lines.
 func TestInputAndOutput(t *testing.T) {
 	c := slurm(t)
 	cmd := c.salloc("-N3", "sh", "-c", "echo $PMI_RANK:$(cat)")
@@ -60,7 +60,8 @@ func TestInputAndOutput(t *testing.T) {
 	}
 }
 
-// TestGorunIsCopied to nodes that do not have it, and programs with -stage.
+// TestGorunIsCopied checks that gorun is copied to hosts that do not have it, and so are programs
+// with -stage.
 func TestGorunIsCopied(t *testing.T) {
 	c := slurm(t)
 	gorun := run.Copy(t, run.Program("gorun"), filepath.Join(c.Private(), "gorun"))
@@ -81,7 +82,7 @@ func TestGorunIsCopied(t *testing.T) {
 	require.Contains(t, r.Stderr, c.name(1)+": ")
 	require.Contains(t, r.Stderr, prog)
 
-	// Where somebody has installed it.
+	// With -agent-path the hosts use a gorun that is installed there.
 	r = in("-agent-path", run.Program("gorun"), "sh", "-c", "readlink /proc/$PPID/exe")
 	require.Equal(t, strings.Repeat(run.Program("gorun")+"\n", 3), r.Stdout, r.Stderr)
 	r = in("-agent-path", "/nonexistent/gorun", "hostname")
