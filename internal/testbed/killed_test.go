@@ -59,7 +59,7 @@ func child(act string) int {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if act == "lost" {
 		if _, err := Open(1); err == nil {
-			return fail(fmt.Errorf("Open returned no error, although the keeper was killed"))
+			return fail(fmt.Errorf("no error from Open, although the keeper was killed"))
 		}
 		if c, err = Open(1); err != nil {
 			return fail(err)

@@ -105,23 +105,6 @@ func kill(t *testing.T, pids ...int) {
 	}
 }
 
-// requireLines checks the result of a job that has lost a host: gorun has printed only these lines,
-// given as patterns.
-func requireLines(t *testing.T, r run.Result, lines ...string) {
-	t.Helper()
-	require.Equal(t, 1, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, len(lines), r.Stderr)
-	for i, pattern := range lines {
-		require.Regexp(t, "^gorun: "+pattern+"\n$", said[i])
-	}
-}
-
 // requireLost checks that a report says that a host was lost.
 func requireLost(t *testing.T, r run.Result, name string) {
 	t.Helper()
@@ -145,15 +128,15 @@ func TestAgentKilled(t *testing.T) {
 	c := hosts(t)
 	for _, radix := range []string{"64", "1"} {
 		p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", radix)
-		kill(t, c.only(3, watchdog), c.only(3, agent))
+		kill(t, c.only(3, run.Watchdog), c.only(3, agent))
 		r := p.Wait()
-		requireLines(t, r, c.name(3)+": .*")
+		run.RequireLines(t, r, 1, c.name(3)+": .*")
 		requireLost(t, r, c.name(3))
 	}
 	// If the agent is an inner node of the tree, the hosts below it are lost, too.
 	p := c.waiting(t, "1:2,2:2,3:2", 6, "-radix", "1")
-	kill(t, c.only(2, watchdog), c.only(2, agent))
-	requireLines(t, p.Wait(), c.name(2)+": .*; 1 host behind it cannot be reached any more either")
+	kill(t, c.only(2, run.Watchdog), c.only(2, agent))
+	run.RequireLines(t, p.Wait(), 1, c.name(2)+": .*; 1 host behind it cannot be reached any more either")
 
 	// If the watchdog lives, it also ends the processes that the ranks have started.
 	p = c.gorunOn("1:1,2:1", "-np", "2", "sh", "-c", "setsid sleep 1000 & echo up; wait").Start(t)
@@ -175,7 +158,7 @@ func TestSSHKilled(t *testing.T) {
 	require.NotZero(t, found)
 	kill(t, found)
 	r := p.Wait()
-	requireLines(t, r, c.name(2)+": ssh was ended by signal 9 .*")
+	run.RequireLines(t, r, 1, c.name(2)+": ssh was ended by signal 9 .*")
 	requireLost(t, r, c.name(2))
 }
 
@@ -187,11 +170,7 @@ func TestGorunKilled(t *testing.T) {
 	for _, radix := range []string{"64", "1"} {
 		p := c.gorunOn("1:2,2:2,3:2,4:1", "-radix", radix, "-stage", "-np", "7", prog, "wait").Start(t)
 		p.AwaitStdout(7, "up on")
-		for _, pid := range run.Children(t, p.PID()) {
-			if args := run.Args(pid); len(args) == 1 && args[0] == "gorun-watchdog" {
-				kill(t, pid)
-			}
-		}
+		run.KillWatchdog(t, p.PID())
 		begun := time.Now()
 		kill(t, p.PID())
 		p.Wait()
@@ -213,7 +192,7 @@ func (c *cluster) awaitGone(hosts ...int) {
 		run.Eventually(c.t, func() error {
 			h := c.Hosts()[k-1]
 			left := append(h.Processes(isRank("")), h.Processes(agent)...)
-			if left = append(left, h.Processes(watchdog)...); len(left) > 0 {
+			if left = append(left, h.Processes(run.Watchdog)...); len(left) > 0 {
 				return fmt.Errorf("%s: left: %v", h.Name(), left)
 			}
 			return nil
@@ -242,7 +221,7 @@ func TestCut(t *testing.T) {
 			}
 			begun := time.Now()
 			r := p.Wait()
-			requireLines(t, r, test.says...)
+			run.RequireLines(t, r, 1, test.says...)
 			for _, k := range test.cut {
 				require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(k)).State)
 			}
@@ -276,5 +255,5 @@ func TestCutEarly(t *testing.T) {
 
 	// Host 2 does not answer at all.
 	r = c.gorunOn("1:1,2:1", "-connect-timeout", "1s", "-np", "2", "true").Run(t)
-	requireLines(t, r, c.name(2)+": .*")
+	run.RequireLines(t, r, 1, c.name(2)+": .*")
 }

@@ -62,8 +62,6 @@ func isSSH(p testbed.Process) bool { return filepath.Base(p.Exe) == "ssh" }
 // agent is a match for gorun's agents, without their watchdogs.
 func agent(p testbed.Process) bool { return len(p.Args) == 2 && p.Args[1] == "-agent" }
 
-func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }
-
 // isRank returns a match for the processes of a rank, or of any rank if rank is "", and their child
 // processes.
 func isRank(rank string) func(testbed.Process) bool { return testbed.WithEnv("PMI_RANK", rank) }

@@ -58,7 +58,7 @@ func TestNotifyOfHosts(t *testing.T) {
 		if how == "cut" {
 			c.Hosts()[1].Cut()
 		} else {
-			kill(t, c.only(2, watchdog), c.only(2, agent))
+			kill(t, c.only(2, run.Watchdog), c.only(2, agent))
 		}
 		r := p.Wait()
 		require.Zero(t, r.Code, r.Stderr)
@@ -124,7 +124,7 @@ func TestRestartElsewhere(t *testing.T) {
 	p.AwaitStdout(4, "epoch 0\n")
 	c.Hosts()[1].Cut()
 	p.AwaitStdout(4, "epoch 1\n")
-	kill(t, c.only(3, watchdog), c.only(3, agent))
+	kill(t, c.only(3, run.Watchdog), c.only(3, agent))
 	r := p.Wait()
 	require.Zero(t, r.Code, r.Stderr)
 	require.Contains(t, r.Stderr, "gorun: starting again: restart 1 of at most 3, without 1 host\n")
@@ -141,7 +141,7 @@ func TestRestartElsewhere(t *testing.T) {
 	// With -strict the other hosts have too few slots.
 	p = c.gorunOn("1:1,2:1", "-on-failure", "restart", "-strict", "-np", "2", run.Rank(), "wait").Start(t)
 	p.AwaitStdout(2, "up on")
-	kill(t, c.only(2, watchdog), c.only(2, agent))
+	kill(t, c.only(2, run.Watchdog), c.only(2, agent))
 	r = p.Wait()
 	require.NotZero(t, r.Code, r.Stderr)
 	require.Len(t, r.Report.Runs, 2)

@@ -130,20 +130,6 @@ func (a *agent) requireFailure(pattern string) {
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
 }
 
-// requireLine checks gorun's exit code, and that gorun has printed one line that matches pattern.
-func requireLine(t *testing.T, r run.Result, code int, pattern string) {
-	t.Helper()
-	require.Equal(t, code, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, 1, r.Stderr)
-	require.Regexp(t, "^gorun: "+pattern+"\n$", said[0])
-}
-
 // TestOrder starts agents before gorun and after it. gorun orders the hosts by their names.
 func TestOrder(t *testing.T) {
 	c := hosts(t)
@@ -184,8 +170,8 @@ func TestNames(t *testing.T) {
 	code, _ := other.wait()
 	require.NotZero(t, code)
 
-	requireLine(t, c.gorun(3, "-host", c.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
-	requireLine(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+c.name(1))
+	run.RequireLines(t, c.gorun(3, "-host", c.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
+	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+c.name(1))
 }
 
 // TestSecret checks that gorun refuses an agent with another secret, and that an agent refuses a
@@ -216,12 +202,12 @@ func TestTooFew(t *testing.T) {
 	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two agents on one host count as one
 	begun := time.Now()
 	r := c.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
-	requireLine(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+c.name(1))
+	run.RequireLines(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+c.name(1))
 	require.Less(t, time.Since(begun), 10*time.Second)
 	for _, a := range agents {
 		a.requireFailure("connection with gorun: .*")
 	}
-	requireLine(t, c.gorun(1, "-timeout", "300ms", "hostname").Run(t), 124, ".*300ms.*")
+	run.RequireLines(t, c.gorun(1, "-timeout", "300ms", "hostname").Run(t), 124, ".*300ms.*")
 
 	p := c.gorun(1, "-v", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 1 agent")
@@ -289,7 +275,7 @@ func TestListenerCloses(t *testing.T) {
 func (c *cluster) killWatchdogs() {
 	c.t.Helper()
 	for _, h := range c.Hosts() {
-		for _, p := range h.Processes(func(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }) {
+		for _, p := range h.Processes(run.Watchdog) {
 			require.NoError(c.t, syscall.Kill(p.PID, syscall.SIGKILL))
 		}
 	}
@@ -330,7 +316,7 @@ func TestFailures(t *testing.T) {
 		since := time.Now()
 		require.NoError(t, agents[1].cmd.Process.Kill())
 		r := p.Wait()
-		requireLine(t, r, 1, c.name(2)+": .*")
+		run.RequireLines(t, r, 1, c.name(2)+": .*")
 		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
 		c.noRanks(since)
 		agents[0].requireSuccess()
@@ -350,9 +336,7 @@ func TestFailures(t *testing.T) {
 	t.Run("gorun", func(t *testing.T) {
 		c := hosts(t)
 		p, agents := c.waiting(t)
-		for _, pid := range run.Children(t, p.PID()) {
-			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL)) // its watchdog
-		}
+		run.KillWatchdog(t, p.PID())
 		since := time.Now()
 		p.Signal(syscall.SIGKILL)
 		p.Wait()
@@ -375,7 +359,7 @@ func TestFailures(t *testing.T) {
 		p, agents := c.waiting(t, "-heartbeat", "500ms")
 		since := time.Now()
 		c.Hosts()[2].Cut()
-		requireLine(t, p.Wait(), 1, c.name(3)+": .*")
+		run.RequireLines(t, p.Wait(), 1, c.name(3)+": .*")
 		c.noRanks(since)
 		agents[2].requireFailure("connection with gorun: .*")
 		c.Hosts()[2].Join()
@@ -388,7 +372,7 @@ func TestFailures(t *testing.T) {
 		c.killWatchdogs()
 		require.NoError(t, agents[1].cmd.Process.Kill())
 		r := p.Wait()
-		requireLine(t, r, 0, c.name(2)+": .*; the others go on without the 2 ranks there")
+		run.RequireLines(t, r, 0, c.name(2)+": .*; the others go on without the 2 ranks there")
 		agents[0].requireSuccess()
 		agents[2].requireSuccess()
 	})
@@ -411,5 +395,5 @@ func TestUsage(t *testing.T) {
 	l, err := net.Listen("tcp", c.addr)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	requireLine(t, c.gorun(1, "hostname").Run(t), 1, "wait for agents: listen tcp .*: bind: address already in use")
+	run.RequireLines(t, c.gorun(1, "hostname").Run(t), 1, "wait for agents: listen tcp .*: bind: address already in use")
 }

@@ -32,7 +32,7 @@ func TestEnds(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){"cancelled": testCancel, "grace": testGrace, "once": testOneSIGTERM, "killed": testKilled} {
 		t.Run(name, func(t *testing.T) { test(t, c.sub(t)) })
 	}
-	requireLine(t, p.Wait(), 143, `ended by Slurm: (slurmstepd.* DUE TO TIME LIMIT \*\*\*|agent on .* SIGTERM)`)
+	run.RequireLines(t, p.Wait(), 143, `ended by Slurm: (slurmstepd.* DUE TO TIME LIMIT \*\*\*|agent on .* SIGTERM)`)
 }
 
 func testCancel(t *testing.T, c *cluster) {
@@ -55,7 +55,7 @@ func testCancel(t *testing.T, c *cluster) {
 			if test.name == "step" && r.Code != 0 { // Slurm uses SIGKILL, and gorun may end before Slurm reports the reason
 				code = r.Code
 			}
-			requireLine(t, r, code, test.says)
+			run.RequireLines(t, r, code, test.says)
 			c.awaitGone(since, 1, 2, 3)
 			require.Equal(t, code, r.Report.Runs[0].Failure.ExitCode)
 		})
@@ -113,7 +113,7 @@ func testKilled(t *testing.T, c *cluster) {
 		since := time.Now()
 		c.killAgent(2)
 		r := p.Wait()
-		requireLine(t, r, 1, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed")
+		run.RequireLines(t, r, 1, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed")
 		c.awaitGone(since, 1, 2, 3)
 		require.Equal(t, "lost", r.Report.Runs[0].Host(t, c.name(2)).State)
 		require.Equal(t, "up", r.Report.Runs[0].Host(t, c.name(3)).State)
@@ -154,11 +154,7 @@ func testKilled(t *testing.T, c *cluster) {
 		c := c.sub(t)
 		p := c.waiting(3)
 		pid := c.gorunOf(p)
-		for _, child := range run.Children(t, pid) { // its watchdog, which in a testbed sees the processes of all hosts
-			if args := run.Args(child); len(args) == 1 && args[0] == "gorun-watchdog" {
-				require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
-			}
-		}
+		run.KillWatchdog(t, pid)
 		since := time.Now()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		p.Wait()
@@ -191,7 +187,7 @@ func TestNodeFails(t *testing.T) {
 	since := time.Now()
 	c.Hosts()[2].Cut()
 	r := p.Wait()
-	requireLine(t, r, 1, c.name(3)+": .*")
+	run.RequireLines(t, r, 1, c.name(3)+": .*")
 	c.awaitGone(since, 1, 2, 3)
 	c.Hosts()[2].Join()
 }
@@ -203,7 +199,7 @@ func TestNotify(t *testing.T) {
 	p.AwaitStdout(6, `(?m)^rank \d up$`)
 	c.killAgent(2)
 	r := p.Wait()
-	requireLine(t, r, 0, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed; the others go on without the 2 ranks there")
+	run.RequireLines(t, r, 0, c.name(2)+": srun: error: "+c.name(2)+": task 1: Killed; the others go on without the 2 ranks there")
 	require.Len(t, regexp.MustCompile(`(?m)^rank \d goes on as \d of 4$`).FindAllString(r.Stdout, -1), 4, r.Stdout)
 }
 
@@ -249,7 +245,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 			run.Eventually(t, func() error { _, err := os.Stat(up); return err })
 			since := time.Now()
 			require.NoError(t, syscall.Kill(c.gorunOf(p), test.signal))
-			requireLine(t, p.Wait(), test.code, test.says)
+			run.RequireLines(t, p.Wait(), test.code, test.says)
 			c.awaitGone(since, 1, 2)
 		})
 	}
@@ -263,7 +259,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 			return nil
 		})
 		p.Signal(syscall.SIGINT)
-		requireLine(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\) before Slurm had started the job`)
+		run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\) before Slurm had started the job`)
 	})
 	t.Run("outside", func(t *testing.T) {
 		c := c.sub(t)
@@ -278,7 +274,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 			time.Sleep(time.Duration(k) * 100 * time.Millisecond)
 			since := time.Now()
 			p.Signal(syscall.SIGINT)
-			requireLine(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
 			c.awaitGone(since, 1, 2)
 		}
 	})
@@ -291,7 +287,7 @@ func TestInterruptWhileStarting(t *testing.T) {
 			}
 			since := time.Now()
 			p.Signal(syscall.SIGINT)
-			requireLine(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
+			run.RequireLines(t, p.Wait(), 130, `ended by signal 2 \(SIGINT\)( before .*)?`)
 			c.awaitGone(since, 1, 2)
 			run.Eventually(t, func() error { // the allocation ends, also if gorun has killed salloc
 				if jobs := c.tool("squeue", "--noheader"); jobs != "" {

@@ -125,10 +125,8 @@ func (c *cluster) only(k int, match func(testbed.Process) bool) int {
 }
 
 func agent(p testbed.Process) bool {
-	return slices.Contains(p.Args, "-agent") && !strings.HasSuffix(p.Exe, "/srun") && p.Args[0] != "gorun-watchdog"
+	return slices.Contains(p.Args, "-agent") && !strings.HasSuffix(p.Exe, "/srun") && !run.Watchdog(p)
 }
-
-func watchdog(p testbed.Process) bool { return len(p.Args) == 1 && p.Args[0] == "gorun-watchdog" }
 
 func isRank(p testbed.Process) bool { return p.Getenv("PMI_RANK") != "" }
 
@@ -136,7 +134,7 @@ func isRank(p testbed.Process) bool { return p.Getenv("PMI_RANK") != "" }
 // testbed would see the processes of all hosts.
 func (c *cluster) killAgent(k int) {
 	c.t.Helper()
-	for _, pid := range []int{c.only(k, watchdog), c.only(k, agent)} {
+	for _, pid := range []int{c.only(k, run.Watchdog), c.only(k, agent)} {
 		require.NoError(c.t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 }
@@ -147,29 +145,11 @@ func (c *cluster) awaitGone(since time.Time, hosts ...int) {
 	c.t.Helper()
 	run.Eventually(c.t, func() error {
 		for _, k := range hosts {
-			if left := c.Hosts()[k-1].Processes(func(p testbed.Process) bool { return isRank(p) || agent(p) || watchdog(p) }); len(left) > 0 {
+			if left := c.Hosts()[k-1].Processes(func(p testbed.Process) bool { return isRank(p) || agent(p) || run.Watchdog(p) }); len(left) > 0 {
 				return fmt.Errorf("%s: left: %v", c.name(k), left)
 			}
 		}
 		return nil
 	})
 	require.Less(c.t, time.Since(since), 10*time.Second)
-}
-
-// requireLine checks gorun's exit code, and that gorun has printed one line that matches pattern.
-// Other lines on stderr may be of ranks and of Slurm.
-func requireLine(t *testing.T, r run.Result, code int, pattern string) {
-	t.Helper()
-	require.Equal(t, code, r.Code, r.Stderr)
-	var said []string
-	for line := range strings.Lines(r.Stderr) {
-		if strings.HasPrefix(line, "gorun: ") {
-			said = append(said, line)
-		}
-	}
-	require.Len(t, said, 1, r.Stderr)
-	require.Regexp(t, "^gorun: "+pattern+"\n$", said[0])
-	if r.Report != nil {
-		require.Equal(t, code, r.Report.ExitCode)
-	}
 }

@@ -61,7 +61,7 @@ func TestAllocation(t *testing.T) {
 func TestNotOfTheAllocation(t *testing.T) {
 	c := slurm(t)
 	r := c.salloc(c.first(2), "-host", c.name(3), "hostname").Run(t)
-	requireLine(t, r, 2, `expected a host of Slurm job \d+, found "`+c.name(3)+`"`)
+	run.RequireLines(t, r, 2, `expected a host of Slurm job \d+, found "`+c.name(3)+`"`)
 	require.Empty(t, r.Stdout)
 	r = c.salloc("-N2", "-np", "3", "-strict", "hostname").Run(t)
 	require.Equal(t, 2, r.Code)
@@ -165,7 +165,7 @@ func TestWithoutAllocation(t *testing.T) {
 	// There is no salloc.
 	cmd := c.gorun("-launcher", "slurm", "hostname")
 	cmd.Env = append(cmd.Env, "PATH=/nonexistent")
-	requireLine(t, cmd.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
+	run.RequireLines(t, cmd.Run(t), 127, "-launcher slurm: there is no allocation of Slurm here, and no salloc on PATH")
 }
 
 // TestNamedHostsAreAllocated checks that gorun, outside of an allocation, asks salloc for the hosts
@@ -181,7 +181,7 @@ func TestNamedHostsAreAllocated(t *testing.T) {
 	require.Equal(t, "4:2", c.where(r.Stdout), r.Stdout)
 
 	r = c.gorun("-launcher", "slurm", "-host", c.name(3), "-slurm-args", "--quiet -w "+c.name(2), "hostname").Run(t)
-	requireLine(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+c.name(3)+`"`)
+	run.RequireLines(t, r, 2, `expected a host of the allocation that -launcher slurm got by salloc \(job \d+\), found "`+c.name(3)+`"`)
 }
 
 // TestQueue checks that gorun forwards what salloc prints while the job waits in the queue.

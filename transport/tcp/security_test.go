@@ -234,8 +234,8 @@ func (p *proxy) seen(direction int) []byte {
 	return bytes.Clone(p.passed[i].bytes[direction])
 }
 
-// exchange is two ranks, of which rank 0 connects through a proxy, and what they do: messages of
-// several sizes both ways, a read and a write by rank 0.
+// exchange is two ranks and what they do: messages of several sizes both ways, a read and a write
+// by rank 0. Rank 0 connects through a proxy.
 type exchange struct {
 	all      []*testRank
 	bulk     int // bytes read, and bytes written

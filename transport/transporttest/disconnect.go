@@ -82,15 +82,15 @@ func testDisconnect(w *world, busy bool) {
 			return err
 		})
 		if !errors.Is(err, transport.ErrPeerDown) {
-			return fmt.Errorf("send after Disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
+			return fmt.Errorf("send after disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
 		}
 		if r.attr.Caps.Has(transport.CapConnect) {
 			if err := r.ep.(transport.ConnectEndpoint).Connect(victim); !errors.Is(err, transport.ErrPeerDown) {
-				return fmt.Errorf("Connect after Disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
+				return fmt.Errorf("connect after disconnect: got %w, want %w", orNone(err), transport.ErrPeerDown)
 			}
 		}
 		if cut(r.id) == nil || cut(-1) == nil || cut(transport.Addr(r.n)) == nil {
-			return errors.New("Disconnect from a peer that does not exist returned no error")
+			return errors.New("disconnect from a peer that does not exist: no error")
 		}
 		sent.Wait()
 		return nil

@@ -312,11 +312,11 @@ func testCloseEndsWait(w *world) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, transport.ErrClosed) {
-				return fmt.Errorf("Wait that Close ended: got %w, want %w", err, transport.ErrClosed)
+				return fmt.Errorf("wait, ended by Close: got %w, want %w", err, transport.ErrClosed)
 			}
 			return nil
 		case <-time.After(r.w.timeout):
-			return errors.New("Close did not end Wait")
+			return errors.New("wait did not end after Close")
 		}
 	})
 }

@@ -242,7 +242,7 @@ func testTooLarge(w *world) {
 			q := &request{}
 			q.op = transport.Op{Peer: transport.Addr((int(r.id) + 1) % r.n), HeaderLen: hl, Data: make([]byte, limit+1-hl)}
 			if err := r.send(q); !errors.Is(err, transport.ErrTooLarge) {
-				return fmt.Errorf("send of MaxMsgSize+1 bytes, of which %d are header: got %w, want %w", hl, orNone(err), transport.ErrTooLarge)
+				return fmt.Errorf("send of MaxMsgSize+1 bytes, %d of them header: got %w, want %w", hl, orNone(err), transport.ErrTooLarge)
 			}
 		}
 		return r.sync()

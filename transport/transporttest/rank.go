@@ -224,7 +224,7 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 		}
 		left := time.Until(end)
 		if left < 0 {
-			return fmt.Errorf("%s: nothing happened for %v", what, r.w.timeout)
+			return fmt.Errorf("%s: no completion for %v", what, r.w.timeout)
 		}
 		if !r.cq.Arm() {
 			runtime.Gosched() // a peer may have to make progress

@@ -59,7 +59,7 @@ func testSharedMemory(w *world) {
 					return err
 				}
 				if len(mem) != n || len(again) != n {
-					return fmt.Errorf("Map returned %d and %d bytes, want %d", len(mem), len(again), n)
+					return fmt.Errorf("mapped %d and %d bytes, want %d", len(mem), len(again), n)
 				}
 				mem[r.id] = byte(r.id + 1)
 				if n >= 2*r.n {
@@ -110,7 +110,7 @@ func testSharedMemory(w *world) {
 		}
 		for _, p := range []transport.Addr{-1, transport.Addr(r.n)} {
 			if _, err := dom.Map(p, mr.Key()); err == nil {
-				return fmt.Errorf("Map of memory of rank %d of %d returned no error", p, r.n)
+				return fmt.Errorf("map memory of rank %d of %d: no error", p, r.n)
 			}
 		}
 		return errors.Join(mr.Close(), r.sync())

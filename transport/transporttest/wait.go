@@ -165,7 +165,7 @@ func (r *rank) arm() error {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("Arm returned false for %v", r.w.timeout)
+			return fmt.Errorf("arm returned false for %v", r.w.timeout)
 		}
 	}
 	return nil
