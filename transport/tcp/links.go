@@ -21,7 +21,7 @@ import (
 )
 
 // Goroutines on Go's netpoller make and accept connections, so peers can connect to a rank that
-// computes. The queue results takes their results to the domain's user.
+// computes. The field results passes their results to the domain's user.
 //
 // Two ranks may connect to each other at the same time. Then both keep the connection that the
 // lower rank initiated: the lower rank answers the other one with the verdict busy, and the
@@ -90,14 +90,14 @@ type links struct {
 	listener   *net.TCPListener
 	gate       *admission.Gate
 	signal     func()
-	dialing    *semaphore.Weighted // bounds the attempts that count
+	dialing    *semaphore.Weighted // bounds attempts; see maxDialing
 	ctx        context.Context
 	stop       context.CancelFunc
 	wg         sync.WaitGroup
 	leaving    atomic.Bool
 	hasResults atomic.Bool // results is not empty
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the fields below
 	peers        map[transport.Addr]*link
 	inHandshake  map[transport.Addr]net.Conn        // connections of initiators whose hello was right, until the verdict
 	nonces       map[transport.Addr][]wire.TCPNonce // nonces of valid hellos; see recordNonceLocked
