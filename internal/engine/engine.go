@@ -327,7 +327,7 @@ func New(cfg Config) (*Engine, error) {
 	for i := range e.rails {
 		// A sleep on several queues waits for their descriptors; see waitset.
 		a := &e.rails[i].attr
-		e.blind = e.blind || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
+		e.blind = e.blind || a.NoWaitObject || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
 	e.policy = newPolicy(p, cfg.LocalRanks, cfg.Cores)
 	e.want(false)

@@ -25,7 +25,7 @@ type mirror struct {
 }
 
 func (m *mirror) Attr() transport.Attr {
-	return transport.Attr{Provider: "mirror", InjectSize: 128, MaxMsgSize: 128, EagerLimit: m.eager}
+	return transport.Attr{Provider: "mirror", MaxMsgSize: 128, EagerLimit: m.eager}
 }
 func (m *mirror) Close() error                     { return nil }
 func (m *mirror) Address() transport.Address       { return "" }

@@ -19,7 +19,7 @@ type queue struct {
 	transport.CompletionQueue
 	dom *domain
 
-	mu     sync.Mutex // for domains that are ThreadSafe
+	mu     sync.Mutex // guards the fields below
 	reads  uint64
 	held   []entry                   // in order of arrival; an entry is not due before earlier ones of the same peer
 	heldOf map[transport.Addr]int    // number of a peer's entries in held, without OpDone
