@@ -110,22 +110,25 @@ type recorder struct {
 
 func (r *recorder) Write(b []byte) (int, error) { r.sent.Write(b); return r.Conn.Write(b) }
 
+// dialRank connects with a rank's listener, without a handshake.
+func dialRank(t *testing.T, n *testRank) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", string(n.ep.Address()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	return c
+}
+
 // TestHandshakeReplayed repeats the initiator's messages of an earlier handshake.
 func TestHandshakeReplayed(t *testing.T) {
 	all := openRanks(t, 2)
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", string(all[0].ep.Address()))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
-		return c
-	}
-	r := &recorder{Conn: dial()}
+	r := &recorder{Conn: dialRank(t, all[0])}
 	v, _, err := all[1].dom.links.id.initiate(r, 0)
 	require.NoError(t, err)
 	require.Equal(t, wire.TCPWelcome, v)
 
-	c := dial()
+	c := dialRank(t, all[0])
 	_, err = c.Write(r.sent.Bytes())
 	require.NoError(t, err)
 	got, _ := io.ReadAll(c) // its error may be a reset
@@ -138,14 +141,7 @@ func TestHandshakeReplayed(t *testing.T) {
 // handshake. The peer's handshake continues, and the other process gets no answer.
 func TestHelloRepeated(t *testing.T) {
 	all := openRanks(t, 2)
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", string(all[0].ep.Address()))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
-		return c
-	}
-	peer := dial()
+	peer := dialRank(t, all[0])
 	s := all[1].dom.links.id.session(1, 0)
 	_, _ = rand.Read(s.Initiator[:])
 	h := s.Hello()
@@ -158,7 +154,7 @@ func TestHelloRepeated(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, wire.ParseTCPChallenge(ch[:], &s.Responder))
 
-	other := dial()
+	other := dialRank(t, all[0])
 	_, err = other.Write(hello[:])
 	require.NoError(t, err)
 	got := make([]byte, 1)

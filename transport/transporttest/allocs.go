@@ -27,7 +27,7 @@ func (w *world) requireNoAllocations(f func()) {
 
 // pollUntil polls all ranks until cond holds.
 func (w *world) pollUntil(cond func() bool) {
-	end := time.Now().Add(w.timeout)
+	end := time.Now().Add(timeout)
 	for !cond() {
 		for _, r := range w.ranks {
 			if _, err := r.poll(); err != nil {
@@ -36,7 +36,7 @@ func (w *world) pollUntil(cond func() bool) {
 		}
 		runtime.Gosched()
 		if time.Now().After(end) {
-			require.Failf(w.t, "the ranks make no progress", "for %v", w.timeout)
+			require.Failf(w.t, "the ranks make no progress", "for %v", timeout)
 		}
 	}
 }

@@ -24,7 +24,7 @@ var endCases = []testCase{
 }
 
 func (r *rank) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), r.w.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	r.left = true
 	if err := r.ep.Shutdown(ctx); err != nil {
@@ -85,7 +85,7 @@ func testShutdownDelivers(w *world) {
 
 // failing sends to a peer that has ended until the send fails with the error want.
 func (r *rank) failing(p transport.Addr, want error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for {
 		q := &request{}
 		q.op = transport.Op{Peer: p, HeaderLen: 8}
@@ -142,7 +142,7 @@ func testShutdownTogether(w *world) {
 	w.traffic(traffic{count: 10, sizes: []int{100}, headers: []int{16}, window: 4})
 	w.each((*rank).shutdown)
 	w.each(func(r *rank) error { // a second Shutdown does no harm
-		ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := r.ep.Shutdown(ctx); err != nil && !errors.Is(err, transport.ErrClosed) {
 			return fmt.Errorf("second shutdown: %w", err)
@@ -315,7 +315,7 @@ func testCloseEndsWait(w *world) {
 				return fmt.Errorf("wait, ended by Close: got %w, want %w", err, transport.ErrClosed)
 			}
 			return nil
-		case <-time.After(r.w.timeout):
+		case <-time.After(timeout):
 			return errors.New("wait did not end after Close")
 		}
 	})
@@ -345,7 +345,7 @@ func testAfterClose(w *world) {
 				_, err := r.cq.Read(r.entries)
 				return err
 			},
-			"Wait": func() error { return r.cq.Wait(r.w.timeout) },
+			"Wait": func() error { return r.cq.Wait(timeout) },
 		}
 		if r.attr.Caps.Has(transport.CapRead) {
 			calls["Read"] = func() error { return r.rma.Read(&transport.Op{Peer: next, Data: make([]byte, 1)}) }
@@ -365,7 +365,7 @@ func testAfterClose(w *world) {
 		r.dom.Attr()
 		r.av.Len()
 		r.ep.Address()
-		ctx, cancel := context.WithTimeout(context.Background(), r.w.timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if err := r.ep.Shutdown(ctx); err != nil && !errors.Is(err, transport.ErrClosed) {
 			return fmt.Errorf("shutdown after Close: %w", err)

@@ -17,11 +17,10 @@ import (
 // world is a job whose ranks have endpoints and know all addresses. One goroutine runs each rank.
 // What a rank writes to shared variables before sync, the others may read after it.
 type world struct {
-	t       testing.TB
-	job     *Job
-	ranks   []*rank
-	attr    transport.Attr
-	timeout time.Duration
+	t     testing.TB
+	job   *Job
+	ranks []*rank
+	attr  transport.Attr
 
 	arrived atomic.Int64 // number of calls of sync so far, by all ranks
 	failed  atomic.Bool  // a rank has returned an error
@@ -63,10 +62,10 @@ type request struct {
 var errElsewhere = errors.New("another rank has failed")
 
 // connect opens the queues and endpoints of a job, and inserts all addresses.
-func connect(t testing.TB, job *Job, timeout time.Duration) *world {
+func connect(t testing.TB, job *Job) *world {
 	t.Helper()
 	n := len(job.Domains)
-	w := &world{t: t, job: job, timeout: timeout, attr: job.Domains[0].Attr()}
+	w := &world{t: t, job: job, attr: job.Domains[0].Attr()}
 	addrs := make([]transport.Address, n)
 	for i, d := range job.Domains {
 		r := &rank{
@@ -204,12 +203,12 @@ func (r *rank) handle(c *transport.Completion) error {
 
 // until reads the queue until cond holds. It sleeps in Wait if there are no completions.
 func (r *rank) until(what string, cond func() bool) error {
-	return r.untilBy(what, cond, func(limit time.Duration) error { return r.cq.Wait(limit) })
+	return r.untilBy(what, cond, r.cq.Wait)
 }
 
 // untilBy is until with sleep in place of Wait.
 func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Duration) error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for !cond() {
 		if r.w.failed.Load() {
 			return errElsewhere
@@ -219,12 +218,12 @@ func (r *rank) untilBy(what string, cond func() bool, sleep func(limit time.Dura
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		if n > 0 {
-			end = time.Now().Add(r.w.timeout)
+			end = time.Now().Add(timeout)
 			continue
 		}
 		left := time.Until(end)
 		if left < 0 {
-			return fmt.Errorf("%s: no completion for %v", what, r.w.timeout)
+			return fmt.Errorf("%s: no completion for %v", what, timeout)
 		}
 		if !r.cq.Arm() {
 			runtime.Gosched() // a peer may have to make progress
@@ -260,7 +259,7 @@ func (r *rank) sync() error {
 
 // again calls post until it returns something else than ErrAgain.
 func (r *rank) again(post func() error) error {
-	end := time.Now().Add(r.w.timeout)
+	end := time.Now().Add(timeout)
 	for {
 		err := post()
 		if !errors.Is(err, transport.ErrAgain) {
@@ -271,14 +270,14 @@ func (r *rank) again(post func() error) error {
 			return err
 		}
 		if n > 0 {
-			end = time.Now().Add(r.w.timeout)
+			end = time.Now().Add(timeout)
 			continue
 		}
 		if r.w.failed.Load() {
 			return errElsewhere
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("ErrAgain for %v", r.w.timeout)
+			return fmt.Errorf("ErrAgain for %v", timeout)
 		}
 		runtime.Gosched()
 	}

@@ -69,17 +69,15 @@ type Option func(*suite)
 // WithRanks sets the sizes of the jobs. The default is 1, 2, 3, 4, 7, 8.
 func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
 
-// WithTimeout sets the time without any event after which a rank fails the case. The default is
-// 10 s.
-func WithTimeout(d time.Duration) Option { return func(s *suite) { s.timeout = d } }
-
 // Except excludes the case called name. The table prints the reason.
 func Except(name, reason string) Option { return func(s *suite) { s.except[name] = reason } }
+
+// timeout is the time without a completion after which a rank fails the case.
+const timeout = 10 * time.Second
 
 type suite struct {
 	open    Opener
 	ranks   []int
-	timeout time.Duration
 	except  map[string]string
 	missing []string // lines of the table
 }
@@ -98,7 +96,7 @@ type testCase struct {
 // code of the process may start goroutines or open descriptors.
 func Run(t *testing.T, open Opener, opts ...Option) {
 	t.Helper()
-	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, timeout: 10 * time.Second, except: map[string]string{}}
+	s := &suite{open: open, ranks: []int{1, 2, 3, 4, 7, 8}, except: map[string]string{}}
 	for _, o := range opts {
 		o(s)
 	}
@@ -137,7 +135,7 @@ func (s *suite) attributes(t *testing.T) transport.Attr {
 // one runs a case on a job of n ranks.
 func (s *suite) one(t *testing.T, c testCase, n int) {
 	before := countResources(t)
-	w := connect(t, s.open(t, n), s.timeout)
+	w := connect(t, s.open(t, n))
 	defer func() {
 		w.closeAll()
 		if !t.Failed() {
@@ -159,7 +157,7 @@ func (w *world) closeAll() {
 		if r.closed {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), w.timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		if !r.left {
 			if err := r.ep.Shutdown(ctx); err != nil {

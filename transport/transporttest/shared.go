@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -186,8 +185,7 @@ func testSharedWords(w *world) {
 					r.cq.Signal() // a rank wakes itself by Signal
 				}
 			}
-			err := r.untilBy(fmt.Sprintf("wait for word %d", round+1), func() bool { return own.Load() == round+1 },
-				func(limit time.Duration) error { return r.cq.Wait(limit) })
+			err := r.until(fmt.Sprintf("wait for word %d", round+1), func() bool { return own.Load() == round+1 })
 			if err != nil {
 				return err
 			}

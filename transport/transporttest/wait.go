@@ -148,10 +148,10 @@ func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
 			r.cq.Signal()
 		}
 		start := time.Now()
-		if err := sleep(r, r.w.timeout); err != nil {
+		if err := sleep(r, timeout); err != nil {
 			return err
 		}
-		if d := time.Since(start); d > r.w.timeout/2 {
+		if d := time.Since(start); d > timeout/2 {
 			return fmt.Errorf("a Signal before Wait was lost (before Arm: %v)", early)
 		}
 	}
@@ -160,12 +160,12 @@ func signalFirst(r *rank, sleep func(*rank, time.Duration) error) error {
 
 // arm reads the queue until Arm returns true.
 func (r *rank) arm() error {
-	for end := time.Now().Add(r.w.timeout); !r.cq.Arm(); {
+	for end := time.Now().Add(timeout); !r.cq.Arm(); {
 		if _, err := r.poll(); err != nil {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("arm returned false for %v", r.w.timeout)
+			return fmt.Errorf("arm returned false for %v", timeout)
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func testWaitLimit(w *world) {
 			if err := r.cq.Wait(limit); err != nil {
 				return err
 			}
-			if d := time.Since(start); d > limit+r.w.timeout/2 {
+			if d := time.Since(start); d > limit+timeout/2 {
 				return fmt.Errorf("a Wait of %v took %v", limit, d)
 			}
 		}
