@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -86,7 +85,7 @@ func (c *cluster) agentWith(t *testing.T, k int, secret string) *agent {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	a := &agent{t: t, ended: make(chan struct{})}
 	a.cmd = c.Hosts()[k-1].Command(ctx, run.Program("gorun"), "-agent", "-connect", c.addr, "-secret-file", secret)
-	a.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "WEFT_") }), "TMPDIR="+t.TempDir())
+	a.cmd.Env = append(run.CleanEnv(), "TMPDIR="+t.TempDir())
 	a.cmd.Stdout, a.cmd.Stderr = &a.text, &a.text
 	a.cmd.WaitDelay = 5 * time.Second
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

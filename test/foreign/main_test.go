@@ -21,33 +21,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
 // hello is the path of the program in the directory hello.
 var hello string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) (code int) {
-	dir, err := os.MkdirTemp("", "weft-foreign-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := errors.Join(testbed.Down(), os.RemoveAll(dir)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}()
-	hello = filepath.Join(dir, "hello")
-	if out, err := exec.Command("go", "build", "-o", hello, "./hello").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { run.Main(m, "test/foreign/hello") }
 
 const hosts = 4
 
@@ -61,16 +43,8 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{Cluster: testbed.Up(t, hosts), t: t, dir: t.TempDir()}
-	for _, kv := range os.Environ() {
-		remove := false // a variable of weft or of a launcher
-		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "FLUX_", "HYDRA_", "GOMAXPROCS="} {
-			remove = remove || strings.HasPrefix(kv, prefix)
-		}
-		if !remove {
-			c.env = append(c.env, kv)
-		}
-	}
-	c.env = append(c.env, "WEFT_VERBOSE=1", "WEFT_BOOTSTRAP_DIR="+c.dir)
+	hello = run.Program("hello")
+	c.env = append(run.CleanEnv(), "WEFT_VERBOSE=1", "WEFT_BOOTSTRAP_DIR="+c.dir)
 	t.Cleanup(c.nothingIsLeft)
 	return c
 }

@@ -37,12 +37,10 @@ type Command struct {
 	Args   []string
 	Exe    string        // "": the gorun that Main has built
 	Env    []string      // added to this process's environment without the variables of launchers
-	Dir    string        // working directory; "", or with a Host: that of this process
 	Host   *testbed.Host // nil: this machine
 	Stdin  io.Reader     // nil: empty
 	Stdout io.Writer     // nil: the Result's
 	Stderr io.Writer     // nil: the Result's
-	Group  bool          // run gorun in its own process group
 }
 
 // Result is the result of a gorun that has ended.
@@ -50,7 +48,6 @@ type Result struct {
 	Code   int // exit code as a shell reports it: 128+N after signal N
 	Stdout string
 	Stderr string
-	State  *os.ProcessState
 	Report *Report // nil: gorun has not written one
 }
 
@@ -98,9 +95,8 @@ func (c Command) Start(t testing.TB) *Process {
 		p.cmd = c.Host.Command(ctx, exe, c.Args...)
 	} else {
 		p.cmd = exec.CommandContext(ctx, exe, c.Args...)
-		p.cmd.Dir = c.Dir
 	}
-	p.cmd.Env = append(cleanEnv(), mark, "TMPDIR="+work, "WEFT_JOB_REPORT="+p.report)
+	p.cmd.Env = append(CleanEnv(), mark, "TMPDIR="+work, "WEFT_JOB_REPORT="+p.report)
 	p.cmd.Env = append(p.cmd.Env, c.Env...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
 	if c.Stdout == nil {
@@ -109,7 +105,7 @@ func (c Command) Start(t testing.TB) *Process {
 	if c.Stderr == nil {
 		p.cmd.Stderr = &p.stderr
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: c.Group}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.cmd.Cancel = func() error { p.timedOut = true; return p.cmd.Process.Kill() }
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
@@ -135,12 +131,12 @@ func (c Command) Start(t testing.TB) *Process {
 	return p
 }
 
-// cleanEnv returns this process's environment without the variables that launchers set.
-func cleanEnv() []string {
+// CleanEnv returns this process's environment without the variables that launchers set.
+func CleanEnv() []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		remove := false
-		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "PBS_", "LSB_", "PE_HOSTFILE=", "GOMAXPROCS=", "TMPDIR="} {
+		for _, prefix := range []string{"WEFT_", "SLURM_", "PMI", "OMPI_", "MV2_", "FLUX_", "HYDRA_", "PBS_", "LSB_", "PE_HOSTFILE=", "GOMAXPROCS=", "TMPDIR="} {
 			remove = remove || strings.HasPrefix(kv, prefix)
 		}
 		if !remove {
@@ -193,8 +189,8 @@ func (p *Process) Wait() Result {
 	if p.err != nil && !errors.As(p.err, &exit) {
 		p.t.Fatalf("%s: %v", p.line, p.err)
 	}
-	r := Result{Code: p.cmd.ProcessState.ExitCode(), Stdout: p.stdout.String(), Stderr: p.stderr.String(), State: p.cmd.ProcessState}
-	if ws, ok := r.State.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+	r := Result{Code: p.cmd.ProcessState.ExitCode(), Stdout: p.stdout.String(), Stderr: p.stderr.String()}
+	if ws, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		r.Code = 128 + int(ws.Signal())
 	}
 	if _, err := os.Stat(p.report); err == nil {
@@ -242,13 +238,13 @@ func cut(s string) string {
 // Eventually waits until f returns nil. After half a minute the test fails with the last error.
 func Eventually(t testing.TB, f func() error) {
 	t.Helper()
-	if err := Within(30*time.Second, f); err != nil {
+	if err := within(30*time.Second, f); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Within waits until f returns nil. After d it returns f's last error.
-func Within(d time.Duration, f func() error) error {
+// within waits until f returns nil. After d it returns f's last error.
+func within(d time.Duration, f func() error) error {
 	pause := time.Millisecond // grows, because an f that reads all of /proc would slow down the processes that it waits for
 	for end := time.Now().Add(d); ; time.Sleep(pause) {
 		err := f()

@@ -21,17 +21,17 @@ import (
 func NothingLeft(t testing.TB, c *testbed.Cluster) {
 	t.Helper()
 	before := time.Now().Add(-time.Second) // because the clock of a file system may be late
-	t.Cleanup(func() { CheckLeft(t, c, before) })
+	t.Cleanup(func() { checkLeft(t, c, before) })
 }
 
 // leftLimit bounds the time until all processes have ended. An agent on a host that is cut off
 // ends only when it detects that.
 const leftLimit = 20 * time.Second
 
-// CheckLeft checks that jobs that began after a time have left no processes and files.
-func CheckLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
+// checkLeft checks that jobs that began after a time have left no processes and files.
+func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 	t.Helper()
-	err := Within(leftLimit, func() error {
+	err := within(leftLimit, func() error {
 		var all []string
 		all = append(all, processes()...)
 		for _, h := range c.Hosts() {
