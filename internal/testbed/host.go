@@ -22,7 +22,7 @@ type Host struct {
 type hostInfo struct {
 	Name, Addr string
 	Namespaces string // directory of the files of the host's namespaces
-	Switch     string // the same of the host that has the other end of this host's link
+	Switch     string // the same directory of the host that has the other end of this host's link
 	Port       string // name of that other end
 }
 

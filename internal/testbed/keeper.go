@@ -152,7 +152,7 @@ func keep(requests io.Reader, replies io.Writer) int {
 
 	next := make(chan request)
 	go func() { // ends with the pipe, or the process
-		defer end() // the request being served, too: the test has ended
+		defer end() // cancels the current request: the test has ended
 		for d := json.NewDecoder(requests); ; {
 			var r request
 			if d.Decode(&r) != nil {

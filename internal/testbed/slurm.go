@@ -73,7 +73,7 @@ func (c *cluster) startSlurm(ctx context.Context) error {
 		return err
 	}
 	key := make([]byte, 1024)
-	_, _ = rand.Read(key) // never fails
+	_, _ = rand.Read(key) // Read never fails
 	for name, text := range map[string]string{
 		"munge.key":   string(key),
 		"slurm.conf":  c.slurmConfig(),

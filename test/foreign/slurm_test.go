@@ -49,8 +49,8 @@ func TestSlurmsAllocation(t *testing.T) {
 	c.ranks(4, 2, "openmpi", append([]string{"salloc", "-N2", "-n4"}, mpirun("-n", "4", hello)...)...)
 }
 
-// TestSlurmsBatchScript runs a program in a batch script itself. Slurm sets a rank and a size
-// there, but the program is alone.
+// TestSlurmsBatchScript runs a program in a batch script without srun. Slurm sets a rank and a size
+// for the script, but the program is a world of one.
 func TestSlurmsBatchScript(t *testing.T) {
 	c := slurm(t)
 	file := filepath.Join(t.TempDir(), "out")

@@ -29,7 +29,7 @@ func writes(t testing.TB, fd int) (all [][]byte) {
 	for {
 		b := make([]byte, 1<<20)
 		n, err := recv(fd, b)
-		if err == errAgain { //nolint:errorlint // the very value
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return all
 		}
 		require.NoError(t, err)
@@ -91,8 +91,8 @@ func TestBurstLeavesTogether(t *testing.T) {
 	require.Equal(t, 2000, requireNumbered(t, bytes.Join(w, nil), 0))
 }
 
-// Send writes a message at once if it does not closely follow others, if EnableBatch was not
-// called, or between Arm and the next Read.
+// Send writes a message at once in three cases: EnableBatch was not called, the message does not
+// closely follow others, or Send is called between Arm and the next Read.
 func TestLoneMessageLeavesAtOnce(t *testing.T) {
 	n, fd := socketRankOf(t, unix.SOCK_SEQPACKET)
 	sent := 0

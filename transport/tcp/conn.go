@@ -85,7 +85,7 @@ type conn struct {
 		region *region // recvWrite: that the bytes are for
 		id     uint64  // recvWrite, and recvDrop if ack: of the write to acknowledge
 		ack    bool
-		status wire.TCPStatus // of that acknowledgement
+		status wire.TCPStatus // status of that acknowledgement
 	}
 
 	// Output, see output.go.

@@ -188,7 +188,7 @@ func readSome(t testing.TB, n *testRank, fd, count int) []byte {
 		require.True(t, time.Now().Before(end), "%d of %d bytes arrived", at, count)
 		n.read(t)
 		k, err := recv(fd, b[at:])
-		if err != errAgain { //nolint:errorlint // the very value
+		if err != errAgain { //nolint:errorlint // never wrapped
 			require.NoError(t, err)
 			require.NotZero(t, k)
 		}

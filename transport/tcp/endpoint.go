@@ -69,7 +69,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	}
 	n, err := c.write(op, size)
 	switch {
-	case err == errAgain: //nolint:errorlint // the very value, on the hot path
+	case err == errAgain: //nolint:errorlint // never wrapped
 	case err != nil:
 		c.writeFailed(err)
 		return false, c.err

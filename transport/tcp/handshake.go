@@ -55,7 +55,7 @@ func transmit(c net.Conn, b []byte) error {
 func (id *identity) initiate(c net.Conn, to uint32) (wire.TCPVerdict, *wire.TCPProtection, error) {
 	s := id.session(id.rank, to)
 	s.Security = id.security
-	_, _ = rand.Read(s.Initiator[:]) // never fails
+	_, _ = rand.Read(s.Initiator[:]) // Read never fails
 	h := s.Hello()
 	var b [wire.TCPHelloSize]byte
 	h.Put(b[:])
@@ -116,7 +116,7 @@ func (id *identity) receiveHello(c net.Conn) (wire.TCPSession, error) {
 // challenge sends the challenge to the initiator whose hello receiveHello has read, and checks the
 // initiator's proof.
 func (id *identity) challenge(c net.Conn, s *wire.TCPSession) error {
-	_, _ = rand.Read(s.Responder[:]) // never fails
+	_, _ = rand.Read(s.Responder[:]) // Read never fails
 	var ch [wire.TCPChallengeSize]byte
 	wire.PutTCPChallenge(ch[:], &s.Responder)
 	if err := transmit(c, ch[:]); err != nil {

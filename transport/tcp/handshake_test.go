@@ -131,7 +131,7 @@ func TestHandshakeReplayed(t *testing.T) {
 	c := dialRank(t, all[0])
 	_, err = c.Write(r.sent.Bytes())
 	require.NoError(t, err)
-	got, _ := io.ReadAll(c) // its error may be a reset
+	got, _ := io.ReadAll(c) // the error may be a reset
 	require.LessOrEqual(t, len(got), wire.TCPChallengeSize)
 	n := await(t, all[:1], all[0], kind(transport.PeerNotice))
 	require.ErrorIs(t, n.Err, errNotMember)
@@ -158,7 +158,7 @@ func TestHelloRepeated(t *testing.T) {
 	_, err = other.Write(hello[:])
 	require.NoError(t, err)
 	got := make([]byte, 1)
-	n, err := other.Read(got) // its error may be a reset
+	n, err := other.Read(got) // the error may be a reset
 	require.Zero(t, n)
 	require.NotErrorIs(t, err, errTimeout)
 

@@ -111,7 +111,7 @@ func (c *conn) receive() {
 			}
 		}
 		switch {
-		case err == errAgain: //nolint:errorlint // the very value, on the hot path
+		case err == errAgain: //nolint:errorlint // never wrapped
 			if c.wrErr != nil {
 				c.fail("send", c.wrErr)
 			}

@@ -44,7 +44,7 @@ type regions struct {
 
 func (t *regions) random() uint32 {
 	if t.left < 4 {
-		_, _ = rand.Read(t.rnd[:]) // never fails
+		_, _ = rand.Read(t.rnd[:]) // Read never fails
 		t.left = len(t.rnd)
 	}
 	b := t.rnd[len(t.rnd)-t.left:][:4]

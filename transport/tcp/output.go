@@ -97,8 +97,8 @@ type stream struct {
 	off    int
 	// The current chunk.
 	hdr    [wire.TCPMaxHeader]byte
-	hlen   int // of hdr
-	hoff   int // written of hdr
+	hlen   int // size of hdr
+	hoff   int // bytes of hdr that are written
 	chunk  []byte
 	zeros  int                      // zeros to write instead of chunk, whose region was closed
 	failed wire.TCPStatus           // status of the end frame in that case
@@ -228,7 +228,7 @@ func (c *conn) push() {
 			return
 		}
 		n, err := sendv(c.fd, &g.msg, g.iov[:g.niov], g.total)
-		if err == errAgain { //nolint:errorlint // the very value, on the hot path
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return
 		}
 		if err != nil {

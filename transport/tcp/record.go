@@ -29,7 +29,7 @@ const keptRecords = 4
 
 // recordPool holds unused records of one size.
 type recordPool struct {
-	size int // of each in bytes
+	size int // of each record, in bytes
 	free *record
 	n    int
 }
@@ -90,7 +90,7 @@ func (c *conn) pushRecords() {
 		}
 		r := c.out
 		n, err := send(c.fd, r.b[r.off:r.at])
-		if err == errAgain { //nolint:errorlint // the very value, on the hot path
+		if err == errAgain { //nolint:errorlint // never wrapped
 			return
 		}
 		if err != nil {

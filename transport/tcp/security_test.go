@@ -129,7 +129,7 @@ func TestOneRecordIsWritten(t *testing.T) {
 // flip names one bit of one direction of a connection.
 type flip struct {
 	direction int // 0: from rank 0
-	at        int // byte; less than 0: none
+	at        int // index of the byte; -1: no bit
 	bit       int
 }
 

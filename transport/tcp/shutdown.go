@@ -61,7 +61,7 @@ func (c *conn) busy() bool {
 	return c.rma != nil && (c.rma.nfree < window || c.rma.serving > 0)
 }
 
-// finish makes the next step of the connection's shutdown, and returns true after the last one.
+// finish does the next step of the connection's shutdown, and returns true after the last one.
 func (c *conn) finish() bool {
 	if c.state == connUp && c.wrErr == nil {
 		if !c.byeSent {

@@ -18,7 +18,7 @@ import (
 const longCopy = 64 << 10
 
 func result(n int, err error) (int, error) {
-	if err == syscall.EAGAIN { //nolint:errorlint // the very value
+	if err == syscall.EAGAIN { //nolint:errorlint // never wrapped
 		return 0, errAgain
 	}
 	return max(n, 0), err
@@ -31,7 +31,7 @@ var errAgain error = syscall.EAGAIN
 func recv(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, b)
-		if err != syscall.EINTR { //nolint:errorlint // the very value
+		if err != syscall.EINTR { //nolint:errorlint // never wrapped
 			return result(n, err)
 		}
 	}
@@ -58,7 +58,7 @@ func recvv(fd int, iov []unix.Iovec, _ int) (int, error) {
 func send(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Write(fd, b)
-		if err != syscall.EINTR { //nolint:errorlint // the very value
+		if err != syscall.EINTR { //nolint:errorlint // never wrapped
 			return result(n, err)
 		}
 	}

@@ -51,7 +51,7 @@ func TestSilentConnections(t *testing.T) {
 	for _, c := range silent {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 		_, err := io.ReadAll(c)
-		require.NotErrorIs(t, err, errTimeout) // it may be a reset
+		require.NotErrorIs(t, err, errTimeout) // the error may be a reset
 	}
 }
 
