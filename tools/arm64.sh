@@ -6,7 +6,7 @@
 # - tests that start programs: the kernel would need qemu registered as their interpreter
 #   (Hosts, HostRefuses, Programs), or that start the go command (RaceDetector,
 #   WrongOpsDoNotCompile);
-# - tests of what qemu does differently: it allows every madvise (NothingIsWithdrawn), and
+# - tests of what qemu does differently: it allows every madvise (NothingIsDeregistered), and
 #   it allocates tables for memory that is only reserved (MoreThanThereIsMemory);
 # - models and counts of allocations, which are the same on every processor (Model,
 #   EveryOrder, ByChance, Allocat);
@@ -49,7 +49,7 @@ packages() {
 		internal/kernel	.	^$
 		internal/sys	.	^$
 		internal/coll	.	Model|EveryOrder
-		internal/engine	.	Model|NothingIsWithdrawn|LegalFaults
+		internal/engine	.	Model|NothingIsDeregistered|LegalFaults
 		transport/shm	ConformanceByMessages|Ring|Writer|Room|MemoryLeft|Scribble|Heap$|Layout|Atomics|NoSleep|WakeAll|Fuzz	^$
 		internal/mpi	.	Hosts|HostRefuses|Programs|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|EveryOrder|ByChance|Allocat|TestCollectives$|Accumulates|LegalFaults
 		internal/mpi	TestCollectives$/auto/ranks=[25]$	^$

@@ -25,7 +25,7 @@ func TestCardRoundTrip(t *testing.T) {
 	f, err := c.Seal()
 	require.NoError(t, err)
 	defer f.Close()
-	for range 2 { // nobody moves the offset that all ranks share
+	for range 2 { // a read does not move the offset that all ranks share
 		got, err := readCard(int(f.Fd()))
 		require.NoError(t, err)
 		require.Equal(t, c, got)
@@ -55,8 +55,8 @@ func TestCardOfGarbageDescriptors(t *testing.T) {
 	}
 }
 
-// Where the host has no memory files, the card is a file on disk that has no name any more
-// and that no rank can write to.
+// TestCardWithoutMemoryFiles: if the host has no memory files, the card is a file on disk that
+// has no name any more and that no rank can write to.
 func TestCardWithoutMemoryFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -83,7 +83,7 @@ func TestCardWithoutMemoryFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(writable.Name()))
 	_, err = readCard(int(writable.Fd()))
-	require.ErrorIs(t, err, errNotCard, "another process may change it")
+	require.ErrorIs(t, err, errNotCard, "a process could change the card through this descriptor")
 
 	t.Setenv("TMPDIR", filepath.Join(dir, "none"))
 	_, err = readOnly(nil)

@@ -268,7 +268,7 @@ func (s *state) differs() error {
 	if a == nil || a == noArena {
 		return nil
 	}
-	if rank, ok := a.host.Differs(); ok {
+	if rank, ok := a.host.FindMismatch(); ok {
 		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
 	}
 	return nil
@@ -277,7 +277,7 @@ func (s *state) differs() error {
 // leftover is an error where a collective's message was never received: the
 // ranks called different ones, and nobody had to wait for another.
 func (s *state) leftover() error {
-	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, Aside: true})
+	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
 	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.outlives || s.job.ending.Load()):
 		return nil // no message is left; in Finalize all ranks have met, and a rank that leaves first may refuse a connection

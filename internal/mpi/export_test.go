@@ -102,7 +102,7 @@ func LoseInFinalize(c *Comm, world int) {
 	for !c.s.job.agreements.Leaving() {
 		runtime.Gosched()
 	}
-	c.s.job.eng.Lose("the test says so", world)
+	c.s.job.eng.MarkFailed("the test says so", world)
 }
 
 // LoseArenas releases what is in this rank's pool.
@@ -201,7 +201,7 @@ func Leftover(c *Comm) error { return c.s.leftover() }
 // vote only. The decision says that this process alone has failed.
 func SendDecision(c *Comm) error {
 	for {
-		m, st, err := c.s.job.agreeSpace.Attend(c.ctx, c.s.job.eng.Turn(), false)
+		m, st, err := c.s.job.agreeSpace.Attend(c.ctx, c.s.job.eng.ChangeCount(), false)
 		if err != nil {
 			return err
 		}

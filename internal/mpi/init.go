@@ -49,12 +49,12 @@ type job struct {
 
 	refusals refusals
 
-	checks   bool        // the tunable check
-	check    *checker    // nil: nothing is checked
-	outlives bool        // ranks that fail; the launcher tells which
-	shares   bool        // a transport is of shared memory; the same on all ranks
-	remains  rma.Remains // of windows
-	arenas   arenaPool
+	checks        bool              // the tunable check
+	check         *checker          // nil: nothing is checked
+	outlives      bool              // ranks that fail; the launcher tells which
+	shares        bool              // a transport is of shared memory; the same on all ranks
+	deferredFrees rma.DeferredFrees // memory of closed windows
+	arenas        arenaPool
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -127,8 +127,8 @@ func yieldWorld() {
 // start makes this process's job and its world.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	news, asked := w.News, startInspector(w.Inspect)
-	w.News, w.Inspect = nil, nil
+	news, asked := w.Failures, startInspector(w.Inspect)
+	w.Failures, w.Inspect = nil, nil
 	defer func() {
 		if news != nil { // the engine has not taken it
 			_ = news.Close()

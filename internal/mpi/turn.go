@@ -206,7 +206,7 @@ func (l *link) enter() error {
 	case !l.hasTurn: // the queue is over
 		return ErrClosed
 	}
-	if news := s.job.eng.News(); news != s.news {
+	if news := s.job.eng.StateVersion(); news != s.news {
 		if err := s.coll.Usable(); err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ func (j *job) watchLoop() {
 		}
 		j.agreements.Answer()
 		j.agreements.Remind()
-		j.eng.Inquire()
+		j.eng.QueryPeers()
 		j.endOthers()
 		j.ask()
 	}

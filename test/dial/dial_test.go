@@ -170,7 +170,7 @@ func TestNames(t *testing.T) {
 	require.NotZero(t, code)
 
 	run.RequireLines(t, c.gorun(3, "-host", c.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
-	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+c.name(1))
+	run.RequireLines(t, c.gorun(1, "-host", c.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent connected within 300ms; missing: "+c.name(1))
 }
 
 // TestSecret checks that gorun refuses an agent with another secret, and that an agent refuses a
@@ -201,7 +201,7 @@ func TestTooFew(t *testing.T) {
 	agents := []*agent{c.agent(t, 1), c.agent(t, 1)} // two agents on one host count as one
 	begun := time.Now()
 	r := c.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
-	run.RequireLines(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+c.name(1))
+	run.RequireLines(t, r, 1, "1 of 2 agents connected within 1s; several agents have the name "+c.name(1))
 	require.Less(t, time.Since(begun), 10*time.Second)
 	for _, a := range agents {
 		a.requireFailure("connection with gorun: .*")
@@ -223,11 +223,11 @@ func TestAgentIsReplaced(t *testing.T) {
 	p := c.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 2 agents")
 	first := c.agent(t, 1)
-	p.AwaitStderr(1, "agent on "+c.name(1)+" has come")
+	p.AwaitStderr(1, "agent on "+c.name(1)+" has connected")
 	require.NoError(t, first.cmd.Process.Kill())
 	_, _ = first.wait()
 	second := c.agent(t, 2)
-	p.AwaitStderr(1, "agent on "+c.name(2)+" has come")
+	p.AwaitStderr(1, "agent on "+c.name(2)+" has connected")
 	require.True(t, p.Running())
 	again := c.agent(t, 1)
 	r := p.Wait()
@@ -348,7 +348,7 @@ func TestFailures(t *testing.T) {
 		c := hosts(t)
 		p := c.gorun(2, "-v", "hostname").Start(t)
 		a := c.agent(t, 1)
-		p.AwaitStderr(1, "agent on "+c.name(1)+" has come")
+		p.AwaitStderr(1, "agent on "+c.name(1)+" has connected")
 		p.Signal(syscall.SIGKILL)
 		p.Wait()
 		a.requireFailure("connection with gorun: .*")

@@ -61,7 +61,7 @@ func TestSlurmsBatchScript(t *testing.T) {
 	require.NoError(t, err)
 	first, rest, ok := strings.Cut(string(text), "\n\n")
 	require.True(t, ok, "%s", text)
-	require.Len(t, lines(first, "weft: this is a world of one, although SLURM_NTASKS=3 is set: it is no task of a step of Slurm"), 1, "%s", text)
+	require.Len(t, lines(first, "weft: this is a world of one, although SLURM_NTASKS=3 is set: it is not a task of a Slurm step"), 1, "%s", text)
 	require.Len(t, lines(first, "rank 0 of 1 on "), 1, "%s", text)
 	c.check(3, 2, "slurm", rest)
 
@@ -79,8 +79,8 @@ func TestSlurmWithoutASharedDirectory(t *testing.T) {
 	code, out := c.launch(srun("none", 2, 2, hello)...)
 	require.NotZero(t, code)
 	for _, says := range []string{
-		"rank 1 has not come to rank 0, on " + c.Names()[0] + ", within 3s (bootstrap.timeout)",
-		"which rank 0 writes, is not there on " + c.Names()[1],
+		"rank 1 has not connected to rank 0, on " + c.Names()[0] + ", within 3s (bootstrap.timeout)",
+		"which rank 0 writes, does not exist on " + c.Names()[1],
 		"do not share that directory, set WEFT_BOOTSTRAP_DIR to one that they share",
 	} {
 		require.Contains(t, out, says)
@@ -91,7 +91,7 @@ func TestSlurmWithoutASharedDirectory(t *testing.T) {
 func TestSlurmsRankThatFails(t *testing.T) {
 	c := slurm(t)
 	c.env = append(c.env, "WEFT_BOOTSTRAP_TIMEOUT=5s")
-	for rank, says := range map[int]string{0: "rank 0 was not found within 5s", 3: "rank 3 has not come to rank 0"} {
+	for rank, says := range map[int]string{0: "rank 0 was not found within 5s", 3: "rank 3 has not connected to rank 0"} {
 		code, out := c.launch(srun("none", 2, 4, "--kill-on-bad-exit=0", "sh", "-c", "[ $SLURM_PROCID != "+strconv.Itoa(rank)+" ] || kill -9 $$; exec "+hello)...)
 		require.NotZero(t, code)
 		require.NotEmpty(t, lines(out, says), out)

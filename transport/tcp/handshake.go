@@ -107,7 +107,7 @@ func (id *identity) receiveHello(c net.Conn) (wire.TCPSession, error) {
 		return wire.TCPSession{}, fmt.Errorf("%w: its hello is from rank %d to rank %d", errNotMember, h.From, h.To)
 	}
 	s := id.session(h.From, h.To)
-	if !s.Meet(&h) {
+	if !s.AcceptHello(&h) {
 		return wire.TCPSession{}, fmt.Errorf("%w: wrong proof for rank %d", errNotMember, h.From)
 	}
 	return s, nil

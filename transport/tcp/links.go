@@ -205,7 +205,7 @@ func (k *links) respond(c *admission.Conn) {
 	}
 	rank := transport.Addr(s.From)
 	if s.Security != k.id.security {
-		_ = answer(c, &s, wire.TCPUnlikeVerdict(k.id.security)) // if the answer is lost, the peer tries again
+		_ = answer(c, &s, wire.TCPSecurityVerdict(k.id.security)) // if the answer is lost, the peer tries again
 		k.securityDiffers(rank, s.Security)
 		return
 	}
@@ -432,7 +432,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 	var failingSince time.Time // when attempts began to fail because of this host; zero: they do not
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		fd, verdict, protection, err := k.attempt(ctx, rank, addr)
-		unlike, differs := verdict.Unlike()
+		theirs, differs := verdict.OtherSecurity()
 		wait, other := pause, (chan struct{})(nil)
 		switch {
 		case err == nil && verdict == wire.TCPWelcome:
@@ -442,7 +442,7 @@ func (k *links) dial(ctx context.Context, l *link, rank transport.Addr, addr str
 		case err == nil && verdict == wire.TCPDead:
 			return failed(errPeerDisconnected)
 		case err == nil && differs:
-			return failed(errSecurityDiffers(k.id.security, rank, unlike))
+			return failed(errSecurityDiffers(k.id.security, rank, theirs))
 		case err == nil: // busy: the peer's connection should be on its way; if not, the next verdict says so
 			wait, other, err = 500*time.Millisecond, l.other, errNotConnected
 		case !canRetry(err):

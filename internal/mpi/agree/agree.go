@@ -106,7 +106,7 @@ func New(cfg Config) *Ranks {
 		send: func(m *message, world int) {
 			cfg.Space.Isend(m.append(nil), engine.Env{Peer: world}).Abandon()
 		},
-		wake: cfg.Engine.Nudge, instances: make(map[instanceID]*instance), decided: make(map[uint64]*message),
+		wake: cfg.Engine.WakeAttend, instances: make(map[instanceID]*instance), decided: make(map[uint64]*message),
 	}
 }
 
@@ -150,7 +150,7 @@ func (r *Ranks) giveUp(c *Comm, failed Bitmap) error {
 			more = append(more, c.Ranks[rank])
 		}
 	}
-	r.cfg.Engine.Lose("the other ranks have given it up", more...)
+	r.cfg.Engine.MarkFailed("the other ranks have given it up", more...)
 	if failed.Has(c.Rank) {
 		return fmt.Errorf("%w: the other ranks have given this one up", engine.ErrProcFailed)
 	}
@@ -177,7 +177,7 @@ type participant struct {
 
 func (p *participant) wait(ctx context.Context) (*message, error) {
 	for {
-		if turn := p.cfg.Engine.Turn(); p.absent == nil || turn != p.turn {
+		if turn := p.cfg.Engine.ChangeCount(); p.absent == nil || turn != p.turn {
 			p.turn = turn
 			p.setAbsent(p.cfg.Engine.Absent(p.comm.Ranks))
 		}

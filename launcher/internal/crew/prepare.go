@@ -273,7 +273,7 @@ func (c *Crew) open(m proto.Start) (ends childEnds, err error) {
 			}
 			c.ranks[i].news = own
 			ends.news = append(ends.news, end)
-			card.News = childNews
+			card.Failures = childNews
 		}
 	}
 	card.Inspect = childInspect

@@ -27,7 +27,7 @@ func (c *Crew) reply(i int, line []byte) {
 
 // news tells the ranks here of those that have failed.
 func (c *Crew) news(m proto.News) {
-	line := wire.AppendNews(nil, m.Ranks, m.Reason)
+	line := wire.AppendFailures(nil, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
 	for _, r := range m.Ranks {
 		failed[r] = true

@@ -32,7 +32,7 @@ func TestNewsWait(t *testing.T) {
 	var want []byte
 	tell := func() {
 		m := proto.News{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))} // not for rank 8 itself
-		want = wire.AppendNews(want, m.Ranks, m.Reason)
+		want = wire.AppendFailures(want, m.Ranks, m.Reason)
 		c.news(m)
 	}
 	for c.ranks[0].unsent == nil {

@@ -9,25 +9,26 @@ import (
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
-// TestNews: what ends a communicator, or all of them, is news, and is told.
-func TestNews(t *testing.T) {
+// TestStateVersion: StateVersion changes at a revocation and at the end of the engine, and Usable
+// returns the error.
+func TestStateVersion(t *testing.T) {
 	e, err := engine.New(engine.Config{Size: 1})
 	require.NoError(t, err)
 	c, other := e.OpenContext(4, []int{0}), e.OpenContext(6, []int{0})
-	before := e.News()
+	before := e.StateVersion()
 	require.NoError(t, c.Usable())
-	require.Equal(t, before, e.News())
+	require.Equal(t, before, e.StateVersion())
 
-	c.Revoke(errors.New("enough"))
-	require.NotEqual(t, before, e.News())
+	c.Revoke(errors.New("test"))
+	require.NotEqual(t, before, e.StateVersion())
 	require.ErrorIs(t, c.Usable(), engine.ErrRevoked)
 	require.NoError(t, other.Usable())
 
-	before = e.News()
+	before = e.StateVersion()
 	var at error
 	e.OnClose(func() { at = other.Usable() })
 	e.Kill()
-	require.NotEqual(t, before, e.News())
-	require.ErrorIs(t, at, engine.ErrClosed, "waits have ended when it is called")
+	require.NotEqual(t, before, e.StateVersion())
+	require.ErrorIs(t, at, engine.ErrClosed, "OnClose runs its function after the waits have ended")
 	require.ErrorIs(t, other.Usable(), engine.ErrClosed)
 }

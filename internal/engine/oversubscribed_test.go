@@ -14,9 +14,9 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// Eight times as many ranks as cores get through barriers and rings of messages,
-// whose every step needs a rank that may not be running: if those that wait held
-// on to their cores, each step would take a time slice.
+// TestMoreRanksThanCores: eight times as many ranks as cores complete barriers and rings of
+// messages. Each step needs a rank that may not be running. If ranks that wait kept their cores,
+// each step would take a time slice.
 func TestMoreRanksThanCores(t *testing.T) {
 	for name, f := range map[string]struct {
 		provider transport.Provider
@@ -47,13 +47,13 @@ func TestMoreRanksThanCores(t *testing.T) {
 						return err
 					}
 				}
-				return check(buf, pattern(64, rank)) // it has been round three times
+				return check(buf, pattern(64, rank)) // the message has gone around three times
 			})
 		})
 	}
 }
 
-// barrier disseminates: in the k-th of its rounds each rank tells the one 2^k
+// barrier is a dissemination barrier: in the k-th of its rounds each rank sends to the rank 2^k
 // after it.
 func barrier(c *Context, rank, n int) error {
 	for step := 1; step < n; step *= 2 {
@@ -67,7 +67,8 @@ func barrier(c *Context, rank, n int) error {
 	return nil
 }
 
-// When a rank polls long, and when its goroutines do that nobody waits for.
+// TestPolicyFollowsCores: how long a leader and the background goroutine poll depends on the
+// numbers of ranks and cores.
 func TestPolicyFollowsCores(t *testing.T) {
 	set := func(k, v string) *params.Set {
 		p := &params.Set{}
@@ -75,16 +76,16 @@ func TestPolicyFollowsCores(t *testing.T) {
 		return p
 	}
 	auto := set("engine.spin", "auto")
-	require.Positive(t, newPolicy(auto, 2, 2).poll)
-	require.Zero(t, newPolicy(auto, 2, 2).spare)
-	require.Zero(t, newPolicy(auto, 3, 2).poll)
-	require.Zero(t, newPolicy(auto, runtime.NumCPU()+1, 0).poll)
+	require.Positive(t, newWaitPolicy(auto, 2, 2).poll)
+	require.Zero(t, newWaitPolicy(auto, 2, 2).backgroundPoll)
+	require.Zero(t, newWaitPolicy(auto, 3, 2).poll)
+	require.Zero(t, newWaitPolicy(auto, runtime.NumCPU()+1, 0).poll)
 	if runtime.NumCPU() > 1 {
-		require.Positive(t, newPolicy(auto, 2, 4).spare)
+		require.Positive(t, newWaitPolicy(auto, 2, 4).backgroundPoll)
 	}
-	always, never := newPolicy(set("engine.spin", "always"), 9, 2), newPolicy(set("engine.spin", "never"), 1, 2)
+	always, never := newWaitPolicy(set("engine.spin", "always"), 9, 2), newWaitPolicy(set("engine.spin", "never"), 1, 2)
 	require.Positive(t, always.poll)
-	require.Positive(t, always.spare)
+	require.Positive(t, always.backgroundPoll)
 	require.Zero(t, never.poll)
-	require.Zero(t, newPolicy(set("engine.poll", "0s"), 1, 2).poll)
+	require.Zero(t, newWaitPolicy(set("engine.poll", "0s"), 1, 2).poll)
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// A goroutine that asks again and again lets the goroutine run that has the
-// answer, also where there is one processor for both.
-func TestQuestionsLetOthersRun(t *testing.T) {
+// TestFailedTestsLetOthersRun: a goroutine that calls Test or Iprobe in a loop lets the goroutine
+// run that completes the request, also with one processor for both.
+func TestFailedTestsLetOthersRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	c := world(openJob(t, 2, inproc.NewFabric(), nil))[0]
-	const few = 100 // take a fraction of the runtime's time slice
+	const few = 100 // calls that take a fraction of the runtime's time slice
 	for name, ask := range map[string]func(task Request) (bool, error){
 		"Test": func(task Request) (bool, error) {
 			_, done, err := task.Test()
@@ -30,7 +30,7 @@ func TestQuestionsLetOthersRun(t *testing.T) {
 		done, err := false, error(nil)
 		for i := 0; i < few && !done; i++ {
 			c.e.mu.Lock()
-			c.e.keepCore = 0 // whatever else the machine does meanwhile
+			c.e.noYieldUntil = 0 // so that the load of the machine has no influence
 			c.e.mu.Unlock()
 			done, err = ask(task)
 			require.NoError(t, err)
@@ -43,25 +43,25 @@ func TestQuestionsLetOthersRun(t *testing.T) {
 	}
 }
 
-// TestLeaderHearsWhileItShowsUp: a leader that goes through Go's scheduler right
-// before it sleeps opens the lock, and another goroutine may have what it waits
-// for meanwhile; no transport would wake it.
-func TestLeaderHearsWhileItShowsUp(t *testing.T) {
+// TestWakeWhileTheLeaderIsInTheScheduler: a leader that calls enterScheduler right before it
+// sleeps releases the lock, and another goroutine may cause the leader's event meanwhile. No
+// transport would end the leader's sleep.
+func TestWakeWhileTheLeaderIsInTheScheduler(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), map[string]string{"engine.poll": "0s", "engine.yield": "0s"})[0]
 	over := make(chan error, 1)
 	go func() { // ends with the last round, or after the test has failed with the engine
 		for i := range 5000 {
 			e.mu.Lock()
 			w := e.newWaiter()
-			e.polls = 255 - fewPolls           // it shows up at the poll after that which yields,
-			e.shownUp = e.clock() - showUpTime // where its patience is over
+			e.polls = 255 - fewPolls                      // the leader calls enterScheduler at the poll after the one that yields,
+			e.lastGosched = e.clock() - schedulerInterval // at which it would begin to sleep
 			told := make(chan struct{})
 			go func() { // ends with the round
 				defer close(told)
 				for begun := time.Now(); time.Since(begun) < time.Duration(i%200)*50*time.Nanosecond; {
 				}
 				e.mu.Lock()
-				e.tell(w)
+				e.wake(w)
 				e.mu.Unlock()
 			}()
 			err := e.await(t.Context(), w)
@@ -80,7 +80,7 @@ func TestLeaderHearsWhileItShowsUp(t *testing.T) {
 	select {
 	case err := <-over:
 		require.NoError(t, err)
-	case <-time.After(patienceOfTests):
-		t.Fatal("the leader sleeps, though what it waits for has happened")
+	case <-time.After(testTimeout):
+		t.Fatal("the leader sleeps, although its event has happened")
 	}
 }

@@ -38,21 +38,21 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// TestNewsOfCard opens a world whose card names the channel: what is written
-// there is read, and a Close ends the wait for more.
-func TestNewsOfCard(t *testing.T) {
+// TestFailureChannelOfCard: a rank whose card names a channel reads what gorun writes to it.
+// Close ends the wait for more.
+func TestFailureChannelOfCard(t *testing.T) {
 	pair, err := sys.Socketpair()
 	require.NoError(t, err)
 	gorun := os.NewFile(uintptr(pair[0]), "gorun")
 	defer gorun.Close()
-	ctl, done := script(t, stepInit, stepEnd)
+	ctl, done := scriptedLauncher(t, stepInit, stepEnd)
 	secret := NewSecret()
 	w := openCard(t, ctl, &Card{
-		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, News: pair[1], Epoch: 3,
+		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, Failures: pair[1], Epoch: 3,
 		Nodes: Runs([]int{0, 0}), AppNums: Runs([]int{0, 0}),
 	})
 	require.Equal(t, 3, w.Epoch)
-	require.NotNil(t, w.News)
+	require.NotNil(t, w.Failures)
 	flags, err := unix.FcntlInt(uintptr(pair[1]), unix.F_GETFD, 0)
 	require.NoError(t, err)
 	require.NotZero(t, flags&unix.FD_CLOEXEC)
@@ -60,16 +60,16 @@ func TestNewsOfCard(t *testing.T) {
 	_, err = gorun.WriteString("failed 1\n")
 	require.NoError(t, err)
 	b := make([]byte, 100)
-	n, err := w.News.Read(b)
+	n, err := w.Failures.Read(b)
 	require.NoError(t, err)
 	require.Equal(t, "failed 1\n", string(b[:n]))
 	read := make(chan error, 1)
 	go func() { // ends with Close
-		_, err := w.News.Read(b)
+		_, err := w.Failures.Read(b)
 		read <- err
 	}()
-	time.Sleep(time.Millisecond) // most likely it waits by now
-	require.NoError(t, w.News.Close())
+	time.Sleep(time.Millisecond) // the goroutine probably waits by now
+	require.NoError(t, w.Failures.Close())
 	require.ErrorIs(t, <-read, os.ErrClosed)
 	require.NoError(t, w.KVS.Finalize())
 	require.NoError(t, <-done)
@@ -89,8 +89,8 @@ func openCard(t *testing.T, ctl int, c *Card) *World {
 	return w
 }
 
-func TestNewsOfBadCards(t *testing.T) {
-	for _, spoil := range []func(c *Card){func(c *Card) { c.News = -1 }, func(c *Card) { c.Epoch = -1 }} {
+func TestBadFailureChannelOfCard(t *testing.T) {
+	for _, spoil := range []func(c *Card){func(c *Card) { c.Failures = -1 }, func(c *Card) { c.Epoch = -1 }} {
 		c := testCard()
 		c.Version = cardVersion
 		spoil(c)

@@ -15,17 +15,17 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// grieving is a service that hears of the end of peers.
-type grieving struct {
+// downRecorder is a service that records the error of Down.
+type downRecorder struct {
 	idle
 	err error
 }
 
-func (g *grieving) Down(_ int, err error) { g.err = err }
+func (g *downRecorder) Down(_ int, err error) { g.err = err }
 
-// looks are calls that wait for the last rank of a group, and their like that ask
-// again and again.
-var looks = map[string]func(c *Context, last int) error{
+// peerWaits has calls that wait for the last rank of a group, and loops of nonblocking calls that
+// do the same.
+var peerWaits = map[string]func(c *Context, last int) error{
 	"recv": func(c *Context, last int) error {
 		_, err := c.Recv(background, nil, Env{Peer: last, Tag: 1})
 		return err
@@ -68,7 +68,7 @@ var looks = map[string]func(c *Context, last int) error{
 		}
 	},
 	"port": func(c *Context, _ int) error {
-		var g grieving
+		var g downRecorder
 		p, err := c.OpenPort(only(&g))
 		if err != nil {
 			return err
@@ -84,10 +84,10 @@ var looks = map[string]func(c *Context, last int) error{
 	},
 }
 
-// TestTheDeadAreFoundWithoutContact has a rank die that nobody has a connection
-// with.
-func TestTheDeadAreFoundWithoutContact(t *testing.T) {
-	for name, call := range looks {
+// TestQueryPeersFindsFailedPeers: calls that wait for a rank fail if the rank dies, although no
+// rank has a connection to it.
+func TestQueryPeersFindsFailedPeers(t *testing.T) {
+	for name, call := range peerWaits {
 		for _, n := range []int{2, membersAtOnce + 3} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				engines := openJob(t, n, tcp.New(), nil)
@@ -95,15 +95,15 @@ func TestTheDeadAreFoundWithoutContact(t *testing.T) {
 				engines[n-1].Kill()
 				ended := make(chan error, 1)
 				go func() { ended <- call(c, n-1) }() // ends with the call
-				deadline := time.After(patienceOfTests)
+				deadline := time.After(testTimeout)
 				for {
-					engines[0].Inquire()
+					engines[0].QueryPeers()
 					select {
 					case err := <-ended:
 						require.ErrorIs(t, err, ErrProcFailed)
 						return
 					case <-deadline:
-						t.Fatal("nobody told")
+						t.Fatal("the call does not end")
 					case <-time.After(time.Millisecond):
 					}
 				}
@@ -112,66 +112,67 @@ func TestTheDeadAreFoundWithoutContact(t *testing.T) {
 	}
 }
 
-// caller is a fabric that records which peers a rank has called.
-type caller struct {
+// connectRecorder is a fabric that records the peers that each rank has connected with.
+type connectRecorder struct {
 	*inproc.Fabric
-	called map[transport.Addr][]transport.Addr
+	connected map[transport.Addr][]transport.Addr
 }
 
-type callerDomain struct {
+type recorderDomain struct {
 	transport.Domain
-	f    *caller
+	f    *connectRecorder
 	self transport.Addr
 }
 
-type callerEndpoint struct {
+type recorderEndpoint struct {
 	transport.Endpoint
 	transport.RMAEndpoint
-	d callerDomain
+	d recorderDomain
 }
 
-func (f *caller) Open(cfg transport.Config) (transport.Domain, error) {
+func (f *connectRecorder) Open(cfg transport.Config) (transport.Domain, error) {
 	d, err := f.Fabric.Open(cfg)
-	return callerDomain{d, f, cfg.Self}, err
+	return recorderDomain{d, f, cfg.Self}, err
 }
 
-func (d callerDomain) Attr() transport.Attr {
+func (d recorderDomain) Attr() transport.Attr {
 	a := d.Domain.Attr()
 	a.Caps |= transport.CapConnect
 	return a
 }
 
-func (d callerDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+func (d recorderDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	ep, err := d.Domain.OpenEndpoint(av, cq)
 	if err != nil {
 		return nil, err
 	}
-	return callerEndpoint{ep, ep.(transport.RMAEndpoint), d}, nil
+	return recorderEndpoint{ep, ep.(transport.RMAEndpoint), d}, nil
 }
 
-func (e callerEndpoint) Connect(peer transport.Addr) error {
-	e.d.f.called[e.d.self] = append(e.d.f.called[e.d.self], peer)
-	return errors.New("told otherwise")
+func (e recorderEndpoint) Connect(peer transport.Addr) error {
+	e.d.f.connected[e.d.self] = append(e.d.f.connected[e.d.self], peer)
+	return errors.New("test")
 }
 
-// TestWhomInquireCalls: nobody for whom nothing waits or has not waited for long,
-// those that are named, and of a large group a few at a time.
-func TestWhomInquireCalls(t *testing.T) {
+// TestWhichPeersQueryPeersConnects: QueryPeers connects with peers that a call names and has
+// waited for since the last QueryPeers, and with a few members of a large group for a wait for
+// any source.
+func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	const n = 3 * membersAtOnce
-	f := &caller{inproc.NewFabric(), map[transport.Addr][]transport.Addr{}}
+	f := &connectRecorder{inproc.NewFabric(), map[transport.Addr][]transport.Addr{}}
 	engines := openJob(t, n, f, nil)
 	c := world(engines)[0]
 	e := engines[0]
 	calls := func() []transport.Addr {
-		f.called[0] = nil
-		e.Inquire()
-		return f.called[0]
+		f.connected[0] = nil
+		e.QueryPeers()
+		return f.connected[0]
 	}
 	require.Empty(t, calls())
 	require.Empty(t, calls())
 
 	r := c.Irecv(nil, Env{Peer: 5, Tag: 1})
-	require.Empty(t, calls(), "it has just begun")
+	require.Empty(t, calls(), "the receive has just begun")
 	require.Equal(t, []transport.Addr{5}, calls())
 	require.NoError(t, r.Cancel())
 	require.Empty(t, calls())
@@ -195,7 +196,7 @@ func TestWhomInquireCalls(t *testing.T) {
 	require.NoError(t, anyone.Cancel())
 
 	for range 3 {
-		_, _, err = c.Iprobe(Env{Peer: AnySource, Tag: 1, Aside: true})
+		_, _, err = c.Iprobe(Env{Peer: AnySource, Tag: 1, NoQuery: true})
 		require.NoError(t, err)
 		require.Empty(t, calls())
 	}

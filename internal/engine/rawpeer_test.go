@@ -14,20 +14,22 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// stranger is rank 1 of a job of two, which says what it likes.
-type stranger struct {
+// rawPeer is rank 1 of a job of two ranks. It has no engine: the test sends and receives its
+// messages.
+type rawPeer struct {
 	ep  transport.Endpoint
 	cq  transport.CompletionQueue
 	dom transport.Domain
 	seq uint32
 }
 
-func againstStranger(t *testing.T) (*Context, *stranger) {
-	return againstHooked(t, &hooks{}, nil)
+func openRawPeer(t *testing.T) (*Context, *rawPeer) {
+	return openHooked(t, &hooks{}, nil)
 }
 
-// againstHooked lets h interfere with what the engine asks of its transport.
-func againstHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *stranger) {
+// openHooked opens the engine of rank 0 and a rawPeer. h intercepts the engine's calls of its
+// transport.
+func openHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc.Option) (*Context, *rawPeer) {
 	f := inproc.NewFabric(opts...)
 	open := func(self transport.Addr) (Rail, transport.AddressVector) {
 		d, err := f.Open(transport.Config{Self: self, Size: 2})
@@ -56,24 +58,24 @@ func againstHooked(t *testing.T, h *hooks, set map[string]string, opts ...inproc
 	e, err := New(Config{Rank: 0, Size: 2, Params: p, Rails: []Rail{rail}, LocalRanks: 2})
 	require.NoError(t, err)
 	t.Cleanup(e.Kill)
-	return e.OpenContext(0, []int{0, 1}), &stranger{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
+	return e.OpenContext(0, []int{0, 1}), &rawPeer{ep: them.Endpoint, cq: them.CQ, dom: them.Domain}
 }
 
-func (s *stranger) send(t *testing.T, b []byte) {
+func (s *rawPeer) sendRaw(t *testing.T, b []byte) {
 	op := &transport.Op{Peer: 0, Data: b}
 	_, err := s.ep.Send(op)
 	require.NoError(t, err)
 }
 
-// say sends a message as a correct peer numbers it.
-func (s *stranger) say(t *testing.T, m wire.Message, data ...byte) {
+// sendMessage sends a message with the next sequence number, as a correct peer does.
+func (s *rawPeer) sendMessage(t *testing.T, m wire.Message, data ...byte) {
 	s.seq++
 	m.Seq = s.seq
-	s.send(t, encode(m, data...))
+	s.sendRaw(t, encode(m, data...))
 }
 
-// listen tells f what has come to the stranger, one thing at a time.
-func (s *stranger) listen(t *testing.T, f func(*transport.Completion)) {
+// receiveOne reads a completion of the peer, if there is one, and calls f with it.
+func (s *rawPeer) receiveOne(t *testing.T, f func(*transport.Completion)) {
 	var c [1]transport.Completion
 	n, err := s.cq.Read(c[:])
 	require.NoError(t, err)
@@ -87,23 +89,23 @@ func encode(m wire.Message, data ...byte) []byte {
 	return append(b[:m.Put(b[:]):wire.MessageLong], data...)
 }
 
-// noAsync leaves progress to the calls of a test.
+// noAsync turns asynchronous progress off, so only the calls of a test poll.
 var noAsync = map[string]string{"engine.async_progress": "false"}
 
-// hooks stand between an engine and its transport. The functions may be nil;
-// all but wait run under the engine's lock.
+// hooks intercepts the calls of an engine to its transport. The functions may be nil. All except
+// wait and shutdown run under the engine's lock.
 type hooks struct {
-	again    bool                   // Send and Read answer ErrAgain
-	full     bool                   // there is no room for a region
-	hold     bool                   // completions of operations are held back
-	held     []transport.Completion // those
-	read     func() (int, error)    // before each Read of the queue; not 0: instead of it
-	wait     func(done bool)        // before and after each Wait
-	left     atomic.Bool            // Arm answers false
-	shutdown func()                 // during Shutdown, under no lock
-	posted   func()                 // at each Send and Read of the endpoint
-	closes   atomic.Int32           // of the domain
-	entries  []transport.Completion // what read's count is of
+	again    bool                   // Send and Read of the endpoint return ErrAgain
+	full     bool                   // RegisterMemory returns ErrAgain
+	hold     bool                   // completions of operations go to held
+	held     []transport.Completion // completions of operations to deliver after hold
+	read     func() (int, error)    // runs before each Read of the queue; if it returns a number or an error, the Read returns that many of entries
+	wait     func(done bool)        // runs before (false) and after (true) each Wait
+	left     atomic.Bool            // Arm returns false
+	shutdown func()                 // runs in Shutdown, without a lock
+	posted   func()                 // runs at each Send and Read of the endpoint
+	closes   atomic.Int32           // number of Close calls of the domain
+	entries  []transport.Completion // completions that read returns
 }
 
 type hookedDomain struct {

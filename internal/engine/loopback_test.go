@@ -11,10 +11,9 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// mirror is a fabric of two ranks in which what rank 0 sends comes back to it as
-// if rank 1 had sent it. It costs next to nothing, so that what a benchmark over
-// it takes is the engine's.
-type mirror struct {
+// loopback is a fabric of two ranks. Messages that rank 0 sends return to rank 0 as messages of
+// rank 1. Its cost is close to zero, so a benchmark over it measures the engine.
+type loopback struct {
 	transport.Domain
 	eager int
 	ring  [64]struct {
@@ -24,18 +23,18 @@ type mirror struct {
 	head, tail uint
 }
 
-func (m *mirror) Attr() transport.Attr {
-	return transport.Attr{Provider: "mirror", MaxMsgSize: 128, EagerLimit: m.eager}
+func (m *loopback) Attr() transport.Attr {
+	return transport.Attr{Provider: "loopback", MaxMsgSize: 128, EagerLimit: m.eager}
 }
-func (m *mirror) Close() error                     { return nil }
-func (m *mirror) Address() transport.Address       { return "" }
-func (m *mirror) Shutdown(context.Context) error   { return nil }
-func (m *mirror) Arm() bool                        { return true }
-func (m *mirror) Wait(timeout time.Duration) error { return nil }
-func (m *mirror) Signal()                          {}
-func (m *mirror) FD() (int, bool)                  { return -1, false }
+func (m *loopback) Close() error                     { return nil }
+func (m *loopback) Address() transport.Address       { return "" }
+func (m *loopback) Shutdown(context.Context) error   { return nil }
+func (m *loopback) Arm() bool                        { return true }
+func (m *loopback) Wait(timeout time.Duration) error { return nil }
+func (m *loopback) Signal()                          {}
+func (m *loopback) FD() (int, bool)                  { return -1, false }
 
-func (m *mirror) Send(op *transport.Op) (bool, error) {
+func (m *loopback) Send(op *transport.Op) (bool, error) {
 	if m.tail-m.head == uint(len(m.ring)) {
 		return false, transport.ErrAgain
 	}
@@ -46,7 +45,7 @@ func (m *mirror) Send(op *transport.Op) (bool, error) {
 	return true, nil
 }
 
-func (m *mirror) Read(c []transport.Completion) (int, error) {
+func (m *loopback) Read(c []transport.Completion) (int, error) {
 	n := 0
 	for ; n < len(c) && m.head != m.tail; n++ {
 		s := &m.ring[m.head%uint(len(m.ring))]
@@ -56,8 +55,8 @@ func (m *mirror) Read(c []transport.Completion) (int, error) {
 	return n, nil
 }
 
-func openMirror(b testing.TB) *Context {
-	m := &mirror{eager: 64}
+func openLoopback(b testing.TB) *Context {
+	m := &loopback{eager: 64}
 	set := &params.Set{}
 	require.NoError(b, set.Set("engine.async_progress", "false", params.FromFlag))
 	e, err := New(Config{Rank: 0, Size: 2, Params: set, Rails: []Rail{{m, m, m}}, LocalRanks: 2})
@@ -66,19 +65,20 @@ func openMirror(b testing.TB) *Context {
 	return e.OpenContext(0, []int{0, 1})
 }
 
-// What the engine takes of a message: both sides, without the transport.
+// BenchmarkEngine measures the engine's part of a message's time: both sides, without the
+// transport.
 func BenchmarkEngine(b *testing.B) {
 	buf, in := make([]byte, 8), make([]byte, 8)
 	env := Env{Peer: 1, Tag: 3}
 	b.Run("send and receive", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		for b.Loop() {
 			_ = c.Send(background, buf, env)
 			_, _ = c.Recv(background, in, env)
 		}
 	})
 	b.Run("isend irecv and wait", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		for b.Loop() {
 			r := c.Irecv(in, env)
 			s := c.Isend(buf, env)
@@ -87,7 +87,7 @@ func BenchmarkEngine(b *testing.B) {
 		}
 	})
 	b.Run("window of 32", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		var r, s [32]Request
 		for b.Loop() {
 			for i := range r {
@@ -103,7 +103,7 @@ func BenchmarkEngine(b *testing.B) {
 		}
 	})
 	b.Run("unexpected 32", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		for b.Loop() {
 			for range 32 {
 				_ = c.Send(background, buf, env)
@@ -115,7 +115,7 @@ func BenchmarkEngine(b *testing.B) {
 		}
 	})
 	b.Run("empty poll", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		for b.Loop() {
 			c.e.mu.Lock()
 			c.e.poll()
@@ -123,7 +123,7 @@ func BenchmarkEngine(b *testing.B) {
 		}
 	})
 	b.Run("transport", func(b *testing.B) {
-		c := openMirror(b)
+		c := openLoopback(b)
 		m := c.e.rails[0].Endpoint
 		op := &transport.Op{HeaderLen: 32, Data: buf}
 		for b.Loop() {

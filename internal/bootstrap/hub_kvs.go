@@ -6,26 +6,26 @@ import (
 	"sync"
 )
 
-// meeting is the KVS of ranks that have met at rank 0. What a rank puts goes there
-// with its next fence, all at once, and what all have put comes back with the end
-// of that fence: a Get asks nobody.
-type meeting struct {
-	rank int
-	end  interface { // hub or spoke
+// hubKVS is the KVS of ranks that have found rank 0 by a rendezvous. The pairs that a rank puts
+// go to rank 0 with the rank's next fence. The end of that fence brings the pairs that all ranks
+// have put. So Get sends nothing.
+type hubKVS struct {
+	rank      int
+	transport interface { // hub or spoke
 		fence(ctx context.Context, pairs []byte) (all []byte, err error)
 		abort(from, code int, text string)
 		close() error
 	}
-	fencing sync.Mutex // held during a fence; before mu
+	fencing sync.Mutex // held during a fence; locked before mu
 
 	mu      sync.Mutex
 	values  map[string]string
 	pending []byte // pairs that were put since the last fence
-	broken  error  // what the last fence ended with
-	done    bool   // finalized
+	broken  error  // error of the last fence; later fences return it too
+	done    bool   // Finalize was called
 }
 
-func (m *meeting) Put(key, value string) error {
+func (m *hubKVS) Put(key, value string) error {
 	if err := checkKV(key, value); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (m *meeting) Put(key, value string) error {
 	return nil
 }
 
-func (m *meeting) Get(key string) (string, error) {
+func (m *hubKVS) Get(key string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v, ok := m.values[key]
@@ -52,7 +52,7 @@ func (m *meeting) Get(key string) (string, error) {
 	return v, nil
 }
 
-func (m *meeting) Fence(ctx context.Context) error {
+func (m *hubKVS) Fence(ctx context.Context) error {
 	m.fencing.Lock()
 	defer m.fencing.Unlock()
 	m.mu.Lock()
@@ -65,7 +65,7 @@ func (m *meeting) Fence(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fence: %w", err)
 	}
-	all, err := m.end.fence(ctx, pairs)
+	all, err := m.transport.fence(ctx, pairs)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil {
@@ -81,7 +81,7 @@ func (m *meeting) Fence(ctx context.Context) error {
 	return nil
 }
 
-func (m *meeting) Finalize() error {
+func (m *hubKVS) Finalize() error {
 	m.mu.Lock()
 	done := m.done
 	m.done = true
@@ -89,18 +89,18 @@ func (m *meeting) Finalize() error {
 	if done {
 		return errClosed
 	}
-	return m.end.close()
+	return m.transport.close()
 }
 
-// Abort has the ranks that can still hear it end at once: not every launcher ends
-// a job of which a rank fails.
-func (m *meeting) Abort(a Abort) error {
+// Abort makes the ranks that are still connected end at once, because not every launcher ends a
+// job if a rank fails.
+func (m *hubKVS) Abort(a Abort) error {
 	m.mu.Lock()
 	done := m.done
 	m.mu.Unlock()
 	if done {
 		return errClosed
 	}
-	m.end.abort(m.rank, a.Code, a.Reason)
+	m.transport.abort(m.rank, a.Code, a.Reason)
 	return nil
 }
