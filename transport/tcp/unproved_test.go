@@ -21,7 +21,7 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// connectTimeout sets the tunable of a rank.
+// connectTimeout sets transport.tcp.connect_timeout of all ranks.
 func connectTimeout(t testing.TB, text string) func(*transport.Config) {
 	t.Helper()
 	set, err := params.FromEnviron([]string{"WEFT_TRANSPORT_TCP_CONNECT_TIMEOUT=" + text})
@@ -29,47 +29,47 @@ func connectTimeout(t testing.TB, text string) func(*transport.Config) {
 	return func(c *transport.Config) { c.Params = set }
 }
 
-// TestSilentStrangers has eight times as many silent connections lie in the backlog of a
-// rank as it keeps, before it starts. A peer that comes after them gets through before the
-// eight times SilentTime for which the rank would keep them if there was room, and the silent
-// ones are closed.
-func TestSilentStrangers(t *testing.T) {
+// TestSilentConnections opens eight times as many silent connections as a rank keeps, before the
+// rank starts. If the rank kept each of them for admission.SilentTime, a peer that connects after
+// them would wait for eight times that long. It connects sooner, and the rank closes the silent
+// connections.
+func TestSilentConnections(t *testing.T) {
 	f, addr := boundSocket(t)
-	silent := make([]net.Conn, 0, 8*maxStrangers)
+	silent := make([]net.Conn, 0, 8*maxUnproved) // more than the rank keeps at the same time
 	for range cap(silent) {
 		c, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		silent = append(silent, c)
 	}
-	all := nodes(t, 2, connectTimeout(t, "6s"), func(c *transport.Config) {
+	all := openRanks(t, 2, connectTimeout(t, "6s"), func(c *transport.Config) {
 		if c.Self == 1 {
 			c.Listener = f
 		}
 	})
 	connected(t, all, 0, 1)
 	for _, c := range silent {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 		_, err := io.ReadAll(c)
-		require.NotErrorIs(t, err, errTimeout) // it may be a reset
+		require.NotErrorIs(t, err, errTimeout) // the error may be a reset
 	}
 }
 
-// TestSilentStranger has a connection be silent for too long. It is closed without a
-// notice: it may be of a peer that has no time.
-func TestSilentStranger(t *testing.T) {
-	all := nodes(t, 2)
+// TestSilentConnection opens a connection and sends nothing. The rank closes it without a
+// notice, because it may be of a peer that gets no CPU time.
+func TestSilentConnection(t *testing.T) {
+	all := openRanks(t, 2)
 	c, err := net.Dial("tcp", string(all[1].ep.Address()))
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	_, err = io.ReadAll(c)
 	require.NotErrorIs(t, err, errTimeout)
 	require.Empty(t, all[1].read(t))
 }
 
-// cutter passes connections on to an address, and cuts the first ones at a point of the
-// handshake, one after the other.
+// cutter relays connections to an address. For the first connections it calls cuts, one per
+// connection, to relay a part of the handshake, and then closes the connection.
 func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,17 +109,17 @@ func cutter(t *testing.T, to string, cuts ...func(initiator, responder net.Conn)
 	return l.Addr().String()
 }
 
-// TestCutHandshake has handshakes end at each point before the verdict, as when a
-// responder needs the room or has no time. The peer is not taken for dead: the next
-// attempt succeeds.
+// TestCutHandshake closes the connection of a handshake at each point before the verdict, as a
+// responder does if it needs the room or gets no CPU time. The initiator does not report the
+// peer as down: its next attempt succeeds.
 func TestCutHandshake(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	hello := func(in, out net.Conn) { _, _ = io.CopyN(out, in, wire.TCPHelloSize) }
 	challenge := func(in, out net.Conn) {
 		hello(in, out)
 		_, _ = io.CopyN(in, out, wire.TCPChallengeSize)
 	}
-	proof := func(in, out net.Conn) { // which the responder does not get
+	proof := func(in, out net.Conn) { // the responder does not get the proof
 		challenge(in, out)
 		_, _ = io.CopyN(io.Discard, in, wire.TCPProofSize)
 	}
@@ -130,11 +130,11 @@ func TestCutHandshake(t *testing.T) {
 	connected(t, all, 0, 1)
 }
 
-// TestUndeliveredVerdict has an initiator go before the verdict on its connection. The
-// responder has admitted it by then, and has given up its own attempt, but takes the
-// peer for dead on neither account: it connects again.
+// TestUndeliveredVerdict has an initiator close its connection before it gets the verdict. By
+// then the responder has admitted the initiator and ended its own attempt. It does not report
+// the peer as down, but connects again.
 func TestUndeliveredVerdict(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	k := all[1].dom.links
 	c, err := net.Dial("tcp", string(all[1].ep.Address()))
 	require.NoError(t, err)
@@ -149,13 +149,13 @@ func TestUndeliveredVerdict(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, wire.ParseTCPChallenge(ch[:], &s.Responder))
 	proof := s.Proof()
-	k.mu.Lock() // the responder cannot decide before the connection is gone
+	k.mu.Lock() // so that the responder cannot decide before the connection is closed
 	_, err = c.Write(proof[:])
 	require.NoError(t, err)
-	raw, err := k.greeting[0].(*admission.Conn).SyscallConn()
+	raw, err := k.inHandshake[0].(*admission.Conn).SyscallConn()
 	require.NoError(t, err)
 	taken := false
-	for end := time.Now().Add(patience); !taken && time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); !taken && time.Now().Before(end); {
 		require.NoError(t, raw.Control(func(fd uintptr) {
 			_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			taken = err == unix.EAGAIN
@@ -168,14 +168,14 @@ func TestUndeliveredVerdict(t *testing.T) {
 	k.peers[0] = &link{cancel: func() {}, other: make(chan struct{}), addr: all[0].ep.Address()}
 	k.mu.Unlock()
 	require.True(t, taken)
-	for end := time.Now().Add(patience); peer.state != connUp; {
+	for end := time.Now().Add(testTimeout); peer.state != connUp; {
 		require.True(t, time.Now().Before(end))
 		all[0].read(t)
 		require.Empty(t, all[1].read(t))
 	}
 }
 
-// fillDescriptors leaves some descriptors to this process, until release.
+// fillDescriptors opens descriptors until only leave of them are unused. release closes them.
 func fillDescriptors(leave int) (release func(), err error) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -204,16 +204,16 @@ func fillDescriptors(leave int) (release func(), err error) {
 	}), nil
 }
 
-// starved is a rank, in a process of its own, that has too few descriptors for a
-// connection with rank 0. It returns an error if its domain does not fail with one about
-// this host.
-func (n *node) starved(leave int) error {
+// failWithoutDescriptors runs a rank that has too few descriptors for a connection with rank 0,
+// in a process of its own. It returns nil if the domain fails with the right error, which says
+// that this host has failed.
+func (n *testRank) failWithoutDescriptors(leave int) error {
 	release, err := fillDescriptors(leave)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := os.Mkdir(os.Getenv("WEFT_TCP_TEST_READY"), 0o700); err != nil { // which takes no descriptor
+	if err := os.Mkdir(os.Getenv("WEFT_TCP_TEST_READY"), 0o700); err != nil { // Mkdir needs no descriptor
 		return err
 	}
 	if leave > 0 {
@@ -221,10 +221,10 @@ func (n *node) starved(leave int) error {
 			return err
 		}
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
 		k, err := n.cq.Read(n.comp)
 		switch {
-		case err != nil && (!errors.Is(err, unix.EMFILE) || !errors.Is(err, errHere) || errors.Is(err, transport.ErrPeerDown) ||
+		case err != nil && (!errors.Is(err, unix.EMFILE) || !errors.Is(err, errThisHost) || errors.Is(err, transport.ErrPeerDown) ||
 			!strings.HasPrefix(err.Error(), "tcp: connect rank 0 at ") || !strings.Contains(err.Error(), "raise the limit of open files (ulimit -n), which is 256")):
 			return err
 		case err != nil:
@@ -236,12 +236,11 @@ func (n *node) starved(leave int) error {
 			return err
 		}
 	}
-	return errors.New("no failure")
+	return errors.New("the domain did not fail")
 }
 
-// TestNoDescriptors has a rank lack descriptors for a connection, as the one that
-// connects and as the one that is connected to. That is no end of the peer: the error is
-// about this host.
+// TestNoDescriptors has a rank lack descriptors for a connection that it makes, or that the peer
+// makes. The rank does not report the peer as down: the error says that this host has failed.
 func TestNoDescriptors(t *testing.T) {
 	for _, what := range []string{"starved connects", "starved accepts"} {
 		t.Run(what, func(t *testing.T) {
@@ -252,7 +251,7 @@ func TestNoDescriptors(t *testing.T) {
 				require.Eventually(t, func() bool {
 					_, err := os.Stat(ready)
 					return err == nil
-				}, patience, time.Millisecond)
+				}, testTimeout, time.Millisecond)
 				_, err := n.ep.Send(&transport.Op{Peer: 1, HeaderLen: 4})
 				require.NoError(t, err)
 			}
@@ -262,15 +261,15 @@ func TestNoDescriptors(t *testing.T) {
 				n.read(t)
 				time.Sleep(time.Millisecond)
 			}
-			require.NoError(t, <-ended, "it says why")
+			require.NoError(t, <-ended, "the child prints the reason")
 		})
 	}
 }
 
-// TestNoDescriptorsForAWhile has a process lack descriptors until some are closed: the
-// connection comes then.
+// TestNoDescriptorsForAWhile has a process lack descriptors for a while. When some are closed,
+// the ranks connect.
 func TestNoDescriptorsForAWhile(t *testing.T) {
-	all := nodes(t, 2)
+	all := openRanks(t, 2)
 	release, err := fillDescriptors(0)
 	require.NoError(t, err)
 	defer release()
