@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No operation on remote memory allocates, once its context has been used.
+// TestOneSidedAllocations checks that RMA and atomic operations do not allocate if their context has been used before.
 func TestOneSidedAllocations(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestOneSidedAllocations(t *testing.T) {
 			swap := *msg
 			swap.Op = AtomicCompareSwap
 			const typ, sum, cswap = TypeUint64, AtomicSum, AtomicCompareSwap
-			// progress is that of node, which looks for failures at a price.
+			// progress is node.progress without the allocations of checking for failures.
 			progress := func() {
 				for _, n := range []*node{a, b} {
 					if _, err := n.cq.Read(n.entries[:]); err != nil && !errors.Is(err, ErrAgain) {
