@@ -12,16 +12,15 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// Two ranks, one on each of two hosts of namespaces. Both launchers run on the
-// first host and start the rank of the second by ssh, so that they end with the
-// hosts at the latest:
+// The comparisons between hosts use two ranks, one on each of two hosts made of namespaces. Both
+// launchers run on the first host and start the rank on the second by ssh. So all processes end when
+// the hosts are removed, if not before:
 //
 //	host 1                       host 2
 //	launcher ───────ssh───────►  agent
 //	 └ rank 0 ◄─────tcp───────►   └ rank 1
 
-// openHosts makes the hosts. If it fails, the comparisons between hosts are left
-// out.
+// openHosts makes the hosts. If it fails, there are no comparisons between hosts.
 func (b *built) openHosts() {
 	if os.Geteuid() != 0 {
 		b.noHosts = errors.New("only root can make hosts of namespaces")
@@ -30,7 +29,7 @@ func (b *built) openHosts() {
 	b.hosts, b.noHosts = testbed.Open(2)
 }
 
-// onHost is a command that runs on the first host.
+// onHost returns a command that runs command on the first host.
 func (b *built) onHost(command []string) []string {
 	return b.hosts.Hosts()[0].Command(context.Background(), command[0], command[1:]...).Args
 }
@@ -41,8 +40,8 @@ func (b *built) betweenHosts(s *settings) []*contest.Contest {
 		return nil
 	}
 	slots := strings.Join(b.hosts.Names(), ":1,") + ":1"
-	// Each host has all cores of this machine: the ranks that Open MPI binds would
-	// share the first. And it would try all networks that there are.
+	// Both hosts have the same cores, so Open MPI would bind both ranks to the first core. It
+	// would also try every network of this machine.
 	network := b.hosts.Hosts()[0].Address() + "/24"
 	overWeft := append([]string{"-ssh", b.hosts.SSH(), "-host", slots}, overTCP...)
 	overMPI := []string{"--host", slots, "--bind-to", "none", "--mca", "plm_rsh_agent", b.hosts.SSH(),

@@ -7,36 +7,36 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// A benchmark with what it must reach against the better peer of the same run.
+// A benchmark has targets relative to the better peer of the same run.
 type benchmark struct {
-	name   string // of ./bench, and of the C program
-	what   string // for people
+	name   string // its name in ./bench and in the C program
+	what   string // its name in the table
 	figure figure
 	of     contest.Basis
-	ranks  []int  // of which those are measured that -ranks has; empty: -start says
-	counts string // what sizes count; empty: bytes
+	ranks  []int  // numbers of ranks, if -ranks has them, too; empty: that of -start
+	counts string // the unit of sizes; empty: bytes
 	goals  []goal
-	pair   []goal // with two ranks, in place of those of goals of the same sizes
+	pair   []goal // with two ranks these replace goals of the same size
 
-	// threads says that the ranks of MPI have several.
+	// threads is set if the ranks of MPI have several threads.
 	threads bool
 
-	// sides measure the benchmark; nil: the loops of ./bench and bench/peers/mpi.
+	// sides returns the sides of the benchmark; nil: the loops of ./bench and bench/peers/mpi.
 	sides func(b *built, ranks int) (ours contest.Side, peers []contest.Side)
 }
 
-// goal is a size with its target; 0: there is none.
+// goal is a size with its target; 0: no target.
 type goal struct {
-	size   int // bytes, where the benchmark counts nothing else; 0 bytes: there are no sizes
+	size   int // in bytes or the unit of the benchmark; 0 bytes: the benchmark has no sizes
 	target float64
 }
 
-// figure is what of a benchmark counts.
+// figure is the field of a benchmark's results that is compared.
 type figure struct {
-	key   string // of the JSON objects
+	key   string // in the JSON objects
 	scale float64
 	unit  string
-	more  bool // is better
+	more  bool // a larger value is better
 }
 
 var (
@@ -57,15 +57,14 @@ var (
 	all  = []int{2, 4, 8}
 )
 
-// What collectives must reach, and with two ranks.
+// The targets of collectives; small is for two ranks.
 var (
 	collective = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}
 	exchange   = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.9}, {mib, 0.9}} // alltoall and allgather
 	small      = []goal{{8, 0.9}}
 )
 
-// level are goals for several sizes, none of which may take longer than with the
-// better peer.
+// level returns goals for several sizes: as good as the better peer.
 func level(sizes ...int) []goal {
 	var goals []goal
 	for _, size := range sizes {
@@ -99,7 +98,7 @@ var benchmarks = []*benchmark{
 	{name: "start", what: "start to end of hello", figure: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
 }
 
-// names are those of the benchmarks.
+// names returns the names of the benchmarks.
 func names() []string {
 	var list []string
 	for _, b := range benchmarks {
@@ -108,7 +107,7 @@ func names() []string {
 	return list
 }
 
-// sizeText is a size as people say it.
+// sizeText returns a size as text.
 func sizeText(size int, counts string) string {
 	switch {
 	case counts != "":
@@ -119,9 +118,9 @@ func sizeText(size int, counts string) string {
 	return contest.BytesText(size)
 }
 
-// at are the goals with a number of ranks for sizes in bytes; all if there are no
-// such sizes or the benchmark has none itself. If it counts something else, they
-// are as many as sizes, the first ones.
+// at returns the goals for a number of ranks and these sizes in bytes. If there are no sizes, or if the
+// benchmark has none, it returns all goals. If the benchmark has another unit, it returns the first
+// goals, at most as many as sizes.
 func (b *benchmark) at(ranks int, sizes []int) []goal {
 	known := slices.Clone(b.goals)
 	for i, g := range known {
@@ -147,7 +146,7 @@ func (b *benchmark) at(ranks int, sizes []int) []goal {
 	return goals
 }
 
-// lines are those of a contest.
+// lines returns the lines of a contest.
 func (b *benchmark) lines(goals []goal) []contest.Line {
 	var lines []contest.Line
 	for _, g := range goals {
