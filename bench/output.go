@@ -32,12 +32,12 @@ type result struct {
 	Overlap   *float64 `json:"overlap_percent,omitempty"`
 	Pure      float64  `json:"pure_us,omitempty"`     // communication alone
 	Compute   float64  `json:"compute_us,omitempty"`  // computation alone
-	Finalized float64  `json:"finalize_us,omitempty"` // of rank 0
+	Finalized float64  `json:"finalize_us,omitempty"` // time of Finalize on rank 0
 	CPU       float64  `json:"cpu_us,omitempty"`
 
 	Version string `json:"weft"`
 	Go      string `json:"go"`
-	Cores   int    `json:"cores"` // of rank 0's host
+	Cores   int    `json:"cores"` // cores of rank 0's host
 }
 
 // printer prints results on rank 0.

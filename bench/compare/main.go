@@ -38,13 +38,13 @@ import (
 // settings are the command line.
 type settings struct {
 	rounds int
-	time   time.Duration // of a measurement
+	time   time.Duration // duration of a measurement
 	block  time.Duration // how long an idle rank is blocked in Recv
 	only   []string
 	strict bool
 
-	providers []string // of libfabric
-	sizes     []int    // of messages and transfers over libfabric, in bytes
+	providers []string // libfabric providers to compare
+	sizes     []int    // sizes of messages and transfers over libfabric, in bytes
 }
 
 // names are the groups of comparisons.

@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	r := runContest(t, Line{Unit: "s", Target: 0.5}, figures("weft", 4, 1, 2), figures("a", 9, 9, 1), figures("b", 3, 4, 5))
 	require.Equal(t, []float64{9, 9, 1}, r.Sides[1].Rounds)
 	require.Equal(t, 4.0, r.Best())
-	require.Equal(t, 2.0/5, r.Ratio()) // of 4/3, 1/4 and 2/5
+	require.Equal(t, 2.0/5, r.Ratio()) // the median of 4/3, 1/4 and 2/5
 	require.Equal(t, Met, r.Verdict())
 	require.Equal(t, "≤ 0.5", r.Bound())
 

@@ -33,11 +33,11 @@ import (
 // settings are the command line.
 type settings struct {
 	rounds int
-	time   time.Duration // of a measurement of one size
+	time   time.Duration // duration of the measurement of one size
 	ranks  []int
 	start  int // ranks of the job that is timed from start to end
 	only   []string
-	sizes  []int // of benchmarks with sizes in bytes; empty: the sizes with targets
+	sizes  []int // sizes for benchmarks with sizes in bytes; empty: the sizes with targets
 	strict bool
 
 	write string // the page to write the table to

@@ -24,7 +24,7 @@ type (
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
 		Log    bool     `json:"log,omitempty"`    // the axis of y
-		Labels []string `json:"labels,omitempty"` // of x = 0, 1 …; none: x is bytes
+		Labels []string `json:"labels,omitempty"` // the labels of x = 0, 1 …; empty: x is in bytes
 		Series []series `json:"series"`
 	}
 	series struct {

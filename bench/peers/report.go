@@ -19,7 +19,7 @@ import (
 type report struct {
 	Machine contest.Machine
 	Rounds  int
-	Time    string // of a measurement of one size
+	Time    string // duration of the measurement of one size
 	Notes   []string
 	Rows    []entry
 }

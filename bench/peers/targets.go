@@ -16,7 +16,7 @@ type benchmark struct {
 	ranks  []int  // numbers of ranks, if -ranks has them, too; empty: that of -start
 	counts string // the unit of sizes; empty: bytes
 	goals  []goal
-	pair   []goal // with two ranks these replace goals of the same size
+	pair   []goal // with two ranks these goals replace those of the same size
 
 	// threads is set if the ranks of MPI have several threads.
 	threads bool

@@ -107,7 +107,7 @@ type runner struct {
 	dir        string          // absolute
 	tmp        string          // TMPDIR of the jobs
 	ops        int
-	transports string // of all jobs; "": random
+	transports string // -transports of all jobs; "": random
 	crowds     bool   // most operations use many goroutines
 	algorithms []setting
 }

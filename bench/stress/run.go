@@ -42,7 +42,7 @@ type running struct {
 	cmd            *exec.Cmd
 	stdout, stderr output
 	ended          chan struct{} // closed when gorun has ended
-	err            error         // of Wait; read after ended
+	err            error         // the result of Wait; valid when ended is closed
 }
 
 func (r *runner) start(j job) (*running, error) {

@@ -36,7 +36,7 @@ type arena struct {
 	mem   []byte
 	base  uintptr
 	mr    fi.RawRegion // the registration of mem, under FI_MR_LOCAL
-	desc  fi.Desc      // of mr
+	desc  fi.Desc      // the descriptor of mr
 	stage []byte
 
 	slots    []slot
@@ -56,8 +56,8 @@ type slot struct {
 	peer  transport.Addr
 	next  int32
 	order uint64         // rmaStarted when this read or write was posted
-	pin   runtime.Pinner // of the user's buffer
-	mr    fi.RawRegion   // of the data of a message, under FI_MR_LOCAL
+	pin   runtime.Pinner // pins the user's buffer
+	mr    fi.RawRegion   // the registration of a message's data, under FI_MR_LOCAL
 }
 
 // operation is the kind of operation that a slot is used for.
@@ -143,7 +143,7 @@ func (a *arena) closeRegions() {
 		_ = a.slots[i].mr.Close() // if this fails, closing the domain fails, too
 		a.slots[i].mr = fi.RawRegion{}
 	}
-	_ = a.mr.Close() // as above
+	_ = a.mr.Close() // if this fails, closing the domain fails, too
 	a.mr = fi.RawRegion{}
 }
 

@@ -20,8 +20,8 @@ type addressVector struct {
 	d     *domain
 	av    *fi.AV
 	n     int
-	index []fi.Addr           // by our index; nil: index and fi_addr_t are the same number
-	addrs []transport.Address // nil: Lookup asks libfabric
+	index []fi.Addr           // fi_addr_t by index; nil: both are the same number
+	addrs []transport.Address // addresses by index; nil: Lookup asks libfabric
 }
 
 // OpenAV opens an address vector with room for all ranks of the job (fi_av_open).

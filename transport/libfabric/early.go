@@ -12,7 +12,7 @@ import (
 
 // early holds copies of messages of one peer that arrived before a message with a lower number.
 type early struct {
-	kept  map[uint32]earlyMsg // by message number
+	kept  map[uint32]earlyMsg // messages by their number
 	since time.Time           // when the wait for the next missing message began
 	polls uint64              // domain.polls at that time
 }

@@ -22,7 +22,7 @@ type peer struct {
 	early             *early    // messages that arrived out of order; nil: none
 	err               error     // the result of every further operation with it; nil: it is reachable
 	noRoomSince       time.Time // when the fabric began to refuse operations with it; zero: it took the last one
-	lastTry           time.Time // when the fabric last refused one
+	lastTry           time.Time // when the fabric last refused an operation with it
 	nextProbe         time.Time // when noRoom calls peerGone next
 	nextShutdownProbe time.Time // when probeInShutdown calls peerGone next; zero: not started
 	rmaKind           operation // opRead or opWrite: the kind of RMA in flight, if alternateRMA

@@ -36,7 +36,7 @@ func TestShmPeer(t *testing.T) {
 				op.Data = op.Data[:500]
 				_, _ = a.ep.Send(op) // any result is right
 			} else {
-				_ = a.ep.(transport.RMAEndpoint).Read(op) // as above
+				_ = a.ep.(transport.RMAEndpoint).Read(op) // any result is right here, too
 			}
 		}
 		require.NoError(t, a.dom.Close())

@@ -34,7 +34,7 @@ type (
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
 		Log    bool     `json:"log"`    // the axis of y
-		Labels []string `json:"labels"` // of x = 0, 1 …; none: x is bytes
+		Labels []string `json:"labels"` // the labels of x = 0, 1 …; empty: x is in bytes
 		Series []series `json:"series"`
 	}
 	series struct {
@@ -78,7 +78,7 @@ const (
 	columns     = 3
 	panelWidth  = 9 * vg.Centimeter
 	panelHeight = 6.5 * vg.Centimeter
-	head        = 1 * vg.Centimeter // for the title
+	head        = 1 * vg.Centimeter // height of the title
 )
 
 // write draws the panels in rows.

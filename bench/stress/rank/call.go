@@ -17,11 +17,11 @@ type call struct {
 	c      *comm.Comm
 	rng    *rand.Rand // all ranks of c draw the same numbers
 	own    *rand.Rand // random numbers of this rank
-	salt   uint64     // of the data: different for every operation and communicator
+	salt   uint64     // selects the data; different for every operation and communicator
 	tag    int        // the first of tagsPerOperation tags
 	budget int        // bytes that the ranks together may transfer
 
-	closers []func() error // see close
+	closers []func() error // functions that close calls
 }
 
 // close checks the memory around the buffers, and frees the buffers.

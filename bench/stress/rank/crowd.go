@@ -150,5 +150,5 @@ func computeBriefly(rng *rand.Rand) {
 	}
 }
 
-// computeSink keeps the compiler from leaving think out.
+// computeSink keeps the compiler from removing computeBriefly.
 var computeSink atomic.Uint64

@@ -13,8 +13,8 @@ import (
 
 // command is what the first container of a pod runs.
 type command struct {
-	job   *job.Job    // of gorun as launcher; else nil
-	agent job.Options // of gorun as agent: Action is job.Agent
+	job   *job.Job    // the job, if gorun runs as launcher; else nil
+	agent job.Options // the options, if gorun runs as agent: Action is job.Agent
 	sshd  bool
 }
 

@@ -76,7 +76,7 @@ var atomicProviders = []struct {
 
 var wide = []Datatype{
 	TypeComplex128, TypeLongDouble, TypeLongDoubleComplex, // 16 bytes and more
-	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // of libfabric 2
+	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // types of libfabric 2
 }
 
 func atomicPair(t *testing.T, prov string) (a, b *node) {

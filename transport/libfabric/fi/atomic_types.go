@@ -120,11 +120,11 @@ const (
 	AtomicRead          AtomicOp = C.FI_ATOMIC_READ
 	AtomicWrite         AtomicOp = C.FI_ATOMIC_WRITE
 	AtomicCompareSwap   AtomicOp = C.FI_CSWAP    // target = operand if compare == target
-	AtomicCompareSwapNE AtomicOp = C.FI_CSWAP_NE // if compare != target
-	AtomicCompareSwapLE AtomicOp = C.FI_CSWAP_LE // if compare <= target
-	AtomicCompareSwapLT AtomicOp = C.FI_CSWAP_LT // if compare < target
-	AtomicCompareSwapGE AtomicOp = C.FI_CSWAP_GE // if compare >= target
-	AtomicCompareSwapGT AtomicOp = C.FI_CSWAP_GT // if compare > target
+	AtomicCompareSwapNE AtomicOp = C.FI_CSWAP_NE // target = operand if compare != target
+	AtomicCompareSwapLE AtomicOp = C.FI_CSWAP_LE // target = operand if compare <= target
+	AtomicCompareSwapLT AtomicOp = C.FI_CSWAP_LT // target = operand if compare < target
+	AtomicCompareSwapGE AtomicOp = C.FI_CSWAP_GE // target = operand if compare >= target
+	AtomicCompareSwapGT AtomicOp = C.FI_CSWAP_GT // target = operand if compare > target
 	AtomicMaskSwap      AtomicOp = C.FI_MSWAP    // target = operand&compare | target&^compare
 	AtomicDiff          AtomicOp = 19            // target = target - operand; libfabric 2.0 and newer
 	AtomicNoop          AtomicOp = C.FI_NOOP     // only for collectives

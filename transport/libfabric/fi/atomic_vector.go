@@ -14,7 +14,7 @@ import (
 // most TxAttr.IovLimit buffers.
 type Vector struct {
 	Bufs  [][]byte
-	Descs []Desc // for each of Bufs, or none
+	Descs []Desc // one per buffer, or empty
 }
 
 // RMAIoc is a segment of a peer's memory (struct fi_rma_ioc).
@@ -27,14 +27,14 @@ type RMAIoc struct {
 // AtomicMsg has all arguments of an atomic operation (struct fi_msg_atomic).
 type AtomicMsg struct {
 	Operand  Vector
-	Compare  Vector   // for CompareAtomicMsg
-	Result   Vector   // for FetchAtomicMsg and CompareAtomicMsg
+	Compare  Vector   // used by CompareAtomicMsg
+	Result   Vector   // used by FetchAtomicMsg and CompareAtomicMsg
 	Addr     Addr     // the peer
-	RMA      []RMAIoc // its memory, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
+	RMA      []RMAIoc // the peer's memory, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
 	Datatype Datatype
 	Op       AtomicOp
 	Context  *Context
-	Data     uint64 // for FlagRemoteCQData
+	Data     uint64 // immediate data, with FlagRemoteCQData
 }
 
 // AtomicV is Atomic for the elements of several buffers (fi_atomicv).

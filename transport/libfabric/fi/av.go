@@ -19,7 +19,7 @@ type Addr uint64
 // Special values of Addr. libfabric uses the same number for both.
 const (
 	AddrUnspec   = ^Addr(0) // as the source of a receive: any peer
-	AddrNotAvail = ^Addr(0) // not inserted, not known
+	AddrNotAvail = ^Addr(0) // an address that is not in the vector
 )
 
 // AVAttr has the attributes for opening an address vector (struct fi_av_attr).

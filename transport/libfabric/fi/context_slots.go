@@ -22,7 +22,7 @@ const (
 
 // slots is the state of all slots of the process. Index 0 is not used.
 var slots struct {
-	base atomic.Uintptr // of slot 0; 0: not reserved yet
+	base atomic.Uintptr // address of slot 0; 0: not reserved yet
 
 	mu       sync.Mutex
 	reserved []byte

@@ -43,7 +43,7 @@ type CQEntry struct {
 	Len     uint64   // bytes received (CQMsg and more)
 	Buf     uintptr  // address of the message in a multi-receive buffer (CQData and more)
 	Data    uint64   // the peer's immediate data under FlagRemoteCQData (CQData and more)
-	Tag     uint64   // of a tagged receive (CQTagged)
+	Tag     uint64   // tag of a tagged receive (CQTagged)
 
 	op uintptr
 }

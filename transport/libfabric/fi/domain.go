@@ -74,7 +74,7 @@ func (d *Domain) BindEQ(eq *EQ, flags Flags) error {
 // CollectiveAttr is the query about a collective operation and its result (struct fi_collective_attr,
 // fi_collective(3)).
 type CollectiveAttr struct {
-	Op            AtomicOp // of a reduction
+	Op            AtomicOp // operation of a reduction
 	Datatype      Datatype
 	DatatypeCount int // result: largest number of elements
 	DatatypeSize  int // result: bytes of an element

@@ -22,12 +22,12 @@ type Endpoint struct {
 	object
 	root        *Endpoint // the endpoint itself, or the endpoint that it is an alias of
 	multi       bool      // receives without flags of their own take several messages
-	multiTagged bool      // the same for tagged receives (2.x)
+	multiTagged bool      // tagged receives without flags of their own take several messages (2.x)
 	queue       []*CQ     // the queues that its operations complete on
 	rx          *Endpoint // the shared receive context that takes its messages; nil: none
-	other       []*CQ     // of a shared receive context: queues of endpoints that were closed
+	other       []*CQ     // in a shared receive context: queues of its closed endpoints
 	ready       bool      // enabled; guarded by objects
-	isMsg       bool      // it is of type EPMsg
+	isMsg       bool      // its type is EPMsg
 	hasEQ       bool      // an event queue is bound
 
 	domain  *Domain

@@ -36,7 +36,7 @@ type EQEvent struct {
 	FID     FID     // the object concerned; for a connection request the passive endpoint
 	Context uintptr // the context that the operation was started with
 	Data    uint64  // for example the number of inserted addresses
-	Info    *Info   // of a connection request, to accept or reject it; after FlagPeek only for reading
+	Info    *Info   // accepts or rejects a connection request; after FlagPeek only for reading
 	Private []byte  // private data of the peer, possibly followed by padding
 }
 

@@ -161,8 +161,8 @@ type WaitObj int
 
 // The kinds of waiting.
 const (
-	WaitNone      WaitObj = C.FI_WAIT_NONE       // it cannot wait
-	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // by SRead only
+	WaitNone      WaitObj = C.FI_WAIT_NONE       // no waiting
+	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // only by SRead
 	WaitSet       WaitObj = C.FI_WAIT_SET        // by a wait set; removed in 2.x
 	WaitFD        WaitObj = C.FI_WAIT_FD         // by a file descriptor
 	WaitMutexCond WaitObj = C.FI_WAIT_MUTEX_COND // by a pthread condition

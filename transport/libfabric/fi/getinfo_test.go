@@ -159,7 +159,7 @@ func TestGetInfoCaps(t *testing.T) {
 			}
 		}
 		for bit := OrderRAR; bit <= OrderSAS; bit <<= 1 {
-			for _, order := range []struct{ has, wish func(*Info) *MsgOrder }{
+			for _, order := range []struct{ has, field func(*Info) *MsgOrder }{
 				{func(i *Info) *MsgOrder { return &i.Tx.MsgOrder }, func(i *Info) *MsgOrder { return &i.Tx.MsgOrder }},
 				{func(i *Info) *MsgOrder { return &i.Rx.MsgOrder }, func(i *Info) *MsgOrder { return &i.Rx.MsgOrder }},
 			} {
@@ -168,7 +168,7 @@ func TestGetInfoCaps(t *testing.T) {
 				}
 				h := o.hints()
 				h.EP.Type = all.EP.Type
-				*order.wish(h) = bit
+				*order.field(h) = bit
 				infos, err := GetInfo(HeaderVersion, "", "", 0, h)
 				require.NoError(t, err, bit)
 				require.Equal(t, bit, *order.has(infos[0])&bit)

@@ -16,11 +16,11 @@ const testTimeout = 10 * time.Second
 
 // setup describes the endpoints of a test. Zero values mean the defaults in the comments.
 type setup struct {
-	prov  string // as in FabricAttr.ProvName
-	ep    EPType // EPRDM
-	caps  Caps   // CapMsg | CapTagged
-	cq    CQAttr // CQTagged without waiting
-	bind  Flags  // to the queue: FlagTransmit | FlagRecv
+	prov  string // provider name, as in FabricAttr.ProvName
+	ep    EPType // default: EPRDM
+	caps  Caps   // default: CapMsg | CapTagged
+	cq    CQAttr // default: CQTagged and WaitNone
+	bind  Flags  // flags of BindCQ; default: FlagTransmit | FlagRecv
 	hints func(*Info)
 	open  func(*node) // called before the endpoint is enabled: binds more to it
 	sep   bool        // each endpoint has a domain of its own

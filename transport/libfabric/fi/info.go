@@ -81,7 +81,7 @@ type DomainAttr struct {
 	Domain          *Domain // in hints: accept only this open domain
 	Name            string
 	Threading       Threading
-	ControlProgress Progress // of connections, registrations and insertions; Progress in 2.x
+	ControlProgress Progress // progress of connections, registrations and insertions; Progress in 2.x
 	DataProgress    Progress
 	ResourceMgmt    ResourceMgmt
 	AVType          AVType
@@ -92,7 +92,7 @@ type DomainAttr struct {
 	EPCnt           int
 	TxCtxCnt        int
 	RxCtxCnt        int
-	MaxEPTxCtx      int // of one scalable endpoint
+	MaxEPTxCtx      int // transmit contexts of one scalable endpoint
 	MaxEPRxCtx      int
 	MaxEPStxCtx     int // endpoints that may share one transmit context
 	MaxEPSrxCtx     int
@@ -108,7 +108,7 @@ type DomainAttr struct {
 	MaxEPAuthKey    int    // authorisation keys of an endpoint (1.20)
 	MaxGroupID      uint32 // largest group id, zero: no groups (2.0)
 	MaxCntrValue    uint64 // largest value of a counter, zero: unknown (2.5)
-	MaxErrCntrValue uint64 // the same for the errors (2.5)
+	MaxErrCntrValue uint64 // largest error value of a counter, zero: unknown (2.5)
 	MaxXPUCtxCnt    int    // (2.6)
 }
 

@@ -233,7 +233,7 @@ func TestMRSurvivesGC(t *testing.T) {
 			}
 		}
 		for i, base := range where {
-			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // as a peer would
+			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // reads the memory as a peer would
 			require.Equal(t, pattern(make([]byte, 512+i*64), i), got)
 		}
 		for _, m := range open {

@@ -32,11 +32,11 @@ import (
 
 // Msg has all arguments of a message operation (struct fi_msg).
 type Msg struct {
-	Bufs    [][]byte // its memory, at most IovLimit buffers
-	Descs   []Desc   // for each of Bufs, or none
+	Bufs    [][]byte // the message's memory, at most IovLimit buffers
+	Descs   []Desc   // one per buffer, or empty
 	Addr    Addr     // the peer
 	Context *Context
-	Data    uint64 // for FlagRemoteCQData
+	Data    uint64 // immediate data, with FlagRemoteCQData
 }
 
 // Send sends buf (fi_send).

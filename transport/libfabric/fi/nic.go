@@ -64,7 +64,7 @@ func (s LinkState) String() string {
 
 // LinkAttr describes the link of a device (struct fi_link_attr).
 type LinkAttr struct {
-	Address     string // of the link, for example a MAC address
+	Address     string // address of the link, for example a MAC address
 	MTU         int    // bytes
 	Speed       int    // bits per second
 	State       LinkState

@@ -13,9 +13,9 @@ import (
 type offer struct {
 	prov      string
 	types     []EPType
-	progress  []Progress // of data
+	progress  []Progress // data progress models
 	control   []Progress
-	waits     []WaitObj // of event queues
+	waits     []WaitObj // wait objects of event queues
 	named     bool      // any node name is a valid address
 	bindEQ    bool      // event queues can be bound to domains
 	regMR     bool      // registrations write events to them

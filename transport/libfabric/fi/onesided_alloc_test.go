@@ -61,7 +61,7 @@ func TestOneSidedAllocations(t *testing.T) {
 				"CompareAtomicMsg": func() error { return a.ep.CompareAtomicMsg(&swap, FlagCompletion) },
 			} {
 				if prov == "udp;ofi_rxd" && (strings.HasPrefix(name, "Fetch") || strings.HasPrefix(name, "Compare")) {
-					continue // they are refused, see atomicProviders
+					continue // this package refuses them, see atomicProviders
 				}
 				once := func() {
 					for {

@@ -10,7 +10,7 @@ import (
 
 // livePins holds the pins of open objects. If the program drops an object without Close, its pins
 // stay, because libfabric still uses the memory.
-var livePins sync.Map // of *runtime.Pinner
+var livePins sync.Map // keys: *runtime.Pinner
 
 // pin pins memory until unpin. Memory outside of Go's heap is allowed.
 func pin(memory ...unsafe.Pointer) *runtime.Pinner {

@@ -39,11 +39,11 @@ type RMAIov struct {
 // RMAMsg has all arguments of an RMA operation (struct fi_msg_rma).
 type RMAMsg struct {
 	Bufs    [][]byte // local memory, at most TxAttr.IovLimit buffers
-	Descs   []Desc   // for each of Bufs, or none
+	Descs   []Desc   // one per buffer, or empty
 	Addr    Addr     // the peer
-	RMA     []RMAIov // its memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
+	RMA     []RMAIov // the peer's memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
 	Context *Context
-	Data    uint64 // for FlagRemoteCQData
+	Data    uint64 // immediate data, with FlagRemoteCQData
 }
 
 // Read reads from the memory of src into buf (fi_read).
