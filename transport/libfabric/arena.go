@@ -199,9 +199,6 @@ func (a *arena) slotBuf(i int) []byte {
 	return a.mem[at : at+slotSize : at+slotSize]
 }
 
-// address returns the address of a part of the arena.
-func (a *arena) address(b []byte) uintptr { return fi.AddressOf(b) }
-
 // context returns the context pointer of slot i, or of receive buffer i-slotCount.
 func (a *arena) context(i int) uintptr { return a.base + uintptr(i)*contextSize }
 

@@ -131,7 +131,7 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	req := &d.request
 	*req = fi.RawAtomic{
 		Op: atomicOps[op.Atomic], Type: datatypes[op.Datatype], Count: n / size,
-		Data: a.address(data), Compare: a.address(compare), Fetch: a.address(fetch),
+		Data: fi.AddressOf(data), Compare: fi.AddressOf(compare), Fetch: fi.AddressOf(fetch),
 		Desc: a.desc, Dest: d.av.at(op.Peer), Addr: op.RemoteAddr, Key: op.RemoteKey, Context: a.context(i),
 	}
 	how := familyOf(op)

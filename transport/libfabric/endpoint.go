@@ -53,7 +53,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	done := true
 	if frameSize+n <= d.inject {
 		d.compose(d.arena.stage, f, op, op.Data)
-		rc = d.raw.Inject(d.arena.address(d.arena.stage), frameSize+n, d.av.at(op.Peer))
+		rc = d.raw.Inject(fi.AddressOf(d.arena.stage), frameSize+n, d.av.at(op.Peer))
 	} else if i := d.arena.acquire(opSend, op.Peer, nil); i < 0 {
 		return false, transport.ErrAgain
 	} else {
@@ -86,7 +86,7 @@ func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
 	b := a.slotBuf(i)
 	d.compose(b, f, op, op.Data)
-	return d.raw.Send(a.address(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
+	return d.raw.Send(fi.AddressOf(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
 }
 
 // sendPinned sends the frame and header from slot i and the data from the user's pinned buffer.
@@ -108,7 +108,7 @@ func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 			return rc
 		}
 	}
-	return d.raw.Send2(a.address(b), frameSize+op.HeaderLen, a.desc,
+	return d.raw.Send2(fi.AddressOf(b), frameSize+op.HeaderLen, a.desc,
 		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
 }
 

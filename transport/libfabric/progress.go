@@ -67,7 +67,7 @@ func (d *domain) poll(room int) error {
 	for len(a.toPost) > 0 {
 		i := a.toPost[len(a.toPost)-1]
 		b := &a.bufs[i]
-		if !d.raw.PostLater(a.address(b.mem), len(b.mem), a.context(slotCount+i)) {
+		if !d.raw.PostLater(fi.AddressOf(b.mem), len(b.mem), a.context(slotCount+i)) {
 			break
 		}
 		a.toPost = a.toPost[:len(a.toPost)-1]
@@ -146,7 +146,7 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 		b.used = true
 	} else {
 		if n > 0 {
-			at = int(e.Buf - a.address(b.mem))
+			at = int(e.Buf - fi.AddressOf(b.mem))
 		}
 		b.done += n
 		if e.Flags&fi.FlagMultiRecv != 0 {

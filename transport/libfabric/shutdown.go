@@ -167,7 +167,7 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 	b := a.slotBuf(i)
 	p := d.tokens(r)
 	d.frame(p, k).put(b)
-	rc := d.raw.Send(a.address(b), frameSize, a.desc, d.av.at(r), a.context(i))
+	rc := d.raw.Send(fi.AddressOf(b), frameSize, a.desc, d.av.at(r), a.context(i))
 	if rc == 0 {
 		p.posted()
 		return controlSent
