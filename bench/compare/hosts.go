@@ -49,23 +49,23 @@ func (b *built) betweenHosts(s *settings) []*contest.Contest {
 	var all []*contest.Contest
 	for _, m := range []struct {
 		bench, size string
-		figure      figure
+		metric      contest.Metric
 		what        string
 		target      float64
 	}{
-		{"latency", "8", micros, "8 B, one way", 0},
-		{"mr", "8", rate, "message rate, 8 B", 5},
-		{"latency", "1048576", micros, "1 MiB, one way", 0.9},
-		{"bcast", "1048576", micros, "bcast, 1 MiB", 0.9},
+		{"latency", "8", contest.Micros, "8 B, one way", 0},
+		{"mr", "8", contest.Rate, "message rate, 8 B", 5},
+		{"latency", "1048576", contest.Micros, "1 MiB, one way", 0.9},
+		{"bcast", "1048576", contest.Micros, "bcast, 1 MiB", 0.9},
 	} {
-		f := m.figure
+		f := m.metric
 		ours := b.benchCommand(s, overWeft, m.bench, "-sizes", m.size)
 		peer := b.mpiCommand(s, overMPI, m.bench, m.size)
 		all = append(all, &contest.Contest{
 			Name:  "hosts",
-			Lines: []contest.Line{{What: "tcp between two hosts, " + m.what, Unit: f.unit, Target: m.target, More: f.more}},
-			Ours:  contest.Side{Name: "weft", Measure: objects(f.key, f.scale, b.onHost(ours)...)},
-			Peers: []contest.Side{{Name: "Open MPI", Measure: objects(f.key, f.scale, b.onHost(peer)...)}},
+			Lines: []contest.Line{{What: "tcp between two hosts, " + m.what, Unit: f.Unit, Target: m.target, More: f.More}},
+			Ours:  contest.Side{Name: "weft", Measure: objects(f.Key, f.Scale, b.onHost(ours)...)},
+			Peers: []contest.Side{{Name: "Open MPI", Measure: objects(f.Key, f.Scale, b.onHost(peer)...)}},
 		})
 	}
 	return all

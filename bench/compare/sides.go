@@ -27,20 +27,6 @@ type built struct {
 // Close removes the programs and the hosts.
 func (b *built) Close() error { return errors.Join(testbed.Down(), b.Programs.Close()) }
 
-// figure is a field of the benchmarks' results.
-type figure struct {
-	key   string // in the JSON objects
-	scale float64
-	unit  string
-	more  bool // a larger value is better
-}
-
-var (
-	micros    = figure{"median_us", 1, "µs", false}
-	bandwidth = figure{"bytes_per_s", 1e-9, "GB/s", true}
-	rate      = figure{"messages_per_s", 1e-6, "M/s", true}
-)
-
 // build builds gorun, the benchmarks and those of the C programs for which everything is installed.
 // It makes the hosts if a comparison needs them.
 func build(ctx context.Context, s *settings) (*built, error) {
@@ -77,15 +63,15 @@ func (b *built) contests(s *settings) []*contest.Contest {
 		},
 		{
 			Name:  "bandwidth",
-			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: bandwidth.unit, Target: 2, More: true}},
-			Ours:  b.bench(s, overTCP, bandwidth.key, bandwidth.scale, "bw", "-sizes", "1m"),
-			Peers: b.openMPI(s, bandwidth, "bw", "1048576"),
+			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: contest.Bandwidth.Unit, Target: 2, More: true}},
+			Ours:  b.bench(s, overTCP, contest.Bandwidth.Key, contest.Bandwidth.Scale, "bw", "-sizes", "1m"),
+			Peers: b.openMPI(s, contest.Bandwidth, "bw", "1048576"),
 		},
 		{
 			Name:  "rate",
-			Lines: []contest.Line{{What: "tcp message rate, 8 B", Unit: rate.unit, Target: 5, More: true}},
-			Ours:  b.bench(s, overTCP, rate.key, rate.scale, "mr", "-sizes", "8"),
-			Peers: b.openMPI(s, rate, "mr", "8"),
+			Lines: []contest.Line{{What: "tcp message rate, 8 B", Unit: contest.Rate.Unit, Target: 5, More: true}},
+			Ours:  b.bench(s, overTCP, contest.Rate.Key, contest.Rate.Scale, "mr", "-sizes", "8"),
+			Peers: b.openMPI(s, contest.Rate, "mr", "8"),
 		},
 	}
 	all = slices.DeleteFunc(all, func(c *contest.Contest) bool { return len(c.Peers) == 0 })
@@ -148,11 +134,11 @@ func (b *built) spinning(s *settings) []contest.Side {
 }
 
 // openMPI measures a benchmark with Open MPI over tcp on two ranks.
-func (b *built) openMPI(s *settings, f figure, bench, size string) []contest.Side {
+func (b *built) openMPI(s *settings, f contest.Metric, bench, size string) []contest.Side {
 	if !b.hasOpenMPI() {
 		return nil
 	}
-	return []contest.Side{{Name: "Open MPI", Measure: objects(f.key, f.scale, b.mpiCommand(s, nil, bench, size)...)}}
+	return []contest.Side{{Name: "Open MPI", Measure: objects(f.Key, f.Scale, b.mpiCommand(s, nil, bench, size)...)}}
 }
 
 func (b *built) hasOpenMPI() bool {

@@ -28,6 +28,21 @@ type Line struct {
 	Of     Basis
 }
 
+// Metric is a field of the benchmarks' results (bench -json).
+type Metric struct {
+	Key   string // in the JSON objects
+	Scale float64
+	Unit  string
+	More  bool // a larger value is better
+}
+
+// The metrics that comparisons share.
+var (
+	Micros    = Metric{"median_us", 1, "µs", false}
+	Bandwidth = Metric{"bytes_per_s", 1e-9, "GB/s", true}
+	Rate      = Metric{"messages_per_s", 1e-6, "M/s", true}
+)
+
 // Basis is the value that a target applies to.
 type Basis int
 

@@ -148,7 +148,7 @@ func TestPeerThatRefuses(t *testing.T) {
 	b, err := build(bounded(t), &settings{time: 10 * time.Millisecond})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
-	_, peers := b.loops(&benchmark{name: "no-such-loop", figure: micros}, 2, []int{8})
+	_, peers := b.loops(&benchmark{name: "no-such-loop", metric: contest.Micros}, 2, []int{8})
 	for _, p := range peers {
 		xs, err := p.Measure(bounded(t))
 		require.ErrorContains(t, err, "no-such-loop 8 0.01: exit status", p.Name)

@@ -169,7 +169,7 @@ func (b *built) objects(side string, bench *benchmark, ranks, sizes int, command
 		for _, o := range objects {
 			b.record(side, bench, ranks, o)
 		}
-		xs, keyErr := contest.Numbers(objects, bench.figure.key, bench.figure.scale)
+		xs, keyErr := contest.Numbers(objects, bench.metric.Key, bench.metric.Scale)
 		if failure != nil {
 			return xs, failure // its output may end within an object
 		}
@@ -223,7 +223,7 @@ func (b *built) cacheline(ranks int) (ours contest.Side, peers []contest.Side) {
 		if err != nil {
 			return nil, err
 		}
-		return contest.Numbers(objects, micros.key, micros.scale)
+		return contest.Numbers(objects, contest.Micros.Key, contest.Micros.Scale)
 	}}
-	return b.weft(&benchmark{name: "latency", figure: micros}, ranks, []int{8}, "8"), []contest.Side{limit}
+	return b.weft(&benchmark{name: "latency", metric: contest.Micros}, ranks, []int{8}, "8"), []contest.Side{limit}
 }

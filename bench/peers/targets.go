@@ -11,7 +11,7 @@ import (
 type benchmark struct {
 	name   string // its name in ./bench and in the C program
 	what   string // its name in the table
-	figure figure
+	metric contest.Metric
 	of     contest.Basis
 	ranks  []int  // numbers of ranks, if -ranks has them, too; empty: that of -start
 	counts string // the unit of sizes; empty: bytes
@@ -31,20 +31,9 @@ type goal struct {
 	target float64
 }
 
-// figure is the field of a benchmark's results that is compared.
-type figure struct {
-	key   string // in the JSON objects
-	scale float64
-	unit  string
-	more  bool // a larger value is better
-}
-
 var (
-	micros    = figure{"median_us", 1, "µs", false}
-	bandwidth = figure{"bytes_per_s", 1e-9, "GB/s", true}
-	rate      = figure{"messages_per_s", 1e-6, "M/s", true}
-	percent   = figure{"overlap_percent", 1, "%", true}
-	seconds   = figure{"", 1, "s", false}
+	percent = contest.Metric{Key: "overlap_percent", Scale: 1, Unit: "%", More: true}
+	seconds = contest.Metric{Scale: 1, Unit: "s"}
 )
 
 const (
@@ -75,27 +64,27 @@ func level(sizes ...int) []goal {
 
 // benchmarks are the lines of the table.
 var benchmarks = []*benchmark{
-	{name: "latency", what: "latency, one way", figure: micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
-	{name: "cacheline", what: "latency ÷ a cache line's", figure: micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
-	{name: "bw", what: "bandwidth", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
-	{name: "bibw", what: "bandwidth, both ways", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
-	{name: "mr", what: "message rate", figure: rate, ranks: pair, goals: []goal{{8, 1.1}}},
-	{name: "barrier", what: "barrier", figure: micros, ranks: all, goals: []goal{{0, 0.8}}},
-	{name: "bcast", what: "bcast", figure: micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
-	{name: "reduce", what: "reduce", figure: micros, ranks: all, goals: collective, pair: small},
-	{name: "allreduce", what: "allreduce", figure: micros, ranks: all, goals: collective, pair: small},
-	{name: "alltoall", what: "alltoall", figure: micros, ranks: all, goals: exchange, pair: small},
-	{name: "allgather", what: "allgather", figure: micros, ranks: all, goals: exchange},
-	{name: "put_latency", what: "put and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
-	{name: "get_latency", what: "get and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
-	{name: "threads", what: "message rate of pairs of goroutines or threads", figure: rate, ranks: pair, counts: "goroutines", threads: true,
+	{name: "latency", what: "latency, one way", metric: contest.Micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
+	{name: "cacheline", what: "latency ÷ a cache line's", metric: contest.Micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
+	{name: "bw", what: "bandwidth", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
+	{name: "bibw", what: "bandwidth, both ways", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
+	{name: "mr", what: "message rate", metric: contest.Rate, ranks: pair, goals: []goal{{8, 1.1}}},
+	{name: "barrier", what: "barrier", metric: contest.Micros, ranks: all, goals: []goal{{0, 0.8}}},
+	{name: "bcast", what: "bcast", metric: contest.Micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
+	{name: "reduce", what: "reduce", metric: contest.Micros, ranks: all, goals: collective, pair: small},
+	{name: "allreduce", what: "allreduce", metric: contest.Micros, ranks: all, goals: collective, pair: small},
+	{name: "alltoall", what: "alltoall", metric: contest.Micros, ranks: all, goals: exchange, pair: small},
+	{name: "allgather", what: "allgather", metric: contest.Micros, ranks: all, goals: exchange},
+	{name: "put_latency", what: "put and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
+	{name: "get_latency", what: "get and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
+	{name: "threads", what: "message rate of pairs of goroutines or threads", metric: contest.Rate, ranks: pair, counts: "goroutines", threads: true,
 		goals: []goal{{2, 2}, {4, 2}, {16, 2}, {64, 2}}},
-	{name: "waiters", what: "latency beside goroutines or threads blocked in Recv", figure: micros, ranks: pair, counts: "goroutines", threads: true, goals: level(0, 1, 100)},
-	{name: "compute", what: "Sendrecv of 8 KiB after computation", figure: micros, ranks: pair, counts: "µs", goals: level(10, 100, 1000, 10_000)},
-	{name: "jacobi", what: "communication of Jacobi's method", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
-	{name: "cg", what: "communication of conjugate gradients", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
-	{name: "iallreduce-overlap", what: "overlap of Iallreduce", figure: percent, of: contest.OfFigure, ranks: pair, goals: []goal{{64 * kib, 80}, {mib, 80}}},
-	{name: "start", what: "start to end of hello", figure: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
+	{name: "waiters", what: "latency beside goroutines or threads blocked in Recv", metric: contest.Micros, ranks: pair, counts: "goroutines", threads: true, goals: level(0, 1, 100)},
+	{name: "compute", what: "Sendrecv of 8 KiB after computation", metric: contest.Micros, ranks: pair, counts: "µs", goals: level(10, 100, 1000, 10_000)},
+	{name: "jacobi", what: "communication of Jacobi's method", metric: contest.Micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
+	{name: "cg", what: "communication of conjugate gradients", metric: contest.Micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
+	{name: "iallreduce-overlap", what: "overlap of Iallreduce", metric: percent, of: contest.OfFigure, ranks: pair, goals: []goal{{64 * kib, 80}, {mib, 80}}},
+	{name: "start", what: "start to end of hello", metric: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
 }
 
 // names returns the names of the benchmarks.
@@ -150,7 +139,7 @@ func (b *benchmark) at(ranks int, sizes []int) []goal {
 func (b *benchmark) lines(goals []goal) []contest.Line {
 	var lines []contest.Line
 	for _, g := range goals {
-		lines = append(lines, contest.Line{What: b.what, Unit: b.figure.unit, Target: g.target, More: b.figure.more, Of: b.of})
+		lines = append(lines, contest.Line{What: b.what, Unit: b.metric.Unit, Target: g.target, More: b.metric.More, Of: b.of})
 	}
 	return lines
 }
