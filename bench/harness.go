@@ -183,8 +183,8 @@ func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	}
 }
 
-// agree returns the number of batches and of operations per batch, which rank 0 chooses for all ranks.
-// A batch takes at least the time least.
+// agree returns the number of batches and of operations per batch, which rank 0 chooses for all
+// ranks. A batch takes at least the time least.
 func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per int, err error) {
 	perOp = max(perOp, 1)
 	iters := o.iters

@@ -7,9 +7,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// One-sided transfers between rank 0 and rank 1's part of an RMA window. Rank 1 does not take part: it
-// waits in the collective that ends the measurement. Each of the transfers between two flushes uses a
-// different part of memory, as in bench/c/fi_rma.c.
+// One-sided transfers between rank 0 and rank 1's part of an RMA window. Rank 1 does not take part:
+// it waits in the collective that ends the measurement. Each of the transfers between two flushes
+// uses a different part of memory, as in bench/c/fi_rma.c.
 
 var putBW = benchmark{
 	name:    "put_bw",

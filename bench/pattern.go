@@ -5,7 +5,8 @@ import "fmt"
 // tag is the tag of most messages.
 const tag = 1
 
-// fill writes the data of a rank to buf. It differs from other ranks' data and from itself at other offsets.
+// fill writes the data of a rank to buf. It differs from other ranks' data and from itself at other
+// offsets.
 func fill(buf []byte, rank int) {
 	for i := range buf {
 		buf[i] = pattern(i, rank)

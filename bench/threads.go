@@ -94,7 +94,8 @@ func prepareThreads(c *comm.Comm, pairs int) (*part, error) {
 	return p, nil
 }
 
-// teamSample is the shortest time of a batch of a team, so that starting the goroutines does not matter.
+// teamSample is the shortest time of a batch of a team, so that starting the goroutines does not
+// matter.
 const teamSample = 5 * time.Millisecond
 
 // roundTrip sends, then receives on rank 0; it receives, then sends on rank 1.
@@ -206,8 +207,8 @@ var besideStream = benchmark{
 	},
 }
 
-// streamUntil sends messages from rank 0 to rank 1 until stop is closed on rank 0. The last message is
-// shorter, which ends rank 1.
+// streamUntil sends messages from rank 0 to rank 1 until stop is closed on rank 0. The last message
+// is shorter, which ends rank 1.
 func streamUntil(c *comm.Comm, buf []byte, stop <-chan struct{}) error {
 	for {
 		if c.Rank() == 1 {

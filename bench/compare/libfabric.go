@@ -17,9 +17,9 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// The targets for a message of weft over a libfabric provider, compared with a C program over the same
-// provider: over shm, where a small message takes less than a microsecond, extraMicros more for
-// messages below extraBelow; otherwise extraRatio times as long.
+// The targets for a message of weft over a libfabric provider, compared with a C program over the
+// same provider: over shm, where a small message takes less than a microsecond, extraMicros more
+// for messages below extraBelow; otherwise extraRatio times as long.
 const (
 	extraMicros = 0.25
 	extraRatio  = 1.1
@@ -212,8 +212,8 @@ func column(table, head string) (float64, error) {
 	return 0, fmt.Errorf("no column %s in %q", head, table)
 }
 
-// findLibfabric sets b.libfabric if programs can be built with libfabric. Otherwise it adds libfabric to
-// b.Missing.
+// findLibfabric sets b.libfabric if programs can be built with libfabric. Otherwise it adds
+// libfabric to b.Missing.
 func (b *built) findLibfabric(ctx context.Context) {
 	b.libfabric = exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() == nil
 	if !b.libfabric {

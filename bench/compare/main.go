@@ -11,10 +11,10 @@
 //	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
 //
 // Compare builds the programs in a temporary directory. In each round it measures every side once,
-// because the speed of a machine changes over time. It prints the median of each side's rounds, their
-// range, and the ratio to the better peer. It leaves out peers that are not installed, and prints their
-// names. The hosts are made of namespaces, for which Compare needs root; without root it leaves out the
-// comparisons between hosts. No other program should run during the measurement.
+// because the speed of a machine changes over time. It prints the median of each side's rounds,
+// their range, and the ratio to the better peer. It leaves out peers that are not installed, and
+// prints their names. The hosts are made of namespaces, for which Compare needs root; without root
+// it leaves out the comparisons between hosts. No other program should run during the measurement.
 package main
 
 import (

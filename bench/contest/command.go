@@ -24,8 +24,8 @@ const killDelay = 5 * time.Second
 const marker = "CONTEST_COMMAND="
 
 // Output runs a command and returns its stdout, also if it fails. The error contains its stderr. If
-// ctx ends first, the command gets SIGTERM, and killDelay later SIGKILL. After a failure no process of
-// the command is left when Output returns.
+// ctx ends first, the command gets SIGTERM, and killDelay later SIGKILL. After a failure no process
+// of the command is left when Output returns.
 func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, errs bytes.Buffer

@@ -74,8 +74,8 @@ type Figures struct {
 	Err    error     `json:"-"` // the failure that ended its measurements; nil: none
 }
 
-// Run measures every side once per round and returns the results of the lines. A side that fails is not
-// measured again, and keeps its figures so far. Run returns an error only if ctx ends.
+// Run measures every side once per round and returns the results of the lines. A side that fails is
+// not measured again, and keeps its figures so far. Run returns an error only if ctx ends.
 func (c *Contest) Run(ctx context.Context, progress io.Writer, rounds int) ([]Result, error) {
 	sides := append([]Side{c.Ours}, c.Peers...)
 	results := make([]Result, len(c.Lines))
@@ -162,9 +162,9 @@ func (r *Result) Best() float64 {
 	return math.NaN()
 }
 
-// Ratio returns our figure ÷ the better peer's: the median of the ratios within each round, because the
-// speed of the machine changes between rounds. If one of the two did not complete all rounds, Ratio
-// returns the ratio of their medians. It returns NaN if one of them has no figure.
+// Ratio returns our figure ÷ the better peer's: the median of the ratios within each round, because
+// the speed of the machine changes between rounds. If one of the two did not complete all rounds,
+// Ratio returns the ratio of their medians. It returns NaN if one of them has no figure.
 func (r *Result) Ratio() float64 {
 	ours, p := r.Sides[0].Rounds, r.better()
 	if p == nil || len(p.Rounds) != len(ours) {

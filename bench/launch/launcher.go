@@ -189,7 +189,7 @@ func (b *bench) kill(words ...string) error {
 	return fmt.Errorf("%s does not run on %s", strings.Join(words, " "), b.hosts[1].Name())
 }
 
-// fails starts a job that runs until it fails, calls fail, and returns how long the job lasts after that.
+// fails starts a long job, calls fail, and returns how long the job lasts after that.
 func (b *bench) fails(fail func() error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Launch measures the cost of gorun: how long jobs take from start to end, on one host and on several
-// by ssh, compared with Open MPI's mpirun; the launcher's memory; the rate at which it forwards output;
-// and how soon a job ends after a failure.
+// Launch measures the cost of gorun: how long jobs take from start to end, on one host and on
+// several by ssh, compared with Open MPI's mpirun; the launcher's memory; the rate at which it
+// forwards output; and how soon a job ends after a failure.
 //
 //	go run ./bench/launch [-rounds 7] [-only start,memory,output,failure]
 //

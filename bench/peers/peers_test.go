@@ -103,7 +103,7 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, 1, run(bounded(t), io.Discard, &errs, []string{"-from", page}), "no JSON")
 }
 
-// TestQuickWithMoreRanksThanCores uses four ranks, more than most machines that test have cores.
+// TestQuickWithMoreRanksThanCores uses four ranks. Most test machines have fewer cores.
 func TestQuickWithMoreRanksThanCores(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(bounded(t), &out, &errs, []string{"-quick", "-ranks", "4", "-only", "barrier,allreduce"})

@@ -144,8 +144,8 @@ func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) cont
 	return contest.Side{Name: "weft", Measure: b.objects("weft", bench, ranks, len(sizes), command...)}
 }
 
-// peers returns a side per library, which measures with the function that measure returns. The side of
-// a library that is not installed fails.
+// peers returns a side per library, which measures with the function that measure returns. The side
+// of a library that is not installed fails.
 func (b *built) peers(measure func(m library, launch []string) func(context.Context) ([]float64, error), ranks int) []contest.Side {
 	var sides []contest.Side
 	for _, m := range libraries {

@@ -107,9 +107,9 @@ func sizeText(size int, counts string) string {
 	return contest.BytesText(size)
 }
 
-// at returns the goals for a number of ranks and these sizes in bytes. If there are no sizes, or if the
-// benchmark has none, it returns all goals. If the benchmark has another unit, it returns the first
-// goals, at most as many as sizes.
+// at returns the goals for a number of ranks and these sizes in bytes. If there are no sizes, or if
+// the benchmark has none, it returns all goals. If the benchmark has another unit, it returns the
+// first goals, at most as many as sizes.
 func (b *benchmark) at(ranks int, sizes []int) []goal {
 	known := slices.Clone(b.goals)
 	for i, g := range known {

@@ -62,10 +62,10 @@ func (p *running) kill(j job) error {
 	return nil
 }
 
-// survivors returns an error unless a call failed on each rank except the killed one, because a process
-// had failed, because the communicator was revoked, or because another survivor was in Finalize. After
-// the kill a rank may instead have found unexpected contents in another rank's memory, because ranks
-// learn of a failure only after some time.
+// survivors returns an error unless a call failed on each rank except the killed one, because a
+// process had failed, because the communicator was revoked, or because another survivor was in
+// Finalize. After the kill a rank may instead have found unexpected contents in another rank's
+// memory, because ranks learn of a failure only after some time.
 func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
 		if rank == j.kill.rank {

@@ -23,8 +23,9 @@ func (r *runner) left(before []string) (found []string) {
 	return found
 }
 
-// found returns the processes of this runner's jobs and the files in their temporary folder. It does not
-// look for shared memory, which has no name, nor for segments of libfabric, which no drawn job uses.
+// found returns the processes of this runner's jobs and the files in their temporary folder. It
+// does not look for shared memory, which has no name, nor for segments of libfabric, which no drawn
+// job uses.
 func (r *runner) found() []string { return slices.Concat(r.processes(), files(r.tmp)) }
 
 func files(dir string) (found []string) {

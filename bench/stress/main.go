@@ -7,8 +7,8 @@
 // A job runs bench/stress/rank with a random number of ranks, random transports and sizes, and random
 // forced algorithms. If it does not exit with 0 within a minute, Stress prints its goroutines. With
 // -kills, Stress kills a random rank of further jobs by SIGKILL at a random time: the job must end
-// within two seconds, report the killed rank, and leave nothing behind. After a failure Stress prints the
-// command that repeats the job.
+// within two seconds, report the killed rank, and leave nothing behind. After a failure Stress
+// prints the command that repeats the job.
 //
 //	draw.go  draws a job        run.go   runs a job
 //	kill.go  kills a rank       left.go  finds what a job leaves behind

@@ -110,8 +110,8 @@ func (p *running) end() error {
 	return p.err
 }
 
-// dump makes all ranks print what they are doing, and ends the job. It returns true if the job ended by
-// itself first.
+// dump makes all ranks print what they are doing, and ends the job. It returns true if the job
+// ended by itself first.
 func (p *running) dump() (itself bool) {
 	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun forwards all these signals
 	if p.wait(time.Second) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStress is a short version of make stress. It ends before the timeout of go test, which would clean
-// up nothing.
+// TestStress is a short version of make stress. It ends before the timeout of go test, which would
+// clean up nothing.
 func TestStress(t *testing.T) {
 	for _, args := range [][]string{
 		{"-jobs", "40", "-kills", "25", "-ops", "40", "-seed", "1", "-first", "-timeout", "7m"},

@@ -47,7 +47,8 @@ func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}}
 }
 
-// pair opens two ranks and inserts their addresses. change, if not nil, modifies the second one's config.
+// pair opens two ranks and inserts their addresses. change, if not nil, modifies the second one's
+// config.
 func pair(t testing.TB, prov string, change func(*transport.Config)) (a, b *node) {
 	t.Helper()
 	cfg := config(1, 2)

@@ -92,8 +92,8 @@ func crowd(k *call) error {
 	return all
 }
 
-// shift is the work of a goroutine that sends to the next rank and receives from the previous one. The
-// goroutines with the same number use the same tag on all ranks.
+// shift is the work of a goroutine that sends to the next rank and receives from the previous one.
+// The goroutines with the same number use the same tag on all ranks.
 type shift struct {
 	c    *comm.Comm
 	tag  int

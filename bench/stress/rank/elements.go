@@ -167,8 +167,8 @@ func (e element[T]) draw(k *call) operation[T] {
 // margin is the largest number of elements on each side of a buffer that operations must not change.
 const margin = 5
 
-// buffer returns n elements with arbitrary contents, in Go's heap or in memory of comm.Alloc. call.close
-// checks that the elements around them are unchanged.
+// buffer returns n elements with arbitrary contents, in Go's heap or in memory of comm.Alloc.
+// call.close checks that the elements around them are unchanged.
 func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	before, after := k.own.IntN(margin+1), k.own.IntN(margin+1)
 	all, free := []T(nil), func() {}

@@ -75,7 +75,8 @@ type drawnCall struct {
 	check func() error
 }
 
-// expect returns a check that each pair of buffers is equal: the first pair received, the second sent.
+// expect returns a check that each pair of buffers is equal: the first pair received, the second
+// sent.
 func expect[T comparable](pairs ...[]T) func() error {
 	return func() error {
 		for i := 0; i < len(pairs); i += 2 {

@@ -30,8 +30,8 @@ func (g *group) free() error {
 	return nil
 }
 
-// regroup replaces the communicator in a slot by one created from a parent in another slot, and checks
-// the new communicator's ranks.
+// regroup replaces the communicator in a slot by one created from a parent in another slot, and
+// checks the new communicator's ranks.
 func (j *job) regroup(i int, rng *rand.Rand) error {
 	slot, from := 1+rng.IntN(slots-1), max(rng.IntN(2*slots)-slots, 0)
 	if from == slot {

@@ -60,8 +60,8 @@ func (j *job) run() error {
 	return nil
 }
 
-// fail reports this rank's first failure and revokes all its communicators, so that calls of its other
-// goroutines and of ranks that wait for it return. It returns err.
+// fail reports this rank's first failure and revokes all its communicators, so that calls of its
+// other goroutines and of ranks that wait for it return. It returns err.
 func (j *job) fail(err error) error {
 	j.failed.Do(func() {
 		if j.survive {
@@ -114,8 +114,8 @@ func crowdAt(drawn int) int {
 // tagsPerOperation is the number of tags that each operation has for itself.
 const tagsPerOperation = 64
 
-// operation does operation number i. All ranks draw the same operation, and a slot. Then the ranks of one
-// communicator in that slot do the operation, and draw the same numbers from rng.
+// operation does operation number i. All ranks draw the same operation, and a slot. Then the ranks
+// of one communicator in that slot do the operation, and draw the same numbers from rng.
 func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
 	total := regroup

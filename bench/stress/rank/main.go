@@ -1,12 +1,12 @@
-// Rank is a rank of a random job. It draws operations from a seed that all ranks share, and compares the
-// result of each operation with a result that it computes by itself.
+// Rank is a rank of a random job. It draws operations from a seed that all ranks share, and
+// compares the result of each operation with a result that it computes by itself.
 //
 //	gorun -np 5 ./bench/stress/rank -seed 7 -ops 30
 //
-// The operations depend only on the seed and the number of ranks. What a rank may choose for itself (the
-// order in which it waits, where its buffers lie, how it probes) depends on its rank, too. An error
-// reports the seed, the operation and the difference, and ends the job. On SIGUSR1 a rank prints its
-// current operation.
+// The operations depend only on the seed and the number of ranks. What a rank may choose for itself
+// (the order in which it waits, where its buffers lie, how it probes) depends on its rank, too. An
+// error reports the seed, the operation and the difference, and ends the job. On SIGUSR1 a rank
+// prints its current operation.
 //
 // With -ops 0 the job runs until a failure, and each rank prints its process id. With -survive a rank
 // ignores SIGTERM; if a call fails, the rank prints the time and the error, stops, and exits with 0.

@@ -23,9 +23,9 @@ func (p pattern) fits(m *message) bool {
 	return (p.source == comm.AnySource || p.source == m.from) && (p.tag == comm.AnyTag || p.tag == m.tag)
 }
 
-// inbox has the messages to this rank. A receive from any source may match a message of any rank, but of
-// the matching messages from one rank it must get the first one. Receives match in the order in which
-// they start.
+// inbox has the messages to this rank. A receive from any source may match a message of any rank,
+// but of the matching messages from one rank it must get the first one. Receives match in the order
+// in which they start.
 type inbox struct {
 	list []*message
 	n    int // elements of the longest message
@@ -45,8 +45,8 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 	return nil, fmt.Errorf("receive of %+v: got %+v, which was not sent", p, st)
 }
 
-// messages sends up to 24 messages between any ranks. This rank sends in one goroutine while it receives
-// in another, or starts all receives before it sends.
+// messages sends up to 24 messages between any ranks. This rank sends in one goroutine while it
+// receives in another, or starts all receives before it sends.
 func (e element[T]) messages(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	var out []*message
@@ -102,7 +102,8 @@ func (e element[T]) messages(k *call) error {
 	return err
 }
 
-// sendBeside runs send in a goroutine. The caller must call wait, which waits for the goroutine's end.
+// sendBeside runs send in a goroutine. The caller must call wait, which waits for the goroutine's
+// end.
 func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func() error) {
 	sent, sender := make(chan error, 1), *k
 	sender.own, sender.closers = k.branch(), nil

@@ -20,8 +20,8 @@ type windowState[T comparable] struct {
 	op    operation[T] // all accumulates use this operation, so that float results are exact
 }
 
-// errRemote reports unexpected contents of another rank's memory. The memory of a rank that has ended may
-// hold anything before this rank learns of its end.
+// errRemote reports unexpected contents of another rank's memory. The memory of a rank that has
+// ended may hold anything before this rank learns of its end.
 var errRemote = errors.New("the memory of another rank")
 
 // window creates a window and does some epochs of random kinds.
@@ -71,7 +71,8 @@ func (e element[T]) window(k *call) (err error) {
 	return f.w.Free()
 }
 
-// block returns the elements that origin puts to its block of target's part, and the displacement of the block.
+// block returns the elements that origin puts to its block of target's part, and the displacement
+// of the block.
 func (f *windowState[T]) block(origin, target int) (b []T, disp int) {
 	return f.e.block(f.salt, origin*f.c.Size()+target, 0, f.n), origin * f.n
 }
@@ -149,9 +150,9 @@ func (f *windowState[T]) fence() error {
 	return nil
 }
 
-// accumulate accumulates to ranges of all ranks' parts, between fences or under LockAll. All ranks use
-// the same ranges, or each rank uses its own block. The fetched values are checked only where no other
-// rank changes them: accumulates of one rank to one place are in order.
+// accumulate accumulates to ranges of all ranks' parts, between fences or under LockAll. All ranks
+// use the same ranges, or each rank uses its own block. The fetched values are checked only where
+// no other rank changes them: accumulates of one rank to one place are in order.
 func (f *windowState[T]) accumulate() error {
 	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
 	begin, end := f.w.LockAll, f.w.UnlockAll

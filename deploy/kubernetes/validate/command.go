@@ -55,8 +55,8 @@ func commandOf(args []string, hostfile string) (command, error) {
 	return command{job: j}, nil
 }
 
-// standIn creates temporary files and changes the flags in args to name them instead of files of a pod.
-// restore returns the original name of such a file.
+// standIn creates temporary files and changes the flags in args to name them instead of files of a
+// pod. restore returns the original name of such a file.
 func standIn(args []string, hostfile string) (restore func(string) string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "weft-validate-")
 	if err != nil {

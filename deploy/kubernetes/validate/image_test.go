@@ -23,8 +23,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestImage checks that the Dockerfile installs the programs that the manifests run, and that both use
-// the same user.
+// TestImage checks that the Dockerfile installs the programs that the manifests run, and that both
+// use the same user.
 func TestImage(t *testing.T) {
 	stages := strings.Split(read(t, "../Dockerfile"), "\nFROM ")
 	require.Len(t, stages, 4)

@@ -21,9 +21,9 @@ type member struct {
 	command
 }
 
-// checkJob checks that the objects of a manifest together are one weft job whose launcher and agents
-// find each other. Its pods must meet the strictest of the Pod Security Standards, and other pods must
-// not be able to connect to them.
+// checkJob checks that the objects of a manifest together are one weft job whose launcher and
+// agents find each other. Its pods must meet the strictest of the Pod Security Standards, and other
+// pods must not be able to connect to them.
 func checkJob(objects []runtime.Object) []error {
 	var services []*corev1.Service
 	var policies []*networkingv1.NetworkPolicy

@@ -1,5 +1,5 @@
-// Command validate checks manifests of weft jobs as a cluster does, but needs no cluster. It also checks
-// that the parts of a job agree with each other:
+// Command validate checks manifests of weft jobs as a cluster does, but needs no cluster. It also
+// checks that the parts of a job agree with each other:
 //
 //	go -C deploy/kubernetes/validate run .             the manifests in deploy/kubernetes
 //	go -C deploy/kubernetes/validate run . FILE...     these files
@@ -18,8 +18,8 @@ func main() {
 	os.Exit(run(os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run checks the files, by default ../*.yaml, and returns the exit code: 1 if one of them is wrong, 2 if
-// a file cannot be read.
+// run checks the files, by default ../*.yaml, and returns the exit code: 1 if one of them is wrong,
+// 2 if a file cannot be read.
 func run(stdout, stderr io.Writer, files []string) int {
 	if len(files) == 0 {
 		var err error

@@ -65,8 +65,8 @@ func checkManifest(schemas map[schema.GroupVersionKind]*kindSchema, text []byte)
 	return checkJob(objects)
 }
 
-// checkDocument decodes a document into the type of its kind and checks it. The decoding is as strict as
-// that of an API server with fieldValidation: Strict.
+// checkDocument decodes a document into the type of its kind and checks it. The decoding is as
+// strict as that of an API server with fieldValidation: Strict.
 func checkDocument(schemas map[schema.GroupVersionKind]*kindSchema, doc []byte) (runtime.Object, []error) {
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 	object, kind, err := decoder.Decode(doc, nil, nil)

@@ -44,9 +44,9 @@ func podSetsOf(object runtime.Object, services []*corev1.Service) []podSet {
 	return nil
 }
 
-// podsOfJob returns the pods of a Job. The DNS name of a pod of an Indexed Job consists of the name of
-// the Job, the index, and the subdomain, if a headless Service with the name of the subdomain selects the
-// pod.
+// podsOfJob returns the pods of a Job. The DNS name of a pod of an Indexed Job consists of the name
+// of the Job, the index, and the subdomain, if a headless Service with the name of the subdomain
+// selects the pod.
 func podsOfJob(job *batchv1.Job, services []*corev1.Service) podSet {
 	template := &job.Spec.Template
 	n := count(&job.Spec)

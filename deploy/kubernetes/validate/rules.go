@@ -16,8 +16,8 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Ranks listen on ports from firstRankPort on, which package launcher/internal/crew chooses, or on any
-// port that the kernel assigns.
+// Ranks listen on ports from firstRankPort on, which package launcher/internal/crew chooses, or on
+// any port that the kernel assigns.
 const (
 	firstRankPort = 10000
 	lastPort      = 65535
@@ -120,8 +120,9 @@ func checkIsolation(p podSet, policies []*networkingv1.NetworkPolicy) []error {
 	return errs
 }
 
-// admitted reports whether the policies permit connections from one pod to another on all ports of a
-// range. If no policy for a direction selects a pod, all its connections in that direction are permitted.
+// admitted reports whether the policies permit connections from one pod to another on all ports of
+// a range. If no policy for a direction selects a pod, all its connections in that direction are
+// permitted.
 func admitted(policies []*networkingv1.NetworkPolicy, from, to podSet, first, last int32) bool {
 	in, out := true, true
 	for _, n := range policies {

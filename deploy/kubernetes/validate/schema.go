@@ -121,8 +121,8 @@ func newKindSchema(props *apiextensions.JSONSchemaProps, root bool) (*kindSchema
 	return &kindSchema{props: props, structural: s, validator: v, rules: cel.NewValidator(s, root, celconfig.PerCallLimit)}, nil
 }
 
-// check does the checks of an API server at the creation of a custom resource: unknown fields, defaults,
-// the schema, its lists and rules. It changes the object.
+// check does the checks of an API server at the creation of a custom resource: unknown fields,
+// defaults, the schema, its lists and rules. It changes the object.
 func (k *kindSchema) check(object map[string]any, root bool) field.ErrorList {
 	var errs field.ErrorList
 	unknown := pruning.PruneWithOptions(object, k.structural, root, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})

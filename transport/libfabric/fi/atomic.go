@@ -13,8 +13,8 @@ import (
 )
 
 // Atomic operations (fi_atomic(3)) work on the elements of a peer's memory. Each element is updated
-// atomically with respect to other operations of the same provider, and with respect to the peer's own
-// loads and stores only if the provider says so.
+// atomically with respect to other operations of the same provider, and with respect to the peer's
+// own loads and stores only if the provider says so.
 //
 // Key and address name the peer's memory as in RMA. Its region must permit AccessRemoteWrite, and
 // AccessRemoteRead as well for fetching and comparing operations. Buffers hold whole elements of the
@@ -212,8 +212,8 @@ func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op A
 	return C.size_t(len(buf) / size), nil
 }
 
-// atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid. An entry is
-// the result plus one; 0: not queried yet.
+// atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid. An entry
+// is the result plus one; 0: not queried yet.
 type atomicLimits struct {
 	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
 }

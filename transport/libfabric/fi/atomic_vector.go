@@ -126,9 +126,9 @@ type vectors struct {
 	operand, compare, result C.struct_weft_iocs
 }
 
-// beginAtomic marks ctx as in flight and pins the buffers of all vectors. The context holds the arrays
-// of the three vectors one after the other. struct fi_ioc has the layout of struct iovec, but counts
-// elements.
+// beginAtomic marks ctx as in flight and pins the buffers of all vectors. The context holds the
+// arrays of the three vectors one after the other. struct fi_ioc has the layout of struct iovec,
+// but counts elements.
 func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
 	if err := e.checkSend(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
 		return vectors{}, err

@@ -68,8 +68,8 @@ func (e *InsertError) Unwrap() []error {
 // damage the whole vector.
 //
 // In a vector opened with FlagEvent Insert makes one call, which returns 0 when the insertion has
-// started. Then the addresses must be of equal length, or strings, and the provider writes to out until
-// the event comes. The event carries context.
+// started. Then the addresses must be of equal length, or strings, and the provider writes to out
+// until the event comes. The event carries context.
 func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (int, error) {
 	const function = "fi_av_insert"
 	if !v.isOpen() {
@@ -243,9 +243,9 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 // number. out is nil or nodes*services long; InsertSym stores the Addr of service s of node n in
 // out[n*services+s]. It returns the number of inserted addresses, and an InsertError if some failed.
 //
-// If there are several nodes, give node as a numeric address: all IP providers of libfabric 1.17 and
-// newer except sockets insert a name such as "host10" repeatedly, instead of host10, host11 and so on.
-// shm, rxd and most native providers return ErrNotSupported; use Insert with them.
+// If there are several nodes, give node as a numeric address: all IP providers of libfabric 1.17
+// and newer except sockets insert a name such as "host10" repeatedly, instead of host10, host11 and
+// so on. shm, rxd and most native providers return ErrNotSupported; use Insert with them.
 func (v *AV) InsertSym(node string, nodes int, service string, services int, out []Addr, flags Flags) (int, error) {
 	const function = "fi_av_insertsym"
 	if !v.isOpen() {

@@ -45,7 +45,7 @@ func TestAVAsync(t *testing.T) {
 			require.ErrorIs(t, err, ErrNoEQ, "before a queue is bound")
 		}
 		require.NoError(t, v.BindEQ(eq, 0))
-		require.ErrorIs(t, eq.Close(), ErrBusy, "the vector needs it")
+		require.ErrorIs(t, eq.Close(), ErrBusy, "the vector needs the queue")
 
 		n, err := v.Insert(addrs[:5], out[:5], 0, 77)
 		require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestAVAsync(t *testing.T) {
 		ev, failed = nextEvent(t, eq)
 		require.Nil(t, ev)
 		require.Equal(t, uintptr(79), failed.Context)
-		require.Equal(t, uint64(1), failed.Data, "its position")
+		require.Equal(t, uint64(1), failed.Data, "position of the failed address")
 		require.NotZero(t, failed.Err)
 		ev, failed = nextEvent(t, eq)
 		require.Nil(t, failed)
@@ -99,7 +99,7 @@ func TestAVAsync(t *testing.T) {
 			require.Equal(t, sockaddr("127.0.0.3", 4001), got)
 		}
 		require.NoError(t, v.Close())
-		require.NoError(t, eq.Close(), "no object needs it any more")
+		require.NoError(t, eq.Close(), "no object needs the queue any more")
 	})
 }
 
@@ -172,11 +172,11 @@ func TestAVSet(t *testing.T) {
 
 		other, err := v.OpenSet(AVSetAttr{})
 		require.NoError(t, err)
-		require.Empty(t, members(other), "it is empty at first")
+		require.Empty(t, members(other), "the set is empty at first")
 		require.NoError(t, other.Insert(8))
-		require.ErrorIs(t, other.Insert(8), ErrInvalid, "it is a member")
-		require.ErrorIs(t, other.Insert(10), ErrInvalid, "it is not in the vector")
-		require.ErrorIs(t, other.Remove(7), ErrInvalid, "it is not a member")
+		require.ErrorIs(t, other.Insert(8), ErrInvalid, "8 is a member")
+		require.ErrorIs(t, other.Insert(10), ErrInvalid, "10 is not in the vector")
+		require.ErrorIs(t, other.Remove(7), ErrInvalid, "7 is not a member")
 		require.NoError(t, even.Diff(other))
 		require.NoError(t, even.Union(other))
 		require.NoError(t, other.Insert(9))
@@ -194,7 +194,7 @@ func TestAVSet(t *testing.T) {
 		_, err = v.OpenSet(AVSetAttr{Start: 3, End: 2, Stride: 1})
 		require.ErrorIs(t, err, ErrInvalid)
 
-		require.ErrorIs(t, v.Close(), ErrBusy, "its sets need it")
+		require.ErrorIs(t, v.Close(), ErrBusy, "its sets need the vector")
 		for _, s := range []*AVSet{full, other, even} {
 			require.NoError(t, s.Close())
 			require.NoError(t, s.Close())
@@ -207,7 +207,8 @@ func TestAVSet(t *testing.T) {
 	})
 }
 
-// TestAVKeys checks that calls of libfabric 2.x return ErrNotSupported with the headers of 1.17 and from providers.
+// TestAVKeys checks that calls of libfabric 2.x return ErrNotSupported with the headers of 1.17 and
+// from providers.
 func TestAVKeys(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})
@@ -238,7 +239,7 @@ func TestAVClosing(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v, err := d.OpenAV(AVAttr{Type: AVTable})
 		require.NoError(t, err)
-		require.ErrorIs(t, d.Close(), ErrBusy, "the vector needs it")
+		require.ErrorIs(t, d.Close(), ErrBusy, "the vector needs the domain")
 		addrs := testAddrs(t, d, 1)
 		_, err = v.Insert(addrs, nil, 0, 0)
 		require.NoError(t, err, "the domain is still open")
@@ -246,7 +247,7 @@ func TestAVClosing(t *testing.T) {
 		ep, err := d.OpenEndpoint(d.Info())
 		require.NoError(t, err)
 		require.NoError(t, ep.BindAV(v))
-		require.ErrorIs(t, v.Close(), ErrBusy, "the endpoint needs it")
+		require.ErrorIs(t, v.Close(), ErrBusy, "the endpoint needs the vector")
 		require.NoError(t, ep.Close())
 		require.NoError(t, v.Close())
 		require.NoError(t, v.Close(), "again")

@@ -273,7 +273,7 @@ func TestAVRemove(t *testing.T) {
 		}
 		require.NoError(t, v.Remove(nil))
 		require.NoError(t, v.Remove([]Addr{out[1], out[2]}))
-		require.ErrorIs(t, v.Remove([]Addr{out[1]}), ErrInvalid, "it was removed")
+		require.ErrorIs(t, v.Remove([]Addr{out[1]}), ErrInvalid, "the address was removed")
 		_, err = v.Lookup(out[2])
 		require.ErrorIs(t, err, ErrInvalid)
 

@@ -16,7 +16,7 @@ func TestCounter(t *testing.T) {
 		a, _ := openPair(t, setup{prov: prov})
 		idle, err := a.domain.OpenCounter(CntrAttr{})
 		require.NoError(t, err)
-		require.ErrorIs(t, idle.Wait(0, 0), ErrInvalid, "it was opened with WaitNone")
+		require.ErrorIs(t, idle.Wait(0, 0), ErrInvalid, "the counter was opened with WaitNone")
 		require.NoError(t, idle.Close())
 
 		n, err := a.domain.OpenCounter(CntrAttr{Wait: WaitUnspec})
@@ -122,7 +122,8 @@ func TestCounterCompletions(t *testing.T) {
 		a.until("it is counted", func() bool { return of[a].sent.Read() == count+1 })
 		sends[0].Release()
 
-		// Without a context the caller pins the buffer, until the counter shows that the send has ended.
+		// Without a context the caller pins the buffer, until the counter shows that the send has
+		// ended.
 		var pins runtime.Pinner
 		out, in := pattern(make([]byte, 16), 1), make([]byte, 16)
 		pins.Pin(&out[0])

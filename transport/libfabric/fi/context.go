@@ -19,17 +19,17 @@ import (
 //	         buffers pinned               buffers unpinned
 //
 // While an operation is in flight, its Context pins the buffers, so the caller need not keep them
-// alive. A receive posted with FlagMultiRecv stays in flight until a completion has FlagMultiRecv; the
-// format of the completion queue must have flags for that. Closing an endpoint ends the operations in
-// flight on it.
+// alive. A receive posted with FlagMultiRecv stays in flight until a completion has FlagMultiRecv;
+// the format of the completion queue must have flags for that. Closing an endpoint ends the
+// operations in flight on it.
 //
 // A Context may be posted again when its completion has been read; that does not allocate. Posting a
 // Context in flight returns ErrBusy. Calls on one Context must not run concurrently with each other,
 // but may run concurrently with reads of completions.
 //
 // A nil Context is for operations without a completion: those of an endpoint bound with
-// FlagSelectiveCompletion and posted without FlagCompletion. The caller must keep their buffers pinned
-// (runtime.Pinner) until a counter or a later completion shows that they have ended.
+// FlagSelectiveCompletion and posted without FlagCompletion. The caller must keep their buffers
+// pinned (runtime.Pinner) until a counter or a later completion shows that they have ended.
 type Context struct {
 	User any // for the caller's use; completions refer to the Context
 

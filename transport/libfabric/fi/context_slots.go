@@ -11,9 +11,9 @@ import (
 
 // Slots are the memory that identifies operations to libfabric. A slot is the 64 bytes that
 // FI_CONTEXT2 grants to the provider, and nothing else. Its address gives its index, and the index
-// leads to the Context. So all slots lie in one range of addresses, which is reserved at the first use
-// and gets memory in chunks. A completion may also carry other contexts (null, or an address of another
-// library); they lie outside of the range and are never dereferenced.
+// leads to the Context. So all slots lie in one range of addresses, which is reserved at the first
+// use and gets memory in chunks. A completion may also carry other contexts (null, or an address of
+// another library); they lie outside of the range and are never dereferenced.
 const (
 	slotSize   = 64      // struct fi_context2
 	slotsLimit = 1 << 24 // a reservation of 1 GiB of addresses

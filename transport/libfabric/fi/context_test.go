@@ -21,7 +21,7 @@ func TestContextInFlight(t *testing.T) {
 	require.ErrorIs(t, b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 2, 0, recv), ErrBusy)
 	require.ErrorIs(t, b.ep.TSendV([][]byte{make([]byte, 8)}, nil, b.peer, 2, recv), ErrBusy)
 	require.ErrorIs(t, recv.Close(), ErrBusy)
-	require.ErrorIs(t, a.ep.Cancel(recv), ErrNoEntry, "it is in flight on another endpoint")
+	require.ErrorIs(t, a.ep.Cancel(recv), ErrNoEntry, "the context is in flight on another endpoint")
 
 	a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, 1, send) })
 	require.Same(t, recv, b.wait(recv).Context)
@@ -82,7 +82,8 @@ func collected(c chan struct{}) bool {
 	return false
 }
 
-// TestContextKeepsAlive checks that buffers and contexts that only libfabric refers to live until their completion.
+// TestContextKeepsAlive checks that buffers and contexts that only libfabric refers to live until
+// their completion.
 func TestContextKeepsAlive(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	freed := make(chan struct{})

@@ -130,11 +130,11 @@ func (q *CQ) waitable() *object { return &q.object }
 // Format returns the format of the queue's entries.
 func (q *CQ) Format() CQFormat { return q.format }
 
-// Read fills entries with completed operations, at most 64, and returns their number (fi_cq_read). With
-// manual progress it drives the endpoints' progress. It never blocks.
+// Read fills entries with completed operations, at most 64, and returns their number (fi_cq_read).
+// With manual progress it drives the endpoints' progress. It never blocks.
 //
-// Read returns ErrAgain if there is no completion, and ErrAvail if an operation has failed; then ReadErr
-// returns that operation.
+// Read returns ErrAgain if there is no completion, and ErrAvail if an operation has failed; then
+// ReadErr returns that operation.
 func (q *CQ) Read(entries []CQEntry) (int, error) { return q.ReadFrom(entries, nil) }
 
 // ReadFrom is Read that also stores the sender of each received message in from (fi_cq_readfrom),

@@ -33,7 +33,7 @@ func TestCQOpenClose(t *testing.T) {
 				_, err = q.ReadFrom(make([]CQEntry, 2), make([]Addr, 1))
 				require.ErrorIs(t, err, ErrInvalid)
 				_, err = q.SRead(make([]CQEntry, 1), 0)
-				require.ErrorIs(t, err, ErrInvalid, "there is nothing to wait on")
+				require.ErrorIs(t, err, ErrInvalid, "the queue was opened with WaitNone")
 				require.ErrorIs(t, q.Signal(), ErrInvalid)
 				_, err = q.FD()
 				require.ErrorIs(t, err, ErrNotSupported)
@@ -58,7 +58,7 @@ func TestCQOpenClose(t *testing.T) {
 		}
 		_, err := a.domain.OpenCounter(CntrAttr{Wait: WaitSet})
 		require.ErrorIs(t, err, ErrInvalid)
-		require.ErrorIs(t, a.cq.Close(), ErrBusy, "the endpoint needs it")
+		require.ErrorIs(t, a.cq.Close(), ErrBusy, "the endpoint needs the queue")
 		require.ErrorIs(t, a.domain.Close(), ErrBusy)
 		require.ErrorIs(t, a.av.Close(), ErrBusy)
 	})
@@ -183,7 +183,7 @@ func TestCQDescriptor(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			require.NoError(t, syscall.SetNonblock(fd, true), "it is a descriptor")
+			require.NoError(t, syscall.SetNonblock(fd, true), "fd is a descriptor")
 			recv, send := NewContext(nil), NewContext(nil)
 			b.post(func() error { return b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 1, 0, recv) })
 			b.until("the thread may sleep", func() bool { return b.fabric.TryWait(b.cq) == nil })
@@ -209,7 +209,7 @@ func TestCQPollFDs(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEmpty(t, fds)
 			for _, p := range fds {
-				require.NoError(t, syscall.SetNonblock(p.FD, true), "it is a descriptor")
+				require.NoError(t, syscall.SetNonblock(p.FD, true), "FD is a descriptor")
 				require.NotZero(t, p.Events)
 			}
 			_, err = a.cq.FD()

@@ -40,7 +40,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestTaggedDatagrams checks the error of tagged messages with a provider whose table of functions for them is null.
+// TestTaggedDatagrams checks the error of tagged messages with a provider whose table of functions
+// for them is null.
 func TestTaggedDatagrams(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "udp", ep: EPDgram, caps: CapMsg})
 	buf, ctx := make([]byte, 8), NewContext("tagged")

@@ -23,9 +23,9 @@
 //
 // # Handles
 //
-// Every object has a Close. If other open objects still need the object, Close returns ErrBusy and the
-// object stays open. A second Close does nothing. A call on a closed object returns ErrClosed. Close
-// must not run concurrently with other calls on the same object.
+// Every object has a Close. If other open objects still need the object, Close returns ErrBusy and
+// the object stays open. A second Close does nothing. A call on a closed object returns ErrClosed.
+// Close must not run concurrently with other calls on the same object.
 //
 // # Threads
 //

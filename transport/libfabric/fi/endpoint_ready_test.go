@@ -27,7 +27,8 @@ func TestCloseUnbound(t *testing.T) {
 	})
 }
 
-// TestInfoOfAnotherProvider checks that an Info of another provider is refused, and that a nil or empty one does not crash.
+// TestInfoOfAnotherProvider checks that an Info of another provider is refused, and that a nil or
+// empty one does not crash.
 func TestInfoOfAnotherProvider(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})
@@ -93,7 +94,8 @@ func TestNoAddress(t *testing.T) {
 	})
 }
 
-// TestNotEnabled checks that operations on an endpoint that is not enabled return an error; rxm would dereference its vector, which is NULL.
+// TestNotEnabled checks that operations on an endpoint that is not enabled return an error; rxm
+// would dereference its vector, which is NULL.
 func TestNotEnabled(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})

@@ -29,7 +29,7 @@ func TestEndpoint(t *testing.T) {
 			require.ErrorIs(t, err, ErrNotSupported)
 		}
 		require.Error(t, a.ep.SetOpt(OptMinMultiRecv, -1))
-		require.Error(t, a.ep.SetOpt(OptFirewallAddr, 1), "libfabric 1.17 does not know it")
+		require.Error(t, a.ep.SetOpt(OptFirewallAddr, 1), "libfabric 1.17 does not know the option")
 		_, err = a.ep.GetOptBytes(-1<<20, make([]byte, 8))
 		require.Error(t, err)
 

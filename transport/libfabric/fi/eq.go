@@ -28,9 +28,9 @@ type EQAttr struct {
 	SignalingVector int     // the processor to interrupt, with FlagAffinity
 }
 
-// EQEvent is an event. Its type says which fields are set: a connection request has Info and Private, a
-// connection Private, the completion of a control operation Context and Data. The reader owns
-// everything in it.
+// EQEvent is an event. Its type says which fields are set: a connection request has Info and
+// Private, a connection Private, the completion of a control operation Context and Data. The reader
+// owns everything in it.
 type EQEvent struct {
 	Type    EventType
 	FID     FID     // the object concerned; for a connection request the passive endpoint

@@ -175,7 +175,8 @@ func TestEQStrError(t *testing.T) {
 	})
 }
 
-// TestEQConnection checks that the events of a rejected connection have the private data of the peers.
+// TestEQConnection checks that the events of a rejected connection have the private data of the
+// peers.
 func TestEQConnection(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		if o.types[0] != EPMsg {
@@ -213,7 +214,7 @@ func TestEQConnection(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, EventConnReq, peeked.Type)
 		require.NotNil(t, peeked.Info)
-		require.False(t, peeked.Info.HasRequest(), "the queue still owns it")
+		require.False(t, peeked.Info.HasRequest(), "the queue still owns the request")
 		ev, err := q.SRead(testTimeout, 0)
 		require.NoError(t, err)
 		require.Equal(t, EventConnReq, ev.Type)

@@ -140,7 +140,8 @@ func expectProgress(t *testing.T, infos []*Info, err error, offered bool, fits f
 	require.True(t, slices.ContainsFunc(infos, fits))
 }
 
-// TestGetInfoCaps checks that capabilities that a provider offers without hints are offered with them as hints.
+// TestGetInfoCaps checks that capabilities that a provider offers without hints are offered with
+// them as hints.
 func TestGetInfoCaps(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		all := o.info(t)

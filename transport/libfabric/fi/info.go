@@ -122,8 +122,8 @@ type FabricAttr struct {
 	APIVersion  Version // version of the interface that the fabric is opened with
 }
 
-// rawInfo owns the C structure that an Info was created from. The structure keeps the fields that Info
-// lacks, and dup copies it.
+// rawInfo owns the C structure that an Info was created from. The structure keeps the fields that
+// Info lacks, and dup copies it.
 type rawInfo struct{ c *C.struct_fi_info }
 
 // own takes ownership of a C structure, which a cleanup frees when nothing refers to the rawInfo

@@ -66,7 +66,8 @@ func TestNewInfo(t *testing.T) {
 	same(t, &Info{}, new(Info).Dup())
 }
 
-// TestInfoRoundTrip checks that every field is converted to C and back, regardless of the former value.
+// TestInfoRoundTrip checks that every field is converted to C and back, regardless of the former
+// value.
 func TestInfoRoundTrip(t *testing.T) {
 	want := filled()
 	same(t, want, want.Dup())
@@ -141,7 +142,7 @@ func TestInfoAuthKeyByAV(t *testing.T) {
 	dup.Domain.AuthKey = []byte("secret")
 	same(t, dup, dup.Dup())
 	dup.Domain.AuthKeyByAV = true
-	require.Nil(t, dup.Dup().Domain.AuthKey, "there can be only one")
+	require.Nil(t, dup.Dup().Domain.AuthKey, "there is either a key or AuthKeyByAV")
 }
 
 func TestInfoRequest(t *testing.T) {

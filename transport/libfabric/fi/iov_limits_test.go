@@ -140,7 +140,8 @@ func TestIovLimitsOfRMA(t *testing.T) {
 	}
 }
 
-// TestTriggersAreRefused checks that posting calls refuse FlagTrigger, because a Context cannot name a counter.
+// TestTriggersAreRefused checks that posting calls refuse FlagTrigger, because a Context cannot
+// name a counter.
 func TestTriggersAreRefused(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "shm"})
 	ctx := NewContext(nil)

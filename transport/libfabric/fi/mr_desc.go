@@ -5,13 +5,13 @@ package fi
 // #include "shim.h"
 import "C"
 
-// Desc is the local descriptor of a memory region (fi_mr_desc), for data transfer calls that use the
-// region's memory. The zero Desc means no descriptor. Only domains whose MRMode has MRLocal, or MRHMEM
-// for device memory, need descriptors.
+// Desc is the local descriptor of a memory region (fi_mr_desc), for data transfer calls that use
+// the region's memory. The zero Desc means no descriptor. Only domains whose MRMode has MRLocal, or
+// MRHMEM for device memory, need descriptors.
 //
-// In libfabric a descriptor is a void pointer. Desc keeps it as an integer, because sockets stores the
-// region's key in it, and Go crashes if it finds a small number in a pointer when a stack moves. So
-// functions of the shim take a descriptor as uintptr_t.
+// In libfabric a descriptor is a void pointer. Desc keeps it as an integer, because sockets stores
+// the region's key in it, and Go crashes if it finds a small number in a pointer when a stack
+// moves. So functions of the shim take a descriptor as uintptr_t.
 type Desc struct{ p uintptr }
 
 // c returns the descriptor in the form that the shim takes.

@@ -34,7 +34,8 @@ func TestMRBasic(t *testing.T) {
 	}
 }
 
-// TestMRLacking checks the errors of calls that only hardware providers support: raw keys, Enable and Refresh.
+// TestMRLacking checks the errors of calls that only hardware providers support: raw keys, Enable
+// and Refresh.
 func TestMRLacking(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		m, err := d.RegisterMemory(make([]byte, 64), allAccess, 0, testMRKey, 0)
@@ -64,7 +65,7 @@ func TestMRBind(t *testing.T) {
 		err = m.BindCounter(counter, FlagRemoteWrite)
 		if facts.counter {
 			require.NoError(t, err)
-			require.ErrorIs(t, counter.Close(), ErrBusy, "the region needs it")
+			require.ErrorIs(t, counter.Close(), ErrBusy, "the region needs the counter")
 		} else {
 			require.ErrorIs(t, err, ErrNotSupported)
 		}
@@ -103,7 +104,7 @@ func TestMRAsync(t *testing.T) {
 		require.Equal(t, uintptr(99), ev.Context)
 		require.Equal(t, uint64(testMRKey), m.Key())
 		closeMR(t, m)
-		require.ErrorIs(t, eq.Close(), ErrBusy, "the domain needs it")
+		require.ErrorIs(t, eq.Close(), ErrBusy, "the domain needs the queue")
 		require.NoError(t, d.Close())
 	})
 }
@@ -117,7 +118,7 @@ func TestMRClosing(t *testing.T) {
 		second, err := d.RegisterV([][]byte{buf}, allAccess, 0, 2, 0)
 		require.NoError(t, err)
 		require.Equal(t, pins+2, countPins())
-		require.ErrorIs(t, d.Close(), ErrBusy, "its regions need it")
+		require.ErrorIs(t, d.Close(), ErrBusy, "its regions need the domain")
 		require.ErrorIs(t, d.Fabric().Close(), ErrBusy)
 		require.Equal(t, uint64(1), first.Key(), "a failed Close changes nothing")
 		closeMR(t, first)

@@ -143,7 +143,7 @@ func TestMRRegAttr(t *testing.T) {
 			attr := MRAttr{Ranges: []MemRange{{1 << 40, 4096}}, Access: allAccess, Iface: iface, Device: ZEDevice(0, 1)}
 			m, err := d.RegisterAttr(&attr, 0)
 			if facts.prov == "sockets" {
-				require.NoError(t, err, "sockets does not check it without CapHMEM")
+				require.NoError(t, err, "sockets does not check Iface without CapHMEM")
 				closeMR(t, m)
 				continue
 			}

@@ -13,9 +13,9 @@ import (
 
 // Raw is a low-overhead interface to an endpoint and its completion queue, whose format must be
 // CQData. The caller provides all memory that libfabric may access, outside of Go's heap or pinned:
-// buffers, and 64 bytes for each operation in flight (FI_CONTEXT2), whose address is the operation's
-// context. Addresses are integers, no method pins or allocates anything, and each data transfer method
-// is one call of C. The threading model of the domain applies.
+// buffers, and 64 bytes for each operation in flight (FI_CONTEXT2), whose address is the
+// operation's context. Addresses are integers, no method pins or allocates anything, and each data
+// transfer method is one call of C. The threading model of the domain applies.
 //
 // Methods return 0 or the Errno of the call.
 type Raw struct {

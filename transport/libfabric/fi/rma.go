@@ -12,14 +12,14 @@ import (
 
 // Remote memory access (fi_rma(3)).
 //
-// The key of a region and an address name the peer's memory. The address is the virtual address at the
-// peer if the domain's MRMode has MRVirtAddr, else the offset from the region's start. An operation
-// must stay within the region and its Access; otherwise it fails with an error completion, if the
-// provider checks that.
+// The key of a region and an address name the peer's memory. The address is the virtual address at
+// the peer if the domain's MRMode has MRVirtAddr, else the offset from the region's start. An
+// operation must stay within the region and its Access; otherwise it fails with an error
+// completion, if the provider checks that.
 //
 // The peer gets no completion, unless the write carries data, or a counter is bound to the region
-// (CapRMAEvent). With manual DataProgress the peer must read its completion queue for the operation to
-// progress.
+// (CapRMAEvent). With manual DataProgress the peer must read its completion queue for the operation
+// to progress.
 //
 // Buffers belong to libfabric until the completion has been read. The calls do not block and do not
 // allocate. They return a bare Errno:

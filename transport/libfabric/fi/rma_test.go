@@ -140,7 +140,7 @@ func TestWriteData(t *testing.T) {
 				if p.dataLen {
 					require.EqualValues(t, n, e.Len)
 				}
-				require.Equal(t, l.mem[:n], w.mem[:n], "the data is there before the completion")
+				require.Equal(t, l.mem[:n], w.mem[:n], "the data arrives before the completion")
 			}
 			for i, n := range []int{1, 100, 4096, size} {
 				data := uint64(i)<<56 | 0x12345678
