@@ -1,26 +1,26 @@
-# make check before a commit; make test is what a newcomer runs.
+# Run make check before a commit. make test alone runs the tests.
 
 GO       ?= go
 FUZZTIME ?= 10s
 PKGS     ?= ./...
 BENCH    ?= .
-# no: do not install missing Debian packages.
+# yes: install missing Debian packages; no: do not.
 INSTALL  ?= yes
-# yes: it is an error if libfabric is missing; auto: its tests do not run then.
+# If libfabric is missing: yes: an error; auto: its tests do not run.
 LIBFABRIC ?= auto
 
-# The libfabric transport is built and tested where pkg-config finds its library.
-# The text is expanded when a recipe begins: test-deps may have installed it.
+# The libfabric transport is built and tested if pkg-config finds the library. make
+# expands this when a recipe starts, because test-deps may have installed the library.
 tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric)
 
-# What differs without the tag.
+# Packages that differ without the tag.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
 .PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo cross portable arm64 fi-2x clean
 
 all: build
 
-build: ## gorun
+build: ## builds gorun
 	$(GO) build $(tags) -o bin/gorun ./cmd/gorun
 
 check: fmt-check vet lint test
@@ -31,10 +31,10 @@ fmt:
 fmt-check:
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "gofmt: run make fmt for" $$bad; exit 1; fi
 
-generate: ## the assembly of internal/kernel
+generate: ## writes the assembly of internal/kernel
 	$(GO) generate $(PKGS)
 
-# What is committed is what the generator writes.
+# Checks that the committed files are those that the generator writes.
 generate-check:
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	$(GO) -C internal/kernel/gen run . "$$dir" && \
@@ -55,20 +55,20 @@ lint: bin/golangci-lint generate-check
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
 
-# The other MPI libraries and the C compiler that some tests compare with,
-# libfabric, and what hosts are made with.
+# Installs the other MPI libraries and the C compiler that some tests need, libfabric, and
+# the programs with which tests make hosts.
 test-deps:
 	INSTALL=$(INSTALL) tools/install.sh
 	@pkg-config --exists libfabric || { \
 		echo "pkg-config does not find libfabric (Debian, Ubuntu: libfabric-dev): the tests of the libfabric transport DO NOT RUN" >&2; \
 		[ "$(LIBFABRIC)" != yes ]; }
 
-# As root also on several hosts, of namespaces: internal/testbed.
+# As root it also runs tests on several hosts made of namespaces (internal/testbed).
 test: test-deps vet
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
-	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # of files that the cache does not look at
+	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps
@@ -79,17 +79,17 @@ fuzz:
 	GO="$(GO)" GOFLAGS="$(GOFLAGS) $(tags)" FUZZTIME=$(FUZZTIME) tools/fuzz.sh $(PKGS)
 	cd deploy/kubernetes/validate && GO="$(GO)" FUZZTIME=$(FUZZTIME) ../../../tools/fuzz.sh ./...
 
-# Nothing else should run meanwhile.
+# No other program should run during the measurement.
 bench: test-deps
 	$(GO) test $(tags) -run '^$$' -bench '$(BENCH)' -benchmem $(PKGS)
 	$(GO) run ./bench/compare
 
-# weft, Open MPI and MPICH in turns, for a quarter of an hour. The flags -rounds,
+# Compares weft, Open MPI and MPICH, which takes a quarter of an hour. The flags -rounds,
 # -time, -ranks and -only make it shorter: make bench-peers PEERS='-rounds 1'.
 bench-peers: test-deps
 	$(GO) run ./bench/peers -write docs/performance.md -svg docs/peers.svg $(PEERS)
 
-# Random jobs, and jobs of which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
+# Random jobs, and jobs in which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
 stress:
 	$(GO) run ./bench/stress $(STRESS)
 
@@ -125,8 +125,8 @@ arm64:
 	INSTALL=$(INSTALL) tools/install.sh qemu-aarch64=qemu-user
 	GO="$(GO)" tools/arm64.sh
 
-# The binding against the headers of libfabric 2.x: Debian's, of a release that
-# this machine need not have.
+# Compiles the binding with the headers of libfabric 2.x. They are from a Debian package,
+# which this machine need not have installed.
 fi2x     = .cache/libfabric-2.1.0
 fi2x_deb = pool/main/libf/libfabric/libfabric-dev_2.1.0-1.1_amd64.deb
 # The first archive in apt's configuration that is not one of security updates.
@@ -150,7 +150,7 @@ $(fi2x).deb:
 clean:
 	rm -rf bin cover.out
 
-# Both are pinned by tools/go.mod and take a minute to compile, once.
+# tools/go.mod pins the versions of these tools. They take a minute to compile, once.
 bin/golangci-lint: tools/go.mod tools/go.sum
 	$(GO) -C tools build -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 

@@ -8,11 +8,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmarks of this file time communication where programs do it: after
-// each rank has computed. Only the time in calls of comm counts. It includes the
-// wait for a rank that has computed longer.
+// The benchmarks of this file time communication as programs use it: after each rank has computed.
+// Only the time in calls of comm counts. It includes the wait for a rank that computed longer.
 
-// compute exchange: ranks in pairs, as mr's.
+// computeExchange exchanges messages between pairs of ranks, the same pairs as mr.
 var computeExchange = benchmark{
 	name:   "compute",
 	help:   "Sendrecv of 8 KiB between pairs of ranks after N us of computation; us in Sendrecv, mean over ranks",
@@ -53,7 +52,7 @@ var computeExchange = benchmark{
 	},
 }
 
-// jacobi relaxes a grid of which each rank has N rows of N points.
+// jacobi does iterations of Jacobi's method on a grid; each rank has N rows of N points.
 var jacobi = benchmark{
 	name:    "jacobi",
 	help:    "Jacobi's method on N x N points per rank, rows in turn: halo of two rows, residual by Allreduce; us in comm per iteration, mean over ranks",
@@ -62,7 +61,7 @@ var jacobi = benchmark{
 	prepare: prepareJacobi,
 }
 
-// strip is a rank's rows of a grid, with a row of each neighbour around them.
+// strip is a rank's rows of a grid. Buffers have a row of each neighbour around them, the halo.
 type strip struct {
 	c        *comm.Comm
 	n        int
@@ -83,7 +82,7 @@ func newStrip(c *comm.Comm, n int) *strip {
 	return s
 }
 
-// grid makes n rows and two for the halo.
+// grid returns n rows and two more for the halo.
 func (s *strip) grid() []float64 { return make([]float64, (s.n+2)*s.n) }
 
 // exchange fills the halo of g.
@@ -98,7 +97,7 @@ func (s *strip) exchange(g []float64) error {
 	return err
 }
 
-// sum adds a number over all ranks.
+// sum returns the sum of x over all ranks.
 func (s *strip) sum(x float64) (float64, error) {
 	start := time.Now()
 	s.word[0] = x
@@ -107,7 +106,7 @@ func (s *strip) sum(x float64) (float64, error) {
 	return s.word[0], err
 }
 
-// repeat does n iterations and returns the time in comm.
+// repeat returns a function that does n iterations and returns the time in comm.
 func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		s.inComm = 0
@@ -120,7 +119,7 @@ func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
 	}
 }
 
-// verify checks a sum and a halo whose values say where they are from.
+// verify checks a sum, and a halo whose values identify their rank and position.
 func (s *strip) verify() error {
 	ranks := s.c.Size()
 	got, err := s.sum(float64(s.c.Rank() + 1))
@@ -178,11 +177,11 @@ func prepareJacobi(c *comm.Comm, n int) (*part, error) {
 	return &part{mean: true, verify: s.verify, repeat: s.repeat(once), sample: appSample}, nil
 }
 
-// appSample is the least length of a batch: of an iteration most is no
-// communication.
+// appSample is the shortest time of a batch, because communication is only a small part of an
+// iteration.
 const appSample = time.Millisecond
 
-// cg is the method of conjugate gradients for the same grid.
+// cg does iterations of the conjugate gradient method on the same grid.
 var cg = benchmark{
 	name:    "cg",
 	help:    "conjugate gradients on N x N points per rank: halo of two rows, two Allreduce of 8 B; us in comm per iteration, mean over ranks",
@@ -212,7 +211,7 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 		return err
 	}
 	once := func() error {
-		if rho < 1e-20 { // solved: begin again
+		if rho < 1e-20 { // solved: start again
 			if err := begin(); err != nil {
 				return err
 			}
@@ -239,8 +238,8 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 		rho = next
 		return nil
 	}
-	// The residual that the iterations carry along must be the true one, which
-	// it is only if all halos and sums were right.
+	// The residual that the iterations update must equal the residual computed from x. It does so
+	// only if all halos and sums were right.
 	verify := func() error {
 		if err := s.verify(); err != nil {
 			return err
@@ -267,7 +266,7 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 	return &part{mean: true, verify: verify, repeat: s.repeat(once), sample: appSample}, nil
 }
 
-// checkedIterations is how many iterations verify does.
+// checkedIterations is the number of iterations that verify does.
 const checkedIterations = 20
 
 // laplace sets to, without its halo, to the five-point operator applied to from.

@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// barrier is timed back to back.
+// barrier times consecutive calls of Barrier.
 var barrier = benchmark{
 	name:  "barrier",
 	help:  "Barrier, mean over ranks",
@@ -21,9 +21,8 @@ var barrier = benchmark{
 	},
 }
 
-// verifyBarrier lets rank after rank come late: no other may leave earlier
-// than that one arrives. Clocks are compared within a host only, where they
-// are the same.
+// verifyBarrier delays one rank after another: no rank may leave the barrier before the delayed one
+// arrives. It compares clocks only within a host, where all ranks have the same clock.
 func verifyBarrier(c *comm.Comm) error {
 	node, err := c.SplitNode(0)
 	if err != nil {

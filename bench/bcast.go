@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// bcast copies rank 0's buffer to all.
+// bcast copies rank 0's buffer to all ranks.
 var bcast = benchmark{
 	name:  "bcast",
 	help:  "Bcast from rank 0, mean over ranks; MB/s of the message",

@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory
+	defer func() { _ = os.RemoveAll(dir) }() // best effort: it is a temporary directory
 	bin = dir
 	build := exec.Command("go", "build", "-tags", buildTags, "-o", dir, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare")
 	build.Dir = ".."
@@ -57,7 +57,7 @@ func gorun(t *testing.T, ranks int, args ...string) (code int, stdout, stderr st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// briefSizes are two sizes that no benchmark takes long for.
+// briefSizes returns two sizes that take a short time in every benchmark.
 func (b *benchmark) briefSizes() string {
 	if b.counts != "" {
 		return "4,12"
@@ -65,8 +65,7 @@ func (b *benchmark) briefSizes() string {
 	return "8,100k"
 }
 
-// each calls f for every benchmark at several numbers of ranks, with arguments
-// that keep it brief.
+// each calls f for every benchmark with 1 to 4 ranks, with arguments for a short run.
 func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
 	for _, b := range benchmarks {
 		for ranks := 1; ranks <= 4; ranks++ {
@@ -172,7 +171,7 @@ func TestBadUsage(t *testing.T) {
 		{[]string{"latency", "-sizes", "8,x"}, `-sizes: expected bytes such as 8, 64k or 1m, found "x"`},
 		{[]string{"latency", "-sizes", "8..4"}, "ascends"},
 		{[]string{"allreduce", "-sizes", "6"}, "6 is no multiple of 4"},
-		{[]string{"barrier", "-sizes", "8"}, "barrier has no messages"},
+		{[]string{"barrier", "-sizes", "8"}, "barrier takes no sizes"},
 		{[]string{"latency", "-iters", "-1"}, "-iters: expected 0 or more"},
 		{[]string{"latency", "-time", "0"}, "-time: expected more than 0"},
 		{[]string{"latency", "more"}, `unexpected argument "more"`},
@@ -224,8 +223,8 @@ func TestParseSizes(t *testing.T) {
 	}
 }
 
-// FuzzParseSizes checks that no text makes parseSizes fail otherwise than by
-// an error, and that sizes survive being printed.
+// FuzzParseSizes checks that parseSizes does not panic, and that it parses printed sizes to the same
+// values.
 func FuzzParseSizes(f *testing.F) {
 	for _, s := range []string{"", "8,4096", "1..4m", "0", "1k..64k,3", "..", "9223372036854775807", "1..9223372036854775807"} {
 		f.Add(s)

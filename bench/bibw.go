@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// bibw sends windows of messages both ways at once.
+// bibw sends windows of messages in both directions at the same time.
 var bibw = benchmark{
 	name:    "bibw",
 	help:    "bandwidth of both ways at once between ranks 0 and 1, windows of 64 messages; us per message",

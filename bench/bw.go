@@ -4,10 +4,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// window is how many messages are under way at once, as in OSU's.
+// window is the number of messages in flight at the same time, as in OSU's benchmarks.
 const window = 64
 
-// bw sends windows of messages one way.
+// bw sends windows of messages in one direction.
 var bw = benchmark{
 	name:  "bw",
 	help:  "bandwidth from rank 0 to rank 1, windows of 64 messages and an ack; us per message",
@@ -23,8 +23,8 @@ var bw = benchmark{
 	},
 }
 
-// stream is one end of a stream to a peer. All messages of a window share a
-// buffer, as OSU's do, so that the caches count as they do there.
+// stream returns one end of a stream to a peer. As in OSU's benchmarks, all messages of a window
+// share a buffer, so that caches have the same effect.
 func stream(c *comm.Comm, size, peer int, sender bool) *part {
 	p := &part{perOp: window}
 	if peer == comm.ProcNull {

@@ -4,8 +4,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// dup and dupUsed time the life of a communicator: without a collective on it, and
-// with one, for which the ranks of a host need shared memory.
+// dup and dupUsed time the creation and release of a communicator: dup without a collective on it,
+// dupUsed with one, for which the ranks of a host allocate shared memory.
 var (
 	dup = benchmark{
 		name:    "dup",
@@ -21,7 +21,7 @@ var (
 	}
 )
 
-// lives makes and frees communicators, each used once by use, if that is not nil.
+// lives creates and frees communicators. If use is not nil, it calls use once on each.
 func lives(c *comm.Comm, use func(*comm.Comm) error) *part {
 	return &part{mean: true, repeat: timed(func() error {
 		d, err := c.Dup()

@@ -10,61 +10,61 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// A benchmark is measured size by size, by all ranks in step:
+// All ranks measure a benchmark together, one size after another:
 //
 //	prepare ─► verify ─► warm up, doubling ─► rank 0 chooses ─► batch … batch ─► reduce the samples
-//	                          └── Bcast: go on? ──┘ └─ Bcast ─┘
+//	                        └── Bcast: continue? ─┘ └─ Bcast ─┘
 
-// benchmark describes one; it is never changed.
+// benchmark describes one benchmark. It is constant.
 type benchmark struct {
 	name   string
 	help   string
-	sizes  string // by default; empty: there are no messages
-	counts string // what sizes count; empty: bytes
-	unit   int    // sizes are multiples of it; 0 is 1
+	sizes  string // default of -sizes; empty: the benchmark has no sizes
+	counts string // the unit of sizes; empty: bytes
+	unit   int    // sizes must be multiples of it; 0 means 1
 	even   bool   // needs an even number of ranks, else at least two
 	alone  bool   // one rank is enough
 
-	// prepare makes this rank's part for messages of size bytes.
+	// prepare returns this rank's part for one size.
 	prepare func(c *comm.Comm, size int) (*part, error)
-	// measure is in place of prepare where the usual steps do not fit.
+	// measure, if set, replaces prepare and the usual steps.
 	measure func(c *comm.Comm, o *options, size int) (*result, error)
 }
 
 // part is one rank's part in a benchmark of one size.
 type part struct {
-	// verify does the operation once with data that it checks.
+	// verify does the operation once and checks the data.
 	verify func() error
-	// repeat does the operation n times and returns the time that counts. On
-	// ranks that only look on it is nil.
+	// repeat does the operation n times and returns the time that counts. It is nil on
+	// ranks that do not take part.
 	repeat func(n int) (time.Duration, error)
 
-	perOp   float64 // divides the time of an operation, for a time per message; 0 is 1
-	bytes   float64 // that an operation moves, for a bandwidth; 0: it has none
-	mean    bool    // samples are the mean over ranks, else rank 0's own
-	message float64 // messages of an operation, for a rate; 0: it is not told
+	perOp   float64 // messages per operation: times are divided by it; 0 means 1
+	bytes   float64 // bytes that an operation moves, for the bandwidth; 0: print none
+	mean    bool    // samples are means over ranks, else those of rank 0
+	message float64 // messages of an operation, for the message rate; 0: print none
 
-	sample time.Duration // least length of a batch; 0 is minSample
+	sample time.Duration // shortest time of a batch; 0 means minSample
 
-	// reset forgets what the warm-up has left in the part; nil: nothing.
+	// reset clears the results of the warm-up in the part; nil: there are none.
 	reset func()
 
-	// more adds fields to the result on rank 0; samples are seconds per
-	// operation. It is called on all ranks.
+	// more adds fields to the result on rank 0. All ranks call it. samples are seconds
+	// per operation.
 	more func(samples []float64, r *result) error
 
-	// close releases what prepare made, on all ranks; nil: there is nothing.
+	// close releases the resources of prepare, on all ranks; nil: there are none.
 	close func() error
 }
 
-// The samples of a size are at most this many, each long enough that reading
-// the clock does not count.
+// Each size has at most maxSamples samples. A sample takes at least minSample, so that the time to
+// read the clock does not matter.
 const (
 	maxSamples = 10_000
 	minSample  = 10 * time.Microsecond
 )
 
-// sizeUnit is what sizes count.
+// sizeUnit returns the unit of sizes.
 func (b *benchmark) sizeUnit() string { return cmp.Or(b.counts, "bytes") }
 
 func (b *benchmark) checkSizes(sizes []int) error {
@@ -87,7 +87,7 @@ func (b *benchmark) checkRanks(ranks int) error {
 	return nil
 }
 
-// runSizes measures o.bench with every size.
+// runSizes measures o.bench for each size.
 func runSizes(c *comm.Comm, o *options) error {
 	if err := o.bench.checkRanks(c.Size()); err != nil {
 		return err
@@ -108,7 +108,7 @@ func runSizes(c *comm.Comm, o *options) error {
 	return nil
 }
 
-// measure returns a result on rank 0.
+// measure measures one size. Only rank 0's result has figures.
 func measure(c *comm.Comm, o *options, size int) (*result, error) {
 	p, err := o.bench.prepare(c, size)
 	if err != nil {
@@ -156,8 +156,8 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	return r, nil
 }
 
-// warmUp repeats the operation, twice as often each time, for a fifth of the
-// budget, and returns how long one takes. Rank 0 says whether to go on.
+// warmUp repeats the operation, twice as often each time, for about a fifth of the time
+// budget, and returns the time of one operation. Rank 0 decides when to stop.
 func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	n := []int{1}
 	for {
@@ -183,8 +183,8 @@ func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	}
 }
 
-// agree returns how many batches of how many operations all ranks do: rank 0
-// decides. A batch takes at least the time least.
+// agree returns the number of batches and of operations per batch, which rank 0 chooses for all
+// ranks. A batch takes at least the time least.
 func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per int, err error) {
 	perOp = max(perOp, 1)
 	iters := o.iters
@@ -200,12 +200,12 @@ func agree(c *comm.Comm, o *options, perOp, least time.Duration) (batches, per i
 	return plan[0], plan[1], nil
 }
 
-// sample times the batches. It returns seconds per operation, batch by batch,
-// and the allocations per operation of the rank that has most.
+// sample times the batches. It returns the seconds per operation of each batch, and the
+// largest number of allocations per operation of any rank.
 func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error) {
 	samples := make([]float64, batches)
 	var before, after runtime.MemStats
-	runtime.GC() // none of it falls into the time, unless the benchmark makes garbage
+	runtime.GC() // so that a collection runs during the batches only if the benchmark allocates
 	runtime.ReadMemStats(&before)
 	if err := comm.Barrier(c); err != nil {
 		return nil, 0, err
@@ -236,7 +236,7 @@ func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error)
 	return samples, allocs[0], nil
 }
 
-// fill sets what all benchmarks tell.
+// fill sets the fields that all benchmarks have.
 func (r *result) fill(samples []float64, p *part) {
 	perOp := p.perOp
 	if perOp == 0 {
@@ -257,7 +257,7 @@ func (r *result) fill(samples []float64, p *part) {
 	}
 }
 
-// timed makes a repeat of an operation whose time is taken as a whole.
+// timed returns a repeat function that times all n operations together.
 func timed(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		start := time.Now()
@@ -270,8 +270,9 @@ func timed(once func() error) func(n int) (time.Duration, error) {
 	}
 }
 
-// apart makes a repeat of a collective whose calls are timed one by one, with
-// a barrier after each so that they do not overlap, as OSU's.
+// apart returns a repeat function that times each call of a collective separately. After each call
+// there is a barrier, which is not timed, so that calls do not overlap. OSU's benchmarks do the
+// same.
 func apart(c *comm.Comm, once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		var sum time.Duration

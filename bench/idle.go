@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// idle counts no time that passes: rank 0 sleeps for -time before it sends, and
-// the others tell how much CPU time they used while they were blocked in Recv.
+// idle measures CPU time: rank 0 sleeps for -time before it sends, and the other ranks
+// measure the CPU time that they use while they are blocked in Recv.
 var idle = benchmark{
 	name:    "idle",
 	help:    "CPU time of a rank that is blocked in Recv of such a message for -time; the rank that uses most",
@@ -17,7 +17,7 @@ var idle = benchmark{
 	measure: measureIdle,
 }
 
-// measureIdle does it once.
+// measureIdle measures once.
 func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
 	word, used := make([]byte, max(size, 1)), []float64{0}
 	if err := comm.Barrier(c); err != nil {
@@ -56,7 +56,7 @@ func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
 	return r, err
 }
 
-// cpuTime is what this process has used so far.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -9,15 +9,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// initialize is run by runInit: it is over before there is a communicator.
+// initialize times Init and Finalize. runInit runs it, because it needs a time without a
+// communicator.
 var initialize = benchmark{
 	name:  "init",
 	help:  "Init, over ranks, and Finalize of rank 0; once",
 	alone: true,
 }
 
-// runInit times Init and Finalize. A process can do that only once, so the
-// samples are the ranks'.
+// runInit times Init and Finalize. A process can call them only once, so there is one sample per
+// rank.
 func runInit(o *options) error {
 	start := time.Now()
 	c, err := comm.Init(context.Background())

@@ -16,7 +16,7 @@ var latency = benchmark{
 	},
 }
 
-// allocLatency is latency as those see it whose buffers are registered once.
+// allocLatency is latency with buffers of comm.Alloc, which are registered once.
 var allocLatency = benchmark{
 	name:  "alloc_latency",
 	help:  "the same between buffers of comm.Alloc",
@@ -53,7 +53,7 @@ var valueLatency = benchmark{
 			},
 			verify: func(from int) error {
 				if want := (settings{"run", from, 0.5}); got != want {
-					return fmt.Errorf("rank %d sent %v, and %v came", from, want, got)
+					return fmt.Errorf("rank %d sent %v, received %v", from, want, got)
 				}
 				return nil
 			},

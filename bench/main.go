@@ -3,9 +3,9 @@
 //	gorun -np 2 ./bench latency -sizes 8,4096 -json
 //	gorun -np 4 ./bench allreduce -sizes 8..1m
 //
-// A benchmark verifies the data first, warms up, lets rank 0 choose how many
-// iterations fit its time and tell the others, and times them in batches, of
-// which minimum, median and 99th percentile are printed.
+// A benchmark verifies the data and warms up. Then rank 0 chooses the number of iterations that fit
+// the time and sends it to the other ranks. The benchmark times the iterations in batches and prints
+// the minimum, the median and the 99th percentile.
 package main
 
 import (
@@ -25,10 +25,10 @@ import (
 type options struct {
 	bench *benchmark
 	sizes []int
-	iters int           // per size; 0: as many as fit budget
-	time  time.Duration // the budget
+	iters int           // per size; 0: as many as fit in time
+	time  time.Duration // budget per size
 	json  bool
-	check bool // verify the data and time nothing
+	check bool // only verify the data
 }
 
 var benchmarks = []*benchmark{
@@ -45,7 +45,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "bench: %v; bench -h tells more\n", err)
+		fmt.Fprintf(os.Stderr, "bench: %v; run bench -h for help\n", err)
 		os.Exit(2)
 	}
 	if o.bench == &initialize {
@@ -59,16 +59,16 @@ func main() {
 	}
 }
 
-// parse reads the command line; it prints help where that is asked for.
+// parse parses the command line. With -h it prints the help.
 func parse(args []string, help io.Writer) (*options, error) {
 	o := new(options)
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	sizes := flags.String("sizes", "", "`bytes` of a message or of a rank's part in a collective, or the number of goroutines, microseconds or rows: 8,4096 or 1..4m, which doubles, with k, m or g for powers of 1024")
+	sizes := flags.String("sizes", "", "`bytes` of a message or of a rank's part in a collective, or a number of goroutines, microseconds or rows: a list such as 8,4096, or a range such as 1..4m, which doubles; k, m and g are powers of 1024")
 	flags.IntVar(&o.iters, "iters", 0, "`iterations` per size; 0: as many as -time allows")
 	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "`time` per size")
 	flags.BoolVar(&o.json, "json", false, "print a JSON object per size instead of a table")
-	flags.BoolVar(&o.check, "check", false, "verify the data and time nothing")
+	flags.BoolVar(&o.check, "check", false, "only verify the data")
 	var err error
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		i := slices.IndexFunc(benchmarks, func(b *benchmark) bool { return b.name == args[0] })
@@ -93,7 +93,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	case o.time <= 0:
 		return nil, errors.New("-time: expected more than 0")
 	case *sizes != "" && o.bench.sizes == "":
-		return nil, fmt.Errorf("-sizes: %s has no messages", o.bench.name)
+		return nil, fmt.Errorf("-sizes: %s takes no sizes", o.bench.name)
 	case *sizes == "":
 		*sizes = o.bench.sizes
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmarks of this file have many operations under way at once. Rank 0 has
-// them, rank 1 does not answer meanwhile.
+// The benchmarks of this file have many operations in flight on rank 0, while rank 1 does not
+// communicate.
 
-// bsends is the cost of Bsend to a rank that does not receive.
+// bsends times Bsend to a rank that does not receive.
 var bsends = benchmark{
 	name:   "bsend",
 	help:   "Bsend of 8 B, N of them to a rank that does not receive; us per call",
@@ -45,10 +45,10 @@ var bsends = benchmark{
 	}),
 }
 
-// testAny is the cost of TestAny over requests none of which is complete.
+// testAny times TestAny over requests of which none is complete.
 var testAny = benchmark{
 	name:   "testany",
-	help:   "TestAny over N receives none of which is complete, beside a rank that computes; us per call",
+	help:   "TestAny over N incomplete receives, while the other rank computes; us per call",
 	sizes:  "1,1000",
 	counts: "requests",
 	measure: once(func(c *comm.Comm, n int) (time.Duration, error) {
@@ -71,7 +71,7 @@ var testAny = benchmark{
 			return took / calls, comm.WaitAll(rs)
 		}
 		r := comm.Irecv(c, bufs[:1], 0, tag)
-		for done := false; !done; { // computes, and looks now and then
+		for done := false; !done; { // computes, and calls Test now and then
 			compute(100_000)
 			var err error
 			if _, done, err = r.Test(); err != nil {
@@ -87,7 +87,7 @@ var testAny = benchmark{
 	}),
 }
 
-// revoke is the cost of Revoke where many sends are queued.
+// revoke times Revoke of a communicator with many queued sends.
 var revoke = benchmark{
 	name:   "revoke",
 	help:   "Revoke of a communicator with N sends to a rank that does not receive",
@@ -110,8 +110,8 @@ var revoke = benchmark{
 				return 0, err
 			}
 			took = time.Since(start)
-			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) { // the first have left
-				return 0, fmt.Errorf("sends of a communicator that is revoked: %w", err)
+			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) { // the first sends may have completed
+				return 0, fmt.Errorf("sends on a revoked communicator: %w", err)
 			}
 			if err := comm.Send(c, x, 1, tag); err != nil {
 				return 0, err
@@ -123,8 +123,8 @@ var revoke = benchmark{
 	}),
 }
 
-// once makes a measure of something that is done once, by ranks 0 and 1, of which
-// rank 0 tells the time.
+// once returns a measure function that calls do once on ranks 0 and 1. The result is the
+// time that do returns on rank 0.
 func once(do func(c *comm.Comm, n int) (time.Duration, error)) func(c *comm.Comm, o *options, n int) (*result, error) {
 	return func(c *comm.Comm, o *options, n int) (*result, error) {
 		if n < 1 {

@@ -4,7 +4,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// mr is the message rate of all pairs together: rank i of the lower half sends
+// mr measures the message rate of all pairs together: rank i of the lower half of the ranks sends
 // to rank i of the upper half.
 var mr = benchmark{
 	name:  "mr",

@@ -7,9 +7,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// One-sided transfers between rank 0 and rank 1's part of a window. Rank 1 takes
-// no part in them: it waits in the collective that ends the size. Each transfer of
-// a window of them has a place of its own, as in bench/c/fi_rma.c.
+// One-sided transfers between rank 0 and rank 1's part of an RMA window. Rank 1 does not take part:
+// it waits in the collective that ends the measurement. Each of the transfers between two flushes
+// uses a different part of memory, as in bench/c/fi_rma.c.
 
 var putBW = benchmark{
 	name:    "put_bw",
@@ -45,11 +45,11 @@ var fetchOp = benchmark{
 	prepare: prepareFetchOp,
 }
 
-// leastWindow is the bytes of each rank's part of a window at least: what a page
-// takes, as in bench/peers/mpi/onesided.c, which says why.
+// leastWindow is the smallest size of each rank's part of the RMA window, a page.
+// bench/peers/mpi/onesided.c says why.
 const leastWindow = 4096
 
-// oneSided moves a number of transfers between two flushes.
+// oneSided does transfers Puts or Gets of size bytes, then a Flush.
 func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 	w, err := comm.NewWin[byte](c, max(transfers*size, leastWindow))
 	if err != nil {
@@ -84,7 +84,7 @@ func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 	if c.Rank() == 0 {
 		p.repeat = timed(once)
 	}
-	from := 0 // whose data moves
+	from := 0 // the rank whose data moves
 	if get {
 		from = 1
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// result is what is told of one size; times are microseconds.
+// result has the figures of one size; times are in microseconds.
 type result struct {
 	Bench      string  `json:"bench"`
-	Size       int     `json:"size"` // bytes, or what the benchmark counts
+	Size       int     `json:"size"` // in bytes, or in the unit of the benchmark
 	Ranks      int     `json:"ranks"`
 	Transport  string  `json:"transport"`
 	Min        float64 `json:"min_us"`
@@ -32,12 +32,12 @@ type result struct {
 	Overlap   *float64 `json:"overlap_percent,omitempty"`
 	Pure      float64  `json:"pure_us,omitempty"`     // communication alone
 	Compute   float64  `json:"compute_us,omitempty"`  // computation alone
-	Finalized float64  `json:"finalize_us,omitempty"` // of rank 0
+	Finalized float64  `json:"finalize_us,omitempty"` // time of Finalize on rank 0
 	CPU       float64  `json:"cpu_us,omitempty"`
 
 	Version string `json:"weft"`
 	Go      string `json:"go"`
-	Cores   int    `json:"cores"` // of rank 0's host
+	Cores   int    `json:"cores"` // cores of rank 0's host
 }
 
 // printer prints results on rank 0.
@@ -75,7 +75,7 @@ func (p *printer) write(w io.Writer, r *result) error {
 	return err
 }
 
-// extra is the columns that only some benchmarks have, and their heads.
+// extra returns the columns that only some benchmarks have, and their heads.
 func (r *result) extra() (columns, heads string) {
 	add := func(head string, x float64) {
 		heads += fmt.Sprintf(" %14s", head)
@@ -98,8 +98,8 @@ func (r *result) extra() (columns, heads string) {
 	return columns, heads
 }
 
-// transport names what leads from this rank to the others, or to itself where
-// it is alone. A printer without a communicator cannot know.
+// transport returns the names of the transports from this rank to the others, or to itself if it is
+// alone. After Finalize it returns "unknown".
 func transport(c *comm.Comm) string {
 	switch c.Size() {
 	case 0:
@@ -116,7 +116,7 @@ func transport(c *comm.Comm) string {
 	return strings.Join(names, ",")
 }
 
-// version is that of the module, or the commit that it was built from.
+// version returns the version of the module, or the commit that the program was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -6,7 +6,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// overlap is how much of an Iallreduce hides behind computation, as in OSU's
+// overlap measures how much of the time of an Iallreduce overlaps with computation, as in
 // osu_iallreduce:
 //
 //	pure      Iallreduce, Wait
@@ -14,14 +14,14 @@ import (
 //	overlap   100 · (1 - (overall - compute) / pure), not below 0
 var overlap = benchmark{
 	name:    "iallreduce-overlap",
-	help:    "Iallreduce of float32 with computation meanwhile, mean over ranks",
+	help:    "Iallreduce of float32 during computation, mean over ranks",
 	sizes:   "4..4m",
 	unit:    elementBytes,
 	alone:   true,
 	prepare: prepareOverlap,
 }
 
-// overlapTrials is how often the communication alone is timed.
+// overlapTrials is the number of timed operations without computation.
 const overlapTrials = 100
 
 func prepareOverlap(c *comm.Comm, size int) (*part, error) {
@@ -32,7 +32,7 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 		_, err := start().Wait()
 		return err
 	}
-	var loops, done int // of compute per operation; operations
+	var loops, done int // loops of compute per operation; operations so far
 	var computed time.Duration
 	var pure float64
 	both := func() error {
@@ -78,8 +78,7 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 	}, nil
 }
 
-// meanTime is the mean over ranks of the time of an operation, in seconds,
-// after a warm-up.
+// meanTime returns the time of an operation after a warm-up, in seconds: the mean over ranks.
 func meanTime(c *comm.Comm, repeat func(int) (time.Duration, error)) (float64, error) {
 	if _, err := repeat(overlapTrials / 10); err != nil {
 		return 0, err
@@ -93,7 +92,7 @@ func meanTime(c *comm.Comm, repeat func(int) (time.Duration, error)) (float64, e
 	return sum[0] / float64(c.Size()), err
 }
 
-// compute does n times what takes about 50 ns, and keeps the core busy with it.
+// compute keeps the core busy for about n times 50 ns.
 func compute(n int) {
 	x := computeSink
 	for range n {
@@ -104,10 +103,10 @@ func compute(n int) {
 	computeSink = x
 }
 
-// computeSink keeps the compiler from leaving compute out.
+// computeSink keeps the compiler from removing compute.
 var computeSink = 1.0
 
-// loopTime is how long compute(1) takes, in seconds: the fastest of several.
+// loopTime returns the time of compute(1) in seconds, the fastest of several measurements.
 func loopTime() float64 {
 	const loops = 2000
 	best := time.Duration(1 << 62)

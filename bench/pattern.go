@@ -2,10 +2,11 @@ package main
 
 import "fmt"
 
-// tag is that of all messages; a benchmark has no other traffic.
+// tag is the tag of most messages.
 const tag = 1
 
-// fill makes the data of a rank, which no other rank's and no shift equal.
+// fill writes the data of a rank to buf. It differs from other ranks' data and from itself at other
+// offsets.
 func fill(buf []byte, rank int) {
 	for i := range buf {
 		buf[i] = pattern(i, rank)
@@ -14,7 +15,7 @@ func fill(buf []byte, rank int) {
 
 func pattern(i, rank int) byte { return byte(i*7+i>>8+rank*31) + 1 }
 
-// compare says where buf differs from the data of a rank.
+// compare returns an error for the first byte of buf that differs from the data of the rank.
 func compare(buf []byte, rank int) error {
 	for i, got := range buf {
 		if want := pattern(i, rank); got != want {
@@ -24,7 +25,7 @@ func compare(buf []byte, rank int) error {
 	return nil
 }
 
-// element is the type that reductions add, OSU's too. Values are small, so
+// element is the type of reductions, as in OSU's benchmarks. Values are small integers, so
 // that sums are exact.
 type element = float32
 
@@ -38,7 +39,7 @@ func fillValues(buf []element, rank int) {
 	}
 }
 
-// compareSum says where buf differs from the sum over ranks.
+// compareSum returns an error for the first element of buf that differs from the sum over ranks.
 func compareSum(buf []element, ranks int) error {
 	for i, got := range buf {
 		want := element(0)

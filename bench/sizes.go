@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// parseSizes reads a list of sizes and ranges of sizes: "0,8,1k..1m".
-// An empty list is one size, 0.
+// parseSizes parses a list of sizes and ranges of sizes: "0,8,1k..1m".
+// An empty list means one size, 0.
 func parseSizes(list string) ([]int, error) {
 	if list == "" {
 		return []int{0}, nil
@@ -39,7 +39,7 @@ func parseSizes(list string) ([]int, error) {
 	return sizes, nil
 }
 
-// parseSize reads a size such as 8, 64k or 1m.
+// parseSize parses a size such as 8, 64k or 1m.
 func parseSize(text string) (int, error) {
 	number, unit := strings.TrimSpace(text), 1
 	if number != "" {

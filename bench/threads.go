@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// threads is many goroutines of a rank that communicate at once: each of them
-// plays ping-pong with its partner on the other rank, by a tag of their own.
+// threads has many goroutines of a rank communicate at the same time: each plays ping-pong with its
+// partner on the other rank, with a tag of the pair.
 var threads = benchmark{
 	name:    "threads",
 	help:    "round trips of 8 B between ranks 0 and 1 by N pairs of goroutines at once; us per round trip, all pairs together",
@@ -21,7 +21,7 @@ var threads = benchmark{
 // threadBytes is the size of a message between goroutines.
 const threadBytes = 8
 
-// team is goroutines that repeat an operation of their own at command.
+// team is a set of goroutines. Each repeats its own operation when repeat is called.
 type team struct {
 	start []chan int
 	done  chan error
@@ -31,7 +31,7 @@ func newTeam(n int, once func(i int) error) *team {
 	t := &team{start: make([]chan int, n), done: make(chan error, n)}
 	for i := range t.start {
 		t.start[i] = make(chan int, 1)
-		go func() { // ends with close
+		go func() { // ends after close
 			for n := range t.start[i] {
 				var err error
 				for range n {
@@ -46,7 +46,7 @@ func newTeam(n int, once func(i int) error) *team {
 	return t
 }
 
-// repeat has every goroutine do its operation n times.
+// repeat makes every goroutine do its operation n times, and returns how long that takes.
 func (t *team) repeat(n int) (time.Duration, error) {
 	start := time.Now()
 	for _, s := range t.start {
@@ -94,10 +94,11 @@ func prepareThreads(c *comm.Comm, pairs int) (*part, error) {
 	return p, nil
 }
 
-// teamSample is the least length of a batch of a team, which has to be started.
+// teamSample is the shortest time of a batch of a team, so that starting the goroutines does not
+// matter.
 const teamSample = 5 * time.Millisecond
 
-// roundTrip is ping on rank 0 and pong on rank 1.
+// roundTrip sends, then receives on rank 0; it receives, then sends on rank 1.
 func roundTrip(c *comm.Comm, send, recv []byte, peer, tag int) error {
 	if c.Rank() == 0 {
 		if err := comm.Send(c, send, peer, tag); err != nil {
@@ -112,7 +113,7 @@ func roundTrip(c *comm.Comm, send, recv []byte, peer, tag int) error {
 	return comm.Send(c, send, peer, tag)
 }
 
-// waiters is latency beside goroutines of both ranks that are blocked in Recv.
+// waiters is latency while other goroutines of both ranks are blocked in Recv.
 var waiters = benchmark{
 	name:   "waiters",
 	help:   "half of a round trip of 8 B between ranks 0 and 1 beside N goroutines on each that are blocked in Recv",
@@ -126,7 +127,7 @@ var waiters = benchmark{
 		peer := 1 - c.Rank()
 		var idle errgroup.Group
 		for i := range n {
-			idle.Go(func() error { // ends with the message of close
+			idle.Go(func() error { // ends with the message that close sends
 				_, err := comm.Recv(c, make([]byte, 1), peer, tag+1+i)
 				return err
 			})
@@ -143,8 +144,8 @@ var waiters = benchmark{
 	},
 }
 
-// besideIbarrier is latency while a nonblocking barrier of each rank is not
-// complete: of one communicator rank 0 has called it, of another rank 1.
+// besideIbarrier is latency while each rank has an incomplete nonblocking barrier: rank 0 has called
+// it on one communicator, rank 1 on another.
 var besideIbarrier = benchmark{
 	name:  "beside-ibarrier",
 	help:  "half of a round trip between ranks 0 and 1, each of which has an Ibarrier under way",
@@ -184,8 +185,8 @@ var besideIbarrier = benchmark{
 	},
 }
 
-// besideStream is latency of a small message while other goroutines of both
-// ranks stream large ones from rank 0 to rank 1.
+// besideStream is the latency of small messages while another goroutine of rank 0 streams large ones
+// to a goroutine of rank 1.
 var besideStream = benchmark{
 	name:  "beside-stream",
 	help:  "half of a round trip of 8 B between ranks 0 and 1 beside a stream of messages of this size",
@@ -206,8 +207,8 @@ var besideStream = benchmark{
 	},
 }
 
-// streamUntil sends messages from rank 0 to rank 1 until rank 0 is stopped, of
-// which the last is shorter.
+// streamUntil sends messages from rank 0 to rank 1 until stop is closed on rank 0. The last message
+// is shorter, which ends rank 1.
 func streamUntil(c *comm.Comm, buf []byte, stop <-chan struct{}) error {
 	for {
 		if c.Rank() == 1 {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of the packages named for FUZZTIME, as many at a time as
-# there are cores, and fails if any of them does. The input that makes a target
-# fail is then in testdata/fuzz of its package.
+# Runs each fuzz target of the given packages for FUZZTIME, as many targets at the same time
+# as there are cores. Fails if a target fails; the input that makes it fail is then in
+# testdata/fuzz of its package.
 #
-# Each package is built once for all of its targets.
+# Builds each package once for all of its targets.
 set -eu
 
 go=${GO:-go}
@@ -27,7 +27,7 @@ done
 
 fuzz() {
 	local name="${1#"$PWD"/} $3" out="$2.$3" rc=0
-	# Inputs that are new are kept where go test -fuzz keeps them.
+	# New inputs go to the directory that go test -fuzz uses.
 	cache=$($GOCMD env GOCACHE)/fuzz/$($GOCMD -C "$1" list .)
 	# Without a limit the fuzzer minimizes each input with new coverage for up to a minute.
 	(cd "$1" && "$2" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "$FUZZTIME" -test.fuzzminimizetime 100x \

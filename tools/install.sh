@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that tests need and that are missing: MPICH and
-# Open MPI, whose launchers and programs weft is tested with, libfabric, a C
-# compiler, and what internal/testbed makes hosts with, which includes Slurm.
-# Where it cannot, it says what is missing; the tests that need it then fail, and
-# those of the libfabric transport are not even built. Each argument PROGRAM=PACKAGE adds a
-# program to install, and the Debian package that contains it.
+# Installs missing Debian packages that tests need: MPICH and Open MPI, whose launchers and
+# programs weft is tested with, libfabric, a C compiler, and the programs with which
+# internal/testbed makes hosts, including Slurm. If it cannot install a package, it prints
+# what is missing. Then the tests that need the package fail, and without libfabric the tests
+# of that transport are not built. Each argument PROGRAM=PACKAGE adds a program to install and
+# the Debian package that contains it.
 set -u
-PATH=$PATH:/usr/sbin:/sbin # not in that of every user, but daemons are there
+PATH=$PATH:/usr/sbin:/sbin # daemons are there, but not every user's PATH has these
 
 declare -A package=(
 	[mpiexec.hydra]=mpich
@@ -46,21 +46,21 @@ command="apt-get update && apt-get install -y --no-install-recommends $want"
 if [ "${INSTALL:-yes}" = no ]; then
 	reason="INSTALL=no"
 elif ! command -v apt-get >/dev/null; then
-	reason="there is no apt-get"
+	reason="apt-get is not installed"
 elif [ "$(id -u)" != 0 ]; then
 	reason="only root can install; run: $command"
 else
 	echo "install: tests need ${want% }; installing them"
 	export DEBIAN_FRONTEND=noninteractive
-	# Tests start daemons of their own; nobody asked for others.
+	# Tests start daemons of their own. Keep the packages from starting others.
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e $policy ]; then
 		trap 'rm -f $policy' EXIT
-		printf '#!/bin/sh\n# While tools/install.sh of weft runs.\nexit 101\n' >$policy && chmod 755 $policy
+		printf '#!/bin/sh\n# Exists while tools/install.sh of weft runs.\nexit 101\n' >$policy && chmod 755 $policy
 	fi
 	# shellcheck disable=SC2086 # a list of words
 	if apt-get update -qq && apt-get install -y -qq --no-install-recommends $want; then
-		reason="the packages do not hold them"
+		reason="the packages do not contain them"
 	else
 		reason="apt-get failed"
 	fi

@@ -1,7 +1,7 @@
 /*
- * The physical limit of a small message between two cores: two processes, each
- * on a core of its own where there are two, that share one line each way. Each
- * spins on the line that the other writes.
+ * The physical limit of a small message between two cores: two processes that share
+ * one cache line in each direction. Each spins on the line that the other writes. If
+ * there are two cores, each process is bound to one.
  *
  *   cc -O2 -o cacheline cacheline.c
  *   ./cacheline SECONDS        a JSON object: 8 bytes one way, in us
@@ -23,7 +23,7 @@
 
 enum { BATCH = 1000, MAX_BATCHES = 1000000 };
 
-/* Two lines apart, since processors fetch lines in pairs. */
+/* The counts are more than two lines apart, because processors fetch lines in pairs. */
 struct line {
     _Alignas(256) volatile uint64_t count;
 };
@@ -66,7 +66,7 @@ static void echo(struct line *lines)
     }
 }
 
-/* BATCH round trips; one way in us. */
+/* Does BATCH round trips and returns the time in one direction, in us. */
 static double batch(struct line *lines, uint64_t *count)
 {
     double start = now_us();

@@ -1,16 +1,17 @@
 /*
- * The limit of one-sided transfers over a libfabric provider: an origin that
- * writes into or reads from the registered memory of a target, which does
- * nothing but drive its provider; two processes, each pinned to a core of its
- * own where there are two, both spinning.
+ * The limit of one-sided transfers over a libfabric provider. An origin writes to or
+ * reads from the registered memory of a target, which only drives its provider. Origin
+ * and target are two processes, and both spin. If there are two cores, each is bound
+ * to one.
  *
  *   gcc -O2 -o fi_rma bench/c/fi_rma.c -lfabric
  *   ./fi_rma put|get SIZE SECONDS PROVIDER                   windows of 64 transfers of SIZE bytes
  *   ./fi_rma put_latency|get_latency SIZE SECONDS PROVIDER   one transfer at a time
  *
  * A write is complete when its data is in the target's memory
- * (FI_DELIVERY_COMPLETE). Each transfer of a window has a place of its own. The
- * data is verified first. Prints the time of a transfer, median of windows.
+ * (FI_DELIVERY_COMPLETE). Each transfer of a window uses a different part of memory.
+ * The program verifies the data first. It prints the time of a transfer, the median of
+ * windows.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -36,10 +37,10 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-enum { WINDOW = 64, SAMPLES = 1 << 20, LIMIT = 10 /* seconds to verify in */ };
+enum { WINDOW = 64, SAMPLES = 1 << 20, LIMIT = 10 /* seconds for the verification */ };
 
-/* card is what each side tells the other. */
-struct card {
+/* peer_info is what each process sends to the other over the control socket. */
+struct peer_info {
     uint64_t key, base, addrlen;
     char addr[256];
 };
@@ -56,7 +57,7 @@ static struct fi_context2 contexts[WINDOW];
 static char *memory; /* WINDOW transfers */
 static size_t size;
 static fi_addr_t peer;
-static struct card theirs;
+static struct peer_info theirs;
 
 static void fail(const char *what)
 {
@@ -130,21 +131,21 @@ static int progress(void)
     return n;
 }
 
-/* told polls the control socket while the provider is driven; 0: not yet. */
-static char told(int control)
+/* received drives the provider and polls the control socket. It returns 0 if no byte has come. */
+static char received(int control)
 {
     char c = 0;
     for (int i = 0; i < 256; i++)
         progress();
     ssize_t k = recv(control, &c, 1, MSG_DONTWAIT);
     if (k == 0 || (k < 0 && errno != EAGAIN && errno != EINTR)) {
-        fprintf(stderr, "control: the other side has gone\n");
+        fprintf(stderr, "control: the other process has ended\n");
         exit(1);
     }
     return k > 0 ? c : 0;
 }
 
-static void tell(int control, char c)
+static void notify(int control, char c)
 {
     if (send(control, &c, 1, MSG_NOSIGNAL) != 1)
         fail("control");
@@ -163,7 +164,7 @@ static void setup(const char *provider)
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->av_type = FI_AV_TABLE;
     hints->fabric_attr->prov_name = strdup(provider);
-    /* Shared memory takes a node for the name of a segment. */
+    /* shm would take a node for the name of a segment. */
     const char *node = strcmp(provider, "shm") ? "127.0.0.1" : NULL;
     check("fi_getinfo", fi_getinfo(FI_VERSION(1, 17), node, NULL, node ? FI_SOURCE : 0, hints, &info));
     fi_freeinfo(hints);
@@ -189,7 +190,7 @@ static void setup(const char *provider)
 
 static void meet(int control)
 {
-    struct card ours = {.key = fi_mr_key(mr), .addrlen = sizeof ours.addr};
+    struct peer_info ours = {.key = fi_mr_key(mr), .addrlen = sizeof ours.addr};
     size_t len = sizeof ours.addr;
     if (info->domain_attr->mr_mode & FI_MR_VIRT_ADDR)
         ours.base = (uintptr_t)memory;
@@ -199,13 +200,13 @@ static void meet(int control)
         recv(control, &theirs, sizeof theirs, MSG_WAITALL) != sizeof theirs)
         fail("control");
     if (fi_av_insert(av, theirs.addr, 1, &peer, 0, NULL) != 1) {
-        fprintf(stderr, "fi_av_insert: the address was not taken\n");
+        fprintf(stderr, "fi_av_insert: the address was not inserted\n");
         exit(1);
     }
 }
 
-/* put is a write that is complete when the data has arrived. The flag of the
- * operation counts where a provider, such as net, forgets its endpoint's. */
+/* put posts a write that completes when the data has arrived. It sets the flag for the
+ * operation, because some providers, such as net, ignore the endpoint's op_flags. */
 static ssize_t put(char *local, void *desc, uint64_t remote, struct fi_context2 *context)
 {
     struct iovec iov = {local, size};
@@ -216,7 +217,7 @@ static ssize_t put(char *local, void *desc, uint64_t remote, struct fi_context2 
     return fi_writemsg(ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
-/* transfers posts n of them and waits until all have completed. */
+/* transfers posts n transfers and waits until all have completed. */
 static void transfers(int get, int n)
 {
     int posted = 0, done = 0;
@@ -242,8 +243,8 @@ static void target(int control)
     char c;
     size_t at;
     fill(1);
-    tell(control, 'r');
-    while (!(c = told(control)))
+    notify(control, 'r');
+    while (!(c = received(control)))
         ;
     if (c == 'v') { /* the origin has written */
         double limit = now() + LIMIT;
@@ -254,8 +255,8 @@ static void target(int control)
                 exit(1);
             }
         }
-        tell(control, 'k');
-        while (!(c = told(control)))
+        notify(control, 'k');
+        while (!(c = received(control)))
             ;
     }
 }
@@ -272,15 +273,15 @@ static void origin(int control, int get, int window, double seconds, const char 
     size_t at;
     int n = 0;
     fill(0);
-    while (told(control) != 'r')
+    while (received(control) != 'r')
         ;
     transfers(get, WINDOW);
     if (!get) {
-        tell(control, 'v');
-        while (told(control) != 'k')
+        notify(control, 'v');
+        while (received(control) != 'k')
             ;
     } else if (differs(1, &at)) {
-        fprintf(stderr, "verify: byte %zu that was read is %d, not %d\n", at, memory[at], pattern(at, 1));
+        fprintf(stderr, "verify: byte %zu of the read data is %d, not %d\n", at, memory[at], pattern(at, 1));
         exit(1);
     }
     for (double end = now() + seconds / 5; now() < end;) /* warm up */
@@ -291,7 +292,7 @@ static void origin(int control, int get, int window, double seconds, const char 
         us[n++] = (after - t) * 1e6 / window;
         t = after;
     }
-    tell(control, 'e');
+    notify(control, 'e');
     qsort(us, n, sizeof *us, cmp);
     printf("fi_rma %s provider %s size %zu window %d samples %d min_us %.3f median_us %.3f bytes_per_s %.0f\n", name,
            info->fabric_attr->prov_name, size, window, n, us[0], us[n / 2], size / us[n / 2] * 1e6);
@@ -337,7 +338,7 @@ int main(int argc, char **argv)
     else
         target(control);
     if (!child) {
-        /* The origin goes first: what it has not yet heard of is then told. */
+        /* Drive the provider until the origin has ended, so that the origin gets all completions. */
         char c;
         while (recv(control, &c, 1, MSG_DONTWAIT) != 0)
             progress();

@@ -1,17 +1,18 @@
 /*
- * What two copies between two cores can do: two processes, each on a core of its
- * own where there are two. One copies messages into a ring that both map, the
- * other copies them out; nothing else is done.
+ * The limit of a transfer by two copies between two cores. One process copies messages
+ * into a ring that both map, another copies them out. If there are two cores, each
+ * process is bound to one.
  *
  *   cc -O2 -march=native -o ring_copy ring_copy.c
  *   ./ring_copy RING BYTES PIECES [ahead|string]
  *
  * RING and BYTES are the sizes of the ring and of a message, which divides it.
- * A message is shown to the reader in PIECES parts, each when it is written; with
- * "ahead" the lines of a part are asked for at once before they are touched, with
- * "string" the writer copies by the processor's string instruction. Without, the
- * copies are loops of 32 bytes, as Go's.
- * Prints the bandwidth of a stream and the time of a message one way.
+ * The writer publishes a message in PIECES parts, each as soon as it is written. With
+ * "ahead" both processes prefetch all lines of a part before they copy it. With
+ * "string" the writer copies with the processor's string instruction. Otherwise copies
+ * are loops of 32 bytes, as in Go.
+ * The program prints the bandwidth of a stream and the time of a message in one
+ * direction.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -32,7 +33,7 @@ static size_t ring, bytes, piece;
 static long messages, pieces;
 static int ahead, string;
 
-/* One direction: data, how far they are written, how far they are read. */
+/* One direction: the data, the number of written parts, the number of read messages. */
 struct way {
     char *data;
     volatile uint64_t *written, *read;
@@ -45,7 +46,7 @@ static double now_us(void)
     return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
-static cpu_set_t have; /* the cores that the program was given */
+static cpu_set_t have; /* the cores that the program may use */
 
 static void pin(int i)
 {
@@ -62,7 +63,7 @@ static void pin(int i)
 static uint64_t load(volatile uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void store(volatile uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
-/* copy is what Go's copy does with some kilobytes, whatever the C library's would. */
+/* copy copies like Go's copy does for some kilobytes, independent of the C library. */
 static void copy(char *to, const char *from, size_t n)
 {
     typedef long part __attribute__((vector_size(32), aligned(1), may_alias));
@@ -109,7 +110,7 @@ static void take(struct way *w, char *to, long message)
     store(w->read, message + 1);
 }
 
-/* run has both sides do their part, which the first times. */
+/* run runs part in both processes and returns the time of the first. */
 static double run(void (*part)(struct way *, char *, int), struct way *ways)
 {
     char *own = aligned_alloc(4096, (bytes + 4095) & ~4095UL);

@@ -1,7 +1,7 @@
 /*
- * The physical limit of a message over one loopback TCP socket: two processes,
- * each spinning on a non-blocking recv, each on a core of its own where there
- * are two.
+ * The physical limit of a message over one loopback TCP socket: two processes, each of
+ * which spins on a non-blocking recv. If there are two cores, each process is bound to
+ * one.
  *
  *   cc -O2 -o tcp_pingpong tcp_pingpong.c
  *   ./tcp_pingpong [lat] SIZE ITERATIONS    one way: minimum and median of batches, in us
@@ -61,7 +61,7 @@ static void get(int fd, char *p, size_t n)
     while (n) {
         ssize_t k = recv(fd, p, n, MSG_DONTWAIT);
         if (k > 0) { p += k; n -= k; }
-        else if (k == 0) { fprintf(stderr, "recv: peer has gone\n"); exit(1); }
+        else if (k == 0) { fprintf(stderr, "recv: the peer has ended\n"); exit(1); }
         else if (errno != EAGAIN && errno != EINTR) die("recv");
     }
 }

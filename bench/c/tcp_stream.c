@@ -1,14 +1,13 @@
 /*
- * The limit of a stream over one loopback socket: a process that does nothing
- * but send, and one that does nothing but receive, each pinned to a core,
- * both spinning.
+ * The limit of a stream over one loopback socket: one process only sends, another only
+ * receives. Both spin, and each is bound to a core.
  *
  *   gcc -O2 -o tcp_stream bench/c/tcp_stream.c
  *   ./tcp_stream PIECE SNDBUF [GIB]
  *
- * PIECE is how many bytes a send asks for (out of a buffer of 1 MiB), SNDBUF the
- * sender's SO_SNDBUF in bytes, 0 for the kernel's own choice. Prints GB/s and
- * the mean size of a receive.
+ * PIECE is the size of a send in bytes (out of a buffer of 1 MiB). SNDBUF is the
+ * sender's SO_SNDBUF in bytes; 0 means the kernel's default. The program prints GB/s
+ * and the mean size of a receive.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +37,7 @@ static double now(void)
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-/* Where there is one core only, both share it. */
+/* Binds the process to a core. If there is only one core, both share it. */
 static void pin(int core)
 {
     cpu_set_t set;

@@ -14,8 +14,7 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// TestCompare goes through all that needs no libfabric, too briefly for the
-// figures to mean anything.
+// TestCompare runs all comparisons that need no libfabric, too briefly for meaningful figures.
 func TestCompare(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "latency,bandwidth,rate,idle", "-rounds", "1", "-time", "20ms", "-block", "100ms"})
@@ -32,8 +31,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestHosts runs all that is compared between hosts, too briefly for the figures
-// to mean anything.
+// TestHosts runs all comparisons between hosts, too briefly for meaningful figures.
 func TestHosts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make hosts of namespaces")

@@ -12,16 +12,15 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// Two ranks, one on each of two hosts of namespaces. Both launchers run on the
-// first host and start the rank of the second by ssh, so that they end with the
-// hosts at the latest:
+// The comparisons between hosts use two ranks, one on each of two hosts made of namespaces. Both
+// launchers run on the first host and start the rank on the second by ssh. So all processes end when
+// the hosts are removed, if not before:
 //
 //	host 1                       host 2
 //	launcher ───────ssh───────►  agent
 //	 └ rank 0 ◄─────tcp───────►   └ rank 1
 
-// openHosts makes the hosts. If it fails, the comparisons between hosts are left
-// out.
+// openHosts makes the hosts. If it fails, there are no comparisons between hosts.
 func (b *built) openHosts() {
 	if os.Geteuid() != 0 {
 		b.noHosts = errors.New("only root can make hosts of namespaces")
@@ -30,7 +29,7 @@ func (b *built) openHosts() {
 	b.hosts, b.noHosts = testbed.Open(2)
 }
 
-// onHost is a command that runs on the first host.
+// onHost returns a command that runs command on the first host.
 func (b *built) onHost(command []string) []string {
 	return b.hosts.Hosts()[0].Command(context.Background(), command[0], command[1:]...).Args
 }
@@ -41,8 +40,8 @@ func (b *built) betweenHosts(s *settings) []*contest.Contest {
 		return nil
 	}
 	slots := strings.Join(b.hosts.Names(), ":1,") + ":1"
-	// Each host has all cores of this machine: the ranks that Open MPI binds would
-	// share the first. And it would try all networks that there are.
+	// Both hosts have the same cores, so Open MPI would bind both ranks to the first core. It
+	// would also try every network of this machine.
 	network := b.hosts.Hosts()[0].Address() + "/24"
 	overWeft := append([]string{"-ssh", b.hosts.SSH(), "-host", slots}, overTCP...)
 	overMPI := []string{"--host", slots, "--bind-to", "none", "--mca", "plm_rsh_agent", b.hosts.SSH(),
@@ -50,23 +49,23 @@ func (b *built) betweenHosts(s *settings) []*contest.Contest {
 	var all []*contest.Contest
 	for _, m := range []struct {
 		bench, size string
-		figure      figure
+		metric      contest.Metric
 		what        string
 		target      float64
 	}{
-		{"latency", "8", micros, "8 B, one way", 0},
-		{"mr", "8", rate, "message rate, 8 B", 5},
-		{"latency", "1048576", micros, "1 MiB, one way", 0.9},
-		{"bcast", "1048576", micros, "bcast, 1 MiB", 0.9},
+		{"latency", "8", contest.Micros, "8 B, one way", 0},
+		{"mr", "8", contest.Rate, "message rate, 8 B", 5},
+		{"latency", "1048576", contest.Micros, "1 MiB, one way", 0.9},
+		{"bcast", "1048576", contest.Micros, "bcast, 1 MiB", 0.9},
 	} {
-		f := m.figure
+		f := m.metric
 		ours := b.benchCommand(s, overWeft, m.bench, "-sizes", m.size)
 		peer := b.mpiCommand(s, overMPI, m.bench, m.size)
 		all = append(all, &contest.Contest{
 			Name:  "hosts",
-			Lines: []contest.Line{{What: "tcp between two hosts, " + m.what, Unit: f.unit, Target: m.target, More: f.more}},
-			Ours:  contest.Side{Name: "weft", Measure: objects(f.key, f.scale, b.onHost(ours)...)},
-			Peers: []contest.Side{{Name: "Open MPI", Measure: objects(f.key, f.scale, b.onHost(peer)...)}},
+			Lines: []contest.Line{{What: "tcp between two hosts, " + m.what, Unit: f.Unit, Target: m.target, More: f.More}},
+			Ours:  contest.Side{Name: "weft", Measure: objects(f.Key, f.Scale, b.onHost(ours)...)},
+			Peers: []contest.Side{{Name: "Open MPI", Measure: objects(f.Key, f.Scale, b.onHost(peer)...)}},
 		})
 	}
 	return all

@@ -17,18 +17,17 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// What a message of ours over a libfabric provider may take, compared with a C
-// program over the same one: over shared memory, which takes less than a
-// microsecond, a quarter of one more where the message is small; else a tenth
-// more.
+// The targets for a message of weft over a libfabric provider, compared with a C program over the
+// same provider: over shm, where a small message takes less than a microsecond, extraMicros more
+// for messages below extraBelow; otherwise extraRatio times as long.
 const (
 	extraMicros = 0.25
 	extraRatio  = 1.1
 	extraBelow  = 4096 // bytes
 )
 
-// messages compares messages over each provider with fi_pingpong. Both tell
-// means: fi_pingpong knows no other figure.
+// messages compares messages over each provider with fi_pingpong. Both sides report means, because
+// fi_pingpong reports nothing else.
 func (b *built) messages(s *settings) []*contest.Contest {
 	if !b.libfabric || !b.Has("fi_pingpong") {
 		return nil
@@ -89,7 +88,7 @@ func (b *built) onesided(s *settings) []*contest.Contest {
 	return all
 }
 
-// allow is the line of a time, with its target.
+// allow returns a line for a time, with its target.
 func allow(what, provider string, size int) []contest.Line {
 	line := contest.Line{What: what, Unit: "µs", Target: extraRatio}
 	if provider == "shm" && size < extraBelow {
@@ -98,23 +97,22 @@ func allow(what, provider string, size int) []contest.Line {
 	return []contest.Line{line}
 }
 
-// overProvider is what makes gorun use a provider.
+// overProvider returns the flags that make gorun use a provider.
 func overProvider(name string) []string {
 	return []string{"-transport", "libfabric", "-provider", name}
 }
 
-// fewAbove is the size in bytes above which a trial is short: some providers
-// take milliseconds for a message.
+// fewAbove is the message size, in bytes, above which the trial has fewer iterations, because some
+// providers take milliseconds per message.
 const fewAbove = 4096
 
-// sideLimit is how long a program of libfabric's may take besides what it
-// measures.
+// sideLimit bounds the time of a C program over libfabric, in addition to the time that it measures.
 const sideLimit = 30 * time.Second
 
-// pingpong is fi_pingpong: a server and a client on this host. The first call
-// finds out how many iterations fit the time.
+// pingpong measures with fi_pingpong: a server and a client on this host. The first call also runs a
+// trial to find the number of iterations that fit the time.
 func pingpong(s *settings, provider string, size int) contest.Side {
-	trial, iterations := 1000, 0 // the connection is part of the time
+	trial, iterations := 1000, 0 // enough that the time to connect, which is included, matters little
 	if size > fewAbove {
 		trial = 100
 	}
@@ -140,7 +138,7 @@ func runPingpong(ctx context.Context, limit time.Duration, provider string, size
 	args := []string{"-e", "rdm", "-p", provider, "-S", strconv.Itoa(size), "-I", strconv.Itoa(iterations)}
 	host := "127.0.0.1"
 	if provider == "shm" {
-		host = "localhost" // it takes an address for the name of a segment
+		host = "localhost" // shm would take an IP address for the name of a segment
 	}
 	server := exec.CommandContext(ctx, "fi_pingpong", append(args, "-B", strconv.Itoa(port))...)
 	var errs strings.Builder
@@ -164,7 +162,7 @@ func runPingpong(ctx context.Context, limit time.Duration, provider string, size
 	return column(out, "usec/xfer")
 }
 
-// freePort is a port that nobody listened on a moment ago.
+// freePort returns a port that was free a moment ago.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -177,8 +175,8 @@ func freePort() (int, error) {
 	return strconv.Atoi(port)
 }
 
-// listening waits until somebody listens on a port. To connect would be to be
-// the client.
+// listening waits until a process listens on the port. It reads the kernel's tables, because the
+// server would take a connection for its client.
 func listening(ctx context.Context, port int) error {
 	local := fmt.Sprintf(":%04X", port)
 	for {
@@ -202,7 +200,7 @@ func listening(ctx context.Context, port int) error {
 	}
 }
 
-// column is the number under a head, in the last line of a table.
+// column returns the number in the last line of a table in the column with this head.
 func column(table, head string) (float64, error) {
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	heads, cells := strings.Fields(lines[0]), strings.Fields(lines[len(lines)-1])
@@ -214,8 +212,8 @@ func column(table, head string) (float64, error) {
 	return 0, fmt.Errorf("no column %s in %q", head, table)
 }
 
-// findLibfabric says whether programs can be built with it, and remembers if
-// not.
+// findLibfabric sets b.libfabric if programs can be built with libfabric. Otherwise it adds
+// libfabric to b.Missing.
 func (b *built) findLibfabric(ctx context.Context) {
 	b.libfabric = exec.CommandContext(ctx, "pkg-config", "--exists", "libfabric").Run() == nil
 	if !b.libfabric {
@@ -223,8 +221,8 @@ func (b *built) findLibfabric(ctx context.Context) {
 	}
 }
 
-// buildLibfabric builds the programs over libfabric: ours is one of its own, so
-// that the library does not count in the other.
+// buildLibfabric builds the programs over libfabric. For weft it builds another program, so that the
+// library does not affect the measurements of the first.
 func (b *built) buildLibfabric(ctx context.Context) error {
 	if !b.libfabric {
 		return nil

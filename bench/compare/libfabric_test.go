@@ -18,14 +18,14 @@ import (
 
 var testedProviders = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"}
 
-// TestPeersOverLibfabric runs the C programs that ours are compared with.
+// TestPeersOverLibfabric runs the C programs that weft is compared with.
 func TestPeersOverLibfabric(t *testing.T) {
 	p, err := contest.NewPrograms(t.Context(), "./bench")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	b := &built{Programs: p}
 	b.findLibfabric(t.Context())
-	require.True(t, b.libfabric, "pkg-config finds what this was built with")
+	require.True(t, b.libfabric, "pkg-config finds libfabric, which this test was built with")
 	require.NoError(t, b.buildLibfabric(t.Context()))
 	s := &settings{time: 10 * time.Millisecond, providers: testedProviders, sizes: []int{64, 4096}}
 	messages := b.messages(s)
@@ -49,8 +49,8 @@ func TestPeersOverLibfabric(t *testing.T) {
 	}
 }
 
-// TestCompareLibfabric goes through all comparisons over one provider, too
-// briefly for the figures to mean anything.
+// TestCompareLibfabric runs all comparisons over one provider, too briefly for meaningful
+// figures.
 func TestCompareLibfabric(t *testing.T) {
 	var out, progress bytes.Buffer
 	code := run(t.Context(), &out, &progress, []string{"-only", "libfabric,rma", "-providers", "shm", "-sizes", "8,4096", "-rounds", "1", "-time", "20ms"})

@@ -10,11 +10,11 @@
 //	go run ./bench/compare -only security
 //	go run ./bench/compare -only libfabric,rma -providers shm -sizes 8,4096
 //
-// It builds what it needs in a temporary directory. The sides take turns, round
-// after round, since machines drift; what is printed is the median of each
-// side's rounds, their range, and the ratio to the better peer. A peer that is
-// not installed is left out and named. The hosts are of namespaces, which only root
-// can make: without root they are left out. Nothing else should run meanwhile.
+// Compare builds the programs in a temporary directory. In each round it measures every side once,
+// because the speed of a machine changes over time. It prints the median of each side's rounds,
+// their range, and the ratio to the better peer. It leaves out peers that are not installed, and
+// prints their names. The hosts are made of namespaces, for which Compare needs root; without root
+// it leaves out the comparisons between hosts. No other program should run during the measurement.
 package main
 
 import (
@@ -38,19 +38,19 @@ import (
 // settings are the command line.
 type settings struct {
 	rounds int
-	time   time.Duration // of a measurement
-	block  time.Duration // of the Recv of an idle rank
+	time   time.Duration // duration of a measurement
+	block  time.Duration // how long an idle rank is blocked in Recv
 	only   []string
 	strict bool
 
-	providers []string // of libfabric
-	sizes     []int    // of messages and transfers over it, in bytes
+	providers []string // libfabric providers to compare
+	sizes     []int    // sizes of messages and transfers over libfabric, in bytes
 }
 
 // names are the groups of comparisons.
 var names = []string{"latency", "bandwidth", "rate", "idle", "hosts", "security", "libfabric", "rma"}
 
-// wants says whether a group of comparisons is asked for.
+// wants reports whether a group of comparisons is to run.
 func (s *settings) wants(name string) bool { return len(s.only) == 0 || slices.Contains(s.only, name) }
 
 func main() {
@@ -59,7 +59,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run does what the arguments say and returns the exit code.
+// run runs the command with these arguments and returns its exit code.
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 	s, err := parse(args, stderr)
 	switch {
@@ -87,7 +87,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	flags.IntVar(&s.rounds, "rounds", 7, "`rounds`, in each of which every side is measured once")
 	flags.DurationVar(&s.time, "time", time.Second, "`time` of a measurement of latency or bandwidth")
 	flags.DurationVar(&s.block, "block", 5*time.Second, "`time` that an idle rank is blocked in Recv")
-	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
+	flags.BoolVar(&s.strict, "strict", false, "exit with 1 if a target is missed")
 	only := flags.String("only", "", "comma separated `names`: "+strings.Join(names, ", ")+"; all by default")
 	providers := flags.String("providers", "shm,tcp;ofi_rxm,net,udp;ofi_rxd", "comma separated `names` of libfabric's providers")
 	sizes := flags.String("sizes", "8,64,4096,65536,1048576", "comma separated `bytes` of messages and transfers over libfabric")
@@ -116,13 +116,13 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	}
 	for _, name := range s.only {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("-only: no comparison %q", name)
+			return nil, fmt.Errorf("-only: no comparison %q; expected one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	return s, nil
 }
 
-// compare prints the table and says whether a target was missed.
+// compare prints the table and reports whether a target was missed.
 func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bool, err error) {
 	b, err := build(ctx, s)
 	if err != nil {
@@ -132,10 +132,10 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 	all := b.contests(s)
 	fmt.Fprintf(w, "%v.\nMedians of %d rounds, their range in brackets; the sides took turns.\n", b.Machine(ctx), s.rounds)
 	if len(b.Missing) > 0 {
-		fmt.Fprintf(w, "Not installed, and so left out: %s.\n", strings.Join(b.Missing, ", "))
+		fmt.Fprintf(w, "Not installed, therefore left out: %s.\n", strings.Join(b.Missing, ", "))
 	}
 	if b.noHosts != nil {
-		fmt.Fprintf(w, "There are no hosts, and so these are left out: %v.\n", b.noHosts)
+		fmt.Fprintf(w, "Comparisons between hosts are left out: %v.\n", b.noHosts)
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "| what | unit | weft | peers | ratio to the better peer | target | met |")
@@ -144,7 +144,7 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 		if !s.wants(c.Name) {
 			continue
 		}
-		results, err := c.Hold(ctx, progress, s.rounds)
+		results, err := c.Run(ctx, progress, s.rounds)
 		if err != nil {
 			return missed, err
 		}
@@ -159,7 +159,7 @@ func compare(ctx context.Context, w, progress io.Writer, s *settings) (missed bo
 	return missed, nil
 }
 
-// row is a result's line of the table.
+// row returns a result's line of the table.
 func row(r *contest.Result) string {
 	var peers []string
 	for _, p := range r.Sides[1:] {
@@ -182,7 +182,7 @@ func row(r *contest.Result) string {
 		r.What, r.Unit, spread(r.Sides[0]), strings.Join(peers, "; "), ratio, bound, r.Verdict())
 }
 
-// spread is the median and the range.
+// spread returns the median and the range.
 func spread(f contest.Figures) string {
 	return fmt.Sprintf("**%s** (%s–%s)", contest.Digits(f.Median()), contest.Digits(slices.Min(f.Rounds)), contest.Digits(slices.Max(f.Rounds)))
 }

@@ -14,13 +14,13 @@ func (b *built) bySecurity(s *settings) []*contest.Contest {
 	var all []*contest.Contest
 	for _, m := range []struct {
 		bench, size string
-		figure      figure
+		metric      contest.Metric
 		what        string
 	}{
-		{"latency", "8", micros, "8 B, one way"},
-		{"mr", "8", rate, "message rate, 8 B"},
-		{"latency", "1048576", micros, "1 MiB, one way"},
-		{"bw", "1048576", bandwidth, "1 MiB, stream"},
+		{"latency", "8", contest.Micros, "8 B, one way"},
+		{"mr", "8", contest.Rate, "message rate, 8 B"},
+		{"latency", "1048576", contest.Micros, "1 MiB, one way"},
+		{"bw", "1048576", contest.Bandwidth, "1 MiB, stream"},
 	} {
 		side := func(security string, hosts bool) contest.Side {
 			over := append(slices.Clone(overTCP), "-p", "transport.tcp.security="+security)
@@ -30,7 +30,7 @@ func (b *built) bySecurity(s *settings) []*contest.Contest {
 				wrap = b.onHost
 			}
 			command := wrap(b.benchCommand(s, over, m.bench, "-sizes", m.size))
-			return contest.Side{Name: security, Measure: objects(m.figure.key, m.figure.scale, command...)}
+			return contest.Side{Name: security, Measure: objects(m.metric.Key, m.metric.Scale, command...)}
 		}
 		for _, hosts := range []bool{false, true} {
 			where := "within a host"
@@ -42,7 +42,7 @@ func (b *built) bySecurity(s *settings) []*contest.Contest {
 			}
 			all = append(all, &contest.Contest{
 				Name:  "security",
-				Lines: []contest.Line{{What: "encrypt, " + where + ", " + m.what, Unit: m.figure.unit, More: m.figure.more}},
+				Lines: []contest.Line{{What: "encrypt, " + where + ", " + m.what, Unit: m.metric.Unit, More: m.metric.More}},
 				Ours:  side("encrypt", hosts),
 				Peers: []contest.Side{side("none", hosts), side("integrity", hosts)},
 			})

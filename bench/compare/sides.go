@@ -15,34 +15,20 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// built is the programs that are compared.
+// built holds the compared programs and the hosts.
 type built struct {
 	*contest.Programs
-	libfabric bool // the Go programs have the transport
+	libfabric bool // libfabric is installed
 
-	hosts   *testbed.Cluster // nil: there are none, because nobody wants them or of noHosts
+	hosts   *testbed.Cluster // nil: not needed, or not possible because of noHosts
 	noHosts error
 }
 
 // Close removes the programs and the hosts.
 func (b *built) Close() error { return errors.Join(testbed.Down(), b.Programs.Close()) }
 
-// figure is a number that the benchmarks print.
-type figure struct {
-	key   string // of the JSON objects
-	scale float64
-	unit  string
-	more  bool // is better
-}
-
-var (
-	micros    = figure{"median_us", 1, "µs", false}
-	bandwidth = figure{"bytes_per_s", 1e-9, "GB/s", true}
-	rate      = figure{"messages_per_s", 1e-6, "M/s", true}
-)
-
-// build builds gorun, the benchmarks, and what can be of the C programs, and makes
-// the hosts if they are wanted.
+// build builds gorun, the benchmarks and those of the C programs for which everything is installed.
+// It makes the hosts if a comparison needs them.
 func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench")
 	if err != nil {
@@ -66,7 +52,7 @@ func build(ctx context.Context, s *settings) (*built, error) {
 	return b, nil
 }
 
-// contests are those whose peers are installed; one without any is left out.
+// contests returns the contests whose peers are installed.
 func (b *built) contests(s *settings) []*contest.Contest {
 	all := []*contest.Contest{
 		{
@@ -77,15 +63,15 @@ func (b *built) contests(s *settings) []*contest.Contest {
 		},
 		{
 			Name:  "bandwidth",
-			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: bandwidth.unit, Target: 2, More: true}},
-			Ours:  b.bench(s, overTCP, bandwidth.key, bandwidth.scale, "bw", "-sizes", "1m"),
-			Peers: b.openMPI(s, bandwidth, "bw", "1048576"),
+			Lines: []contest.Line{{What: "tcp bandwidth, 1 MiB", Unit: contest.Bandwidth.Unit, Target: 2, More: true}},
+			Ours:  b.bench(s, overTCP, contest.Bandwidth.Key, contest.Bandwidth.Scale, "bw", "-sizes", "1m"),
+			Peers: b.openMPI(s, contest.Bandwidth, "bw", "1048576"),
 		},
 		{
 			Name:  "rate",
-			Lines: []contest.Line{{What: "tcp message rate, 8 B", Unit: rate.unit, Target: 5, More: true}},
-			Ours:  b.bench(s, overTCP, rate.key, rate.scale, "mr", "-sizes", "8"),
-			Peers: b.openMPI(s, rate, "mr", "8"),
+			Lines: []contest.Line{{What: "tcp message rate, 8 B", Unit: contest.Rate.Unit, Target: 5, More: true}},
+			Ours:  b.bench(s, overTCP, contest.Rate.Key, contest.Rate.Scale, "mr", "-sizes", "8"),
+			Peers: b.openMPI(s, contest.Rate, "mr", "8"),
 		},
 	}
 	all = slices.DeleteFunc(all, func(c *contest.Contest) bool { return len(c.Peers) == 0 })
@@ -97,11 +83,11 @@ func (b *built) contests(s *settings) []*contest.Contest {
 	return slices.Concat(all, b.betweenHosts(s), b.bySecurity(s), b.messages(s), b.onesided(s))
 }
 
-// overTCP is what makes gorun use tcp.
+// overTCP are the flags that make gorun use tcp.
 var overTCP = []string{"-transport", "tcp"}
 
-// bench is a benchmark of ours on two ranks, of which one figure counts. over
-// are gorun's flags for the transport.
+// bench measures one figure of a benchmark of weft on two ranks. over are gorun's flags for the
+// transport.
 func (b *built) bench(s *settings, over []string, key string, scale float64, args ...string) contest.Side {
 	return contest.Side{Name: "weft", Measure: objects(key, scale, b.benchCommand(s, over, args...)...)}
 }
@@ -115,7 +101,7 @@ func (b *built) benchCommand(s *settings, over []string, args ...string) []strin
 	return append(command, "-time", s.time.String(), "-json")
 }
 
-// objects measures by a command that prints JSON objects.
+// objects returns a function that measures by a command that prints JSON objects.
 func objects(key string, scale float64, command ...string) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		out, err := contest.Output(ctx, command[0], command[1:]...)
@@ -130,7 +116,7 @@ func objects(key string, scale float64, command ...string) func(context.Context)
 	}
 }
 
-// spinning is the C program over one socket.
+// spinning measures with the C program over one socket.
 func (b *built) spinning(s *settings) []contest.Side {
 	program := b.Path("tcp_pingpong")
 	if program == "" {
@@ -147,25 +133,25 @@ func (b *built) spinning(s *settings) []contest.Side {
 	})}}
 }
 
-// openMPI is a benchmark of Open MPI over tcp on two ranks.
-func (b *built) openMPI(s *settings, f figure, bench, size string) []contest.Side {
+// openMPI measures a benchmark with Open MPI over tcp on two ranks.
+func (b *built) openMPI(s *settings, f contest.Metric, bench, size string) []contest.Side {
 	if !b.hasOpenMPI() {
 		return nil
 	}
-	return []contest.Side{{Name: "Open MPI", Measure: objects(f.key, f.scale, b.mpiCommand(s, nil, bench, size)...)}}
+	return []contest.Side{{Name: "Open MPI", Measure: objects(f.Key, f.Scale, b.mpiCommand(s, nil, bench, size)...)}}
 }
 
 func (b *built) hasOpenMPI() bool {
 	return b.Path("bench.openmpi") != "" && b.Has("mpirun.openmpi")
 }
 
-// mpiCommand is such a benchmark with more flags of mpirun.
+// mpiCommand returns the command of a benchmark with Open MPI and these further flags of mpirun.
 func (b *built) mpiCommand(s *settings, flags []string, bench, size string) []string {
 	command := append([]string{"mpirun.openmpi", "--allow-run-as-root", "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "-np", "2"}, flags...)
 	return append(command, b.Path("bench.openmpi"), bench, size, fmt.Sprint(s.time.Seconds()))
 }
 
-// field finds the number that follows a name.
+// field returns the number that follows a name in the output.
 func field(out, name string) (float64, error) {
 	words := strings.Fields(out)
 	for i, word := range words {

@@ -16,27 +16,26 @@ import (
 	"time"
 )
 
-// grace is what a launcher that is told to end has for ending its ranks.
-const grace = 5 * time.Second
+// killDelay is the time between SIGTERM and SIGKILL, in which a launcher can end its ranks.
+const killDelay = 5 * time.Second
 
-// marker begins the variable that all processes of a command have in common,
-// wherever launchers put them: some ranks are in process groups of their own.
+// marker is the start of an environment variable that all processes of a command inherit. It
+// identifies them even if a launcher puts ranks into process groups of their own.
 const marker = "CONTEST_COMMAND="
 
-// Output runs a command and returns what it prints on stdout, also with an
-// error, to which what it prints on stderr is added. When ctx ends first the
-// command gets a SIGTERM, and SIGKILL later. After any failure nothing of it is
-// left when Output returns.
+// Output runs a command and returns its stdout, also if it fails. The error contains its stderr. If
+// ctx ends first, the command gets SIGTERM, and killDelay later SIGKILL. After a failure no process
+// of the command is left when Output returns.
 func Output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	mark := fmt.Sprintf("%s%d.%d.", marker, os.Getpid(), time.Now().UnixNano())
 	cmd.Env = append(os.Environ(), mark)
-	// A group of its own: a key that interrupts us does not reach it, we do.
+	// A process group of its own, so that Ctrl-C reaches only this process, which ends the command.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = grace
+	cmd.WaitDelay = killDelay
 	err := cmd.Run()
 	if err == nil {
 		return out.String(), nil
@@ -48,7 +47,7 @@ func Output(ctx context.Context, name string, args ...string) (string, error) {
 	return out.String(), fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, errs.Bytes())
 }
 
-// killMarked kills all that is marked, until nothing is left.
+// killMarked kills the processes that have the mark until none is left.
 func killMarked(mark string) error {
 	for range 100 {
 		left := marked(mark)
@@ -56,21 +55,21 @@ func killMarked(mark string) error {
 			return nil
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			_ = syscall.Kill(pid, syscall.SIGKILL) // fails if the process has ended by itself
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	return fmt.Errorf("processes %v do not end", marked(mark))
 }
 
-// marked are the ids of the processes whose environment has the mark.
+// marked returns the ids of the processes whose environment has the mark.
 func marked(mark string) []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is well-formed
 	var pids []int
 	for _, file := range files {
 		env, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(append([]byte{0}, env...), []byte("\x00"+mark)) {
-			continue // ended meanwhile, or somebody else's
+			continue // ended meanwhile, or of another user
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
 			pids = append(pids, pid)
@@ -79,8 +78,8 @@ func marked(mark string) []int {
 	return pids
 }
 
-// Objects reads the JSON objects that a benchmark prints, one per size. With an
-// error it returns those before it.
+// Objects parses the JSON objects that a benchmark prints, one per size. On an error it returns the
+// objects before it.
 func Objects(text string) ([]map[string]any, error) {
 	var all []map[string]any
 	lines := json.NewDecoder(strings.NewReader(text))
@@ -97,8 +96,8 @@ func Objects(text string) ([]map[string]any, error) {
 	}
 }
 
-// Numbers are the scaled values of a key in each of the objects, up to the
-// first that lacks it.
+// Numbers returns the value of a key in each of the objects, multiplied by scale. If an object lacks
+// the key, Numbers returns an error and the values before it.
 func Numbers(objects []map[string]any, key string, scale float64) ([]float64, error) {
 	var xs []float64
 	for _, fields := range objects {

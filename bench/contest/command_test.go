@@ -16,8 +16,8 @@ import (
 // ours marks the commands of this process.
 var ours = fmt.Sprintf("%s%d.", marker, os.Getpid())
 
-// TestOutputLeavesNothing ends a command whose processes are in sessions of
-// their own and pay no heed to SIGTERM.
+// TestOutputLeavesNothing ends a command whose processes are in sessions of their own and ignore
+// SIGTERM.
 func TestOutputLeavesNothing(t *testing.T) {
 	const script = `trap '' TERM; setsid sh -c 'trap "" TERM; sleep 1000' & echo begun; echo odd >&2; sleep 1000`
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -52,7 +52,7 @@ func TestObjects(t *testing.T) {
 	require.Len(t, objects, 1)
 }
 
-// TestPrograms builds what both users of this package build.
+// TestPrograms builds programs that bench/compare and bench/peers build, too.
 func TestPrograms(t *testing.T) {
 	p, err := NewPrograms(t.Context(), "./bench/peers/hello")
 	require.NoError(t, err)

@@ -1,6 +1,5 @@
-// Package contest lets several sides measure the same thing in turns, and says
-// how the first of them compares. It also builds what is measured, runs it so that
-// nothing of it is left, and tells what machine it ran on.
+// Package contest measures several sides alternately and compares the first side with the others. It
+// also builds the measured programs, runs them so that no process is left, and describes the machine.
 package contest
 
 import (
@@ -12,58 +11,72 @@ import (
 	"strconv"
 )
 
-// A Contest is a few lines of a table that the same programs give at once.
+// A Contest measures some lines of a table, with one program per side.
 type Contest struct {
-	Name  string // what it is called while it runs
+	Name  string // its name in progress messages
 	Lines []Line
 	Ours  Side
-	Peers []Side // none: the targets are of our figures themselves
+	Peers []Side // none: the targets are for our figures
 }
 
-// Line says what the sides' figures mean and what ours must reach.
+// Line describes the sides' figures and the target for ours.
 type Line struct {
 	What   string
 	Unit   string
 	Target float64 // 0: there is none
-	More   bool    // is better: the target is a least, else a most
+	More   bool    // a larger figure is better; the target is a lower bound, else an upper bound
 	Of     Basis
 }
 
-// Basis is what a target is of.
+// Metric is a field of the benchmarks' results (bench -json).
+type Metric struct {
+	Key   string // in the JSON objects
+	Scale float64
+	Unit  string
+	More  bool // a larger value is better
+}
+
+// The metrics that comparisons share.
+var (
+	Micros    = Metric{"median_us", 1, "µs", false}
+	Bandwidth = Metric{"bytes_per_s", 1e-9, "GB/s", true}
+	Rate      = Metric{"messages_per_s", 1e-6, "M/s", true}
+)
+
+// Basis is the value that a target applies to.
 type Basis int
 
 // The bases of targets.
 const (
 	OfRatio      Basis = iota // our figure ÷ the better peer's
-	OfDifference              // our figure less the better peer's
-	OfFigure                  // our figure itself; peers are told beside it
+	OfDifference              // our figure minus the better peer's
+	OfFigure                  // our figure alone; the table shows peers for comparison
 )
 
-// Side is one of those who are compared.
+// Side is one of the compared programs.
 type Side struct {
 	Name string
-	// Measure gives a figure for each line, in their order. With an error it
-	// may give fewer.
+	// Measure returns a figure for each line, in their order. With an error it may return
+	// fewer.
 	Measure func(ctx context.Context) ([]float64, error)
 }
 
 // Result is a line with its figures.
 type Result struct {
 	Line
-	Sides []Figures // ours first
+	Sides []Figures // the first is ours
 }
 
-// Figures are a side's, round by round.
+// Figures are a side's figures, one per round.
 type Figures struct {
 	Name   string
-	Rounds []float64 // empty: it failed
-	Err    error     `json:"-"` // why it was not asked again; nil: it was
+	Rounds []float64 // empty: the side failed
+	Err    error     `json:"-"` // the failure that ended its measurements; nil: none
 }
 
-// Hold measures all sides in turns and returns the results of the lines. A side
-// that fails is not asked again, and counts with what it has given. The error
-// is that ctx has ended.
-func (c *Contest) Hold(ctx context.Context, progress io.Writer, rounds int) ([]Result, error) {
+// Run measures every side once per round and returns the results of the lines. A side that fails is
+// not measured again, and keeps its figures so far. Run returns an error only if ctx ends.
+func (c *Contest) Run(ctx context.Context, progress io.Writer, rounds int) ([]Result, error) {
 	sides := append([]Side{c.Ours}, c.Peers...)
 	results := make([]Result, len(c.Lines))
 	for i, line := range c.Lines {
@@ -75,7 +88,7 @@ func (c *Contest) Hold(ctx context.Context, progress io.Writer, rounds int) ([]R
 	failed := make([]bool, len(sides))
 	for round := range rounds {
 		for i := range sides {
-			at := (round + i) % len(sides) // nobody is always first
+			at := (round + i) % len(sides) // each round starts with another side
 			if failed[at] {
 				continue
 			}
@@ -103,7 +116,7 @@ func (c *Contest) Hold(ctx context.Context, progress io.Writer, rounds int) ([]R
 	return results, nil
 }
 
-// Single makes a Measure of a single figure.
+// Single returns a Measure function for a single figure.
 func Single(measure func(ctx context.Context) (float64, error)) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		x, err := measure(ctx)
@@ -114,7 +127,7 @@ func Single(measure func(ctx context.Context) (float64, error)) func(ctx context
 	}
 }
 
-// Median is that of the rounds; NaN if there are none.
+// Median returns the median of the rounds, NaN if there are none.
 func (f Figures) Median() float64 { return median(f.Rounds) }
 
 func median(of []float64) float64 {
@@ -129,7 +142,7 @@ func median(of []float64) float64 {
 	}
 }
 
-// better is the peer with the better median; nil if no peer has a figure.
+// better returns the peer with the best median, nil if no peer has a figure.
 func (r *Result) better() *Figures {
 	var best *Figures
 	for i := range r.Sides[1:] {
@@ -141,7 +154,7 @@ func (r *Result) better() *Figures {
 	return best
 }
 
-// Best is the median of the better peer; NaN if no peer has a figure.
+// Best returns the median of the better peer, NaN if no peer has a figure.
 func (r *Result) Best() float64 {
 	if p := r.better(); p != nil {
 		return p.Median()
@@ -149,9 +162,9 @@ func (r *Result) Best() float64 {
 	return math.NaN()
 }
 
-// Ratio is our figure ÷ the better peer's: the median of that within each round,
-// since what a machine is like changes from round to round, or, where one of the
-// two has not been through all of them, that of their medians. NaN: one has none.
+// Ratio returns our figure ÷ the better peer's: the median of the ratios within each round, because
+// the speed of the machine changes between rounds. If one of the two did not complete all rounds,
+// Ratio returns the ratio of their medians. It returns NaN if one of them has no figure.
 func (r *Result) Ratio() float64 {
 	ours, p := r.Sides[0].Rounds, r.better()
 	if p == nil || len(p.Rounds) != len(ours) {
@@ -164,7 +177,7 @@ func (r *Result) Ratio() float64 {
 	return median(ratios)
 }
 
-// Value is what the target is of; NaN if a figure is missing.
+// Value returns the value that the target applies to, NaN if a figure is missing.
 func (r *Result) Value() float64 {
 	switch r.Of {
 	case OfFigure:
@@ -176,18 +189,17 @@ func (r *Result) Value() float64 {
 	}
 }
 
-// Verdict says whether a target was reached.
+// Verdict says whether a target is met.
 type Verdict string
 
 // The verdicts.
 const (
-	Open   Verdict = "–" // there is no target, or nobody to compare with
+	Open   Verdict = "–" // there is no target, or no peer to compare with
 	Met    Verdict = "yes"
 	Missed Verdict = "no"
 )
 
-// Verdict compares the value with the target. Where we have no figure it is
-// missed.
+// Verdict compares the value with the target. If our side has no figure, the target is missed.
 func (r *Result) Verdict() Verdict {
 	value := r.Value()
 	switch {
@@ -203,7 +215,7 @@ func (r *Result) Verdict() Verdict {
 	return Missed
 }
 
-// Bound is the target as people write it.
+// Bound returns the target as text, for example "≤ 0.8".
 func (r *Result) Bound() string {
 	sign := "≤"
 	if r.More {
@@ -220,8 +232,8 @@ func (r *Result) Bound() string {
 	return fmt.Sprintf("%s %g", sign, r.Target)
 }
 
-// Digits writes a figure with four digits, and never with an exponent; "–" if it
-// is missing.
+// Digits returns a figure with four significant digits and without an exponent, or "–" if it is
+// missing.
 func Digits(x float64) string {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return string(Open)
@@ -234,7 +246,7 @@ func Digits(x float64) string {
 	return strconv.FormatFloat(math.Round(x*scale)/scale, 'f', -1, 64)
 }
 
-// BytesText is a size as people say it.
+// BytesText returns a size as text, for example "4 KiB".
 func BytesText(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:

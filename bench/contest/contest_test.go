@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// figures is a side that measures these, one after the other.
+// figures returns a side that measures these figures, one per round.
 func figures(name string, xs ...float64) Side {
 	return Side{name, Single(func(context.Context) (float64, error) {
 		x := xs[0]
@@ -20,45 +20,45 @@ func figures(name string, xs ...float64) Side {
 	})}
 }
 
-// hold holds a contest of one line.
-func hold(t *testing.T, line Line, ours Side, peers ...Side) *Result {
+// runContest runs a contest of one line.
+func runContest(t *testing.T, line Line, ours Side, peers ...Side) *Result {
 	t.Helper()
 	c := Contest{Name: "x", Lines: []Line{line}, Ours: ours, Peers: peers}
-	results, err := c.Hold(t.Context(), io.Discard, 3)
+	results, err := c.Run(t.Context(), io.Discard, 3)
 	require.NoError(t, err)
 	require.Len(t, results, 1)
 	return &results[0]
 }
 
-func TestHold(t *testing.T) {
-	r := hold(t, Line{Unit: "s", Target: 0.5}, figures("weft", 4, 1, 2), figures("a", 9, 9, 1), figures("b", 3, 4, 5))
+func TestRun(t *testing.T) {
+	r := runContest(t, Line{Unit: "s", Target: 0.5}, figures("weft", 4, 1, 2), figures("a", 9, 9, 1), figures("b", 3, 4, 5))
 	require.Equal(t, []float64{9, 9, 1}, r.Sides[1].Rounds)
 	require.Equal(t, 4.0, r.Best())
-	require.Equal(t, 2.0/5, r.Ratio()) // of 4/3, 1/4 and 2/5
+	require.Equal(t, 2.0/5, r.Ratio()) // the median of 4/3, 1/4 and 2/5
 	require.Equal(t, Met, r.Verdict())
 	require.Equal(t, "≤ 0.5", r.Bound())
 
-	r = hold(t, Line{Unit: "B/s", Target: 2, More: true}, figures("weft", 4, 4, 4), figures("a", 1, 1, 1), figures("b", 3, 3, 3))
+	r = runContest(t, Line{Unit: "B/s", Target: 2, More: true}, figures("weft", 4, 4, 4), figures("a", 1, 1, 1), figures("b", 3, 3, 3))
 	require.Equal(t, 4.0/3, r.Ratio())
 	require.Equal(t, Missed, r.Verdict())
 	require.Equal(t, "≥ 2", r.Bound())
 
-	r = hold(t, Line{Unit: "µs", Target: 0.15, Of: OfDifference}, figures("weft", 1.125, 1.125, 1.125), figures("a", 1, 1, 1))
+	r = runContest(t, Line{Unit: "µs", Target: 0.15, Of: OfDifference}, figures("weft", 1.125, 1.125, 1.125), figures("a", 1, 1, 1))
 	require.Equal(t, 0.125, r.Value())
 	require.Equal(t, Met, r.Verdict())
 	require.Equal(t, "≤ +0.15 µs", r.Bound())
 
-	r = hold(t, Line{Unit: "%", Target: 80, More: true, Of: OfFigure}, figures("weft", 70, 80, 90), figures("a", 0, 0, 0))
+	r = runContest(t, Line{Unit: "%", Target: 80, More: true, Of: OfFigure}, figures("weft", 70, 80, 90), figures("a", 0, 0, 0))
 	require.Equal(t, 80.0, r.Value())
 	require.Equal(t, Met, r.Verdict())
 	require.Equal(t, "≥ 80 %", r.Bound())
 
-	r = hold(t, Line{Unit: "µs"}, figures("weft", 1, 1, 1), figures("a", 2, 2, 2))
+	r = runContest(t, Line{Unit: "µs"}, figures("weft", 1, 1, 1), figures("a", 2, 2, 2))
 	require.Equal(t, Open, r.Verdict())
 	require.Equal(t, "–", r.Bound())
 }
 
-func TestHoldTakesTurns(t *testing.T) {
+func TestRunTakesTurns(t *testing.T) {
 	var order []string
 	side := func(name string) Side {
 		return Side{name, Single(func(context.Context) (float64, error) {
@@ -66,13 +66,12 @@ func TestHoldTakesTurns(t *testing.T) {
 			return 1, nil
 		})}
 	}
-	hold(t, Line{}, side("weft"), side("a"), side("b"))
+	runContest(t, Line{}, side("weft"), side("a"), side("b"))
 	require.Equal(t, []string{"weft", "a", "b", "a", "b", "weft", "b", "weft", "a"}, order)
 }
 
-// TestHoldAgainstOneThatFails: what it gave before counts, and it is not asked
-// again.
-func TestHoldAgainstOneThatFails(t *testing.T) {
+// TestRunAgainstOneThatFails checks that a failed side keeps its figures and is not measured again.
+func TestRunAgainstOneThatFails(t *testing.T) {
 	asked := 0
 	half := Side{"half", func(context.Context) ([]float64, error) {
 		asked++
@@ -95,7 +94,7 @@ func TestHoldAgainstOneThatFails(t *testing.T) {
 		asked = 0
 		var progress bytes.Buffer
 		c := Contest{Name: "x", Lines: []Line{{Target: 1}, {Target: 1}}, Ours: test.sides[0], Peers: test.sides[1:]}
-		results, err := c.Hold(t.Context(), &progress, 3)
+		results, err := c.Run(t.Context(), &progress, 3)
 		require.NoError(t, err)
 		require.LessOrEqual(t, asked, 1)
 		require.Regexp(t, "x: (half|bad|short): ", progress.String())
@@ -109,13 +108,13 @@ func TestHoldAgainstOneThatFails(t *testing.T) {
 	}
 }
 
-func TestHoldEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := Contest{Name: "x", Lines: make([]Line, 1), Ours: Side{"weft", Single(func(context.Context) (float64, error) {
 		cancel()
 		return 1, nil
 	})}}
-	_, err := c.Hold(ctx, io.Discard, 3)
+	_, err := c.Run(ctx, io.Discard, 3)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

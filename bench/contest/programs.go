@@ -13,22 +13,21 @@ import (
 	"time"
 )
 
-// Programs are what is measured, built in a temporary directory.
+// Programs are the measured programs, built in a temporary directory.
 type Programs struct {
-	Root    string // of the project
+	Root    string // folder of the project
 	Missing []string
 
 	dir string
 }
 
-// Root is the project's folder.
+// Root returns the project's folder.
 func Root(ctx context.Context) (string, error) {
 	root, err := Output(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/weft-hpc/weft")
 	return strings.TrimSpace(root), err
 }
 
-// NewPrograms builds gorun and Go packages of the project. The caller closes what
-// it returns.
+// NewPrograms builds gorun and these Go packages of the project. The caller must call Close.
 func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -47,7 +46,7 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 // Close removes the programs.
 func (p *Programs) Close() error { return os.RemoveAll(p.dir) }
 
-// Path is where a program is; "" if it was not built.
+// Path returns the path of a program, "" if it was not built.
 func (p *Programs) Path(name string) string {
 	path := filepath.Join(p.dir, name)
 	if _, err := os.Stat(path); err != nil {
@@ -62,15 +61,15 @@ func (p *Programs) Go(ctx context.Context, packages ...string) error {
 	return err
 }
 
-// GoAs builds one package under a name, with flags.
+// GoAs builds one package with these flags, as a program with this name.
 func (p *Programs) GoAs(ctx context.Context, name, pkg string, flags ...string) error {
 	args := append([]string{"build", "-C", p.Root, "-o", filepath.Join(p.dir, name)}, flags...)
 	_, err := Output(ctx, "go", append(args, pkg)...)
 	return err
 }
 
-// C builds a program of files below bench/, and of flags after them. Without the
-// compiler there is no program, and no error.
+// C builds a program from files below bench/. The flags follow the files. If the compiler is not
+// installed, C builds nothing and returns no error.
 func (p *Programs) C(ctx context.Context, compiler, name string, sources []string, flags ...string) error {
 	if !p.Has(compiler) {
 		return nil
@@ -83,8 +82,8 @@ func (p *Programs) C(ctx context.Context, compiler, name string, sources []strin
 	return err
 }
 
-// MPI builds the C loops of bench/peers/mpi with mpicc.LIBRARY, as
-// bench.LIBRARY and hello.LIBRARY, where that compiler is installed.
+// MPI builds the C loops of bench/peers/mpi as bench.LIBRARY and hello.LIBRARY, if mpicc.LIBRARY is
+// installed.
 func (p *Programs) MPI(ctx context.Context, library string) error {
 	var loops []string
 	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap", "threads", "apps"} {
@@ -94,7 +93,7 @@ func (p *Programs) MPI(ctx context.Context, library string) error {
 	return errors.Join(p.C(ctx, compiler, "bench."+library, loops, "-pthread"), p.C(ctx, compiler, "hello."+library, []string{"peers/mpi/hello.c"}))
 }
 
-// Has says whether a command is installed, and remembers in Missing if not.
+// Has reports whether a command is installed. If not, it adds the command to Missing.
 func (p *Programs) Has(command string) bool {
 	if _, err := exec.LookPath(command); err == nil {
 		return true
@@ -105,25 +104,25 @@ func (p *Programs) Has(command string) bool {
 	return false
 }
 
-// Machine is what a run was made on, for people to read.
+// Machine describes the machine of a run as text.
 type Machine struct {
 	Processor string
-	Cores     int // that this process may use
+	Cores     int // cores that this process may use
 	Kernel    string
 	Versions  []string
 	Date      string
 }
 
-// String is the machine in one line.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %s; %s; %s", m.Processor, m.Cores, m.Kernel, strings.Join(m.Versions, ", "), m.Date)
 }
 
-// Machine describes this one with the versions of what is installed.
+// Machine describes this machine and the versions of the installed programs.
 func (p *Programs) Machine(ctx context.Context) Machine {
 	m := Machine{Processor: processor(), Cores: runtime.NumCPU(), Kernel: runtime.GOOS, Date: time.Now().Format(time.DateOnly)}
 	first := func(name string, args ...string) string {
-		out, _ := Output(ctx, name, args...) // what does not answer is left out
+		out, _ := Output(ctx, name, args...) // a command that fails is left out
 		line, _, _ := strings.Cut(out, "\n")
 		return strings.Join(strings.Fields(line), " ")
 	}
@@ -147,7 +146,7 @@ func (p *Programs) Machine(ctx context.Context) Machine {
 	return m
 }
 
-// processor is the model of this machine's.
+// processor returns the name of this machine's processor.
 func processor() string {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err == nil {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// memory tells the launcher's peak of resident memory, and what of it a rank costs:
-// the difference to a job of two ranks, divided.
+// memory prints the launcher's peak resident memory, and the memory per rank: the difference to the
+// smallest job, divided by the additional ranks.
 func (b *bench) memory() error {
 	fmt.Printf("\n| ranks | hosts | gorun's peak, KiB | KiB per rank |\n|---|---|---|---|\n")
 	for _, n := range []int{1, hosts} {
@@ -47,13 +47,12 @@ func (b *bench) memory() error {
 	return nil
 }
 
-// peak is the peak of a command's own resident memory, as the kernel keeps it for
-// who waits for the process.
+// peak returns the peak resident memory of a command's own process.
 func (b *bench) peak(argv []string) (kib int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
-	// The kernel's figure for the process is that of the largest of the process and its
-	// reaped children, so that of /proc, which is the process's own, is asked for.
+	// The kernel's figure for a process that has ended is the maximum over the process and its
+	// children. So peak polls /proc, which has the figure of the process alone.
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = io.Discard, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -77,7 +76,7 @@ func (b *bench) peak(argv []string) (kib int, err error) {
 	}
 }
 
-// output has 16 ranks write lines as fast as they can, and checks each.
+// output makes 16 ranks write lines as fast as they can, and checks each line.
 func (b *bench) output() error {
 	const np, perRank, width = 16, 200_000, 100
 	script := fmt.Sprintf(`r=$PMI_RANK; exec awk -v r=$r 'BEGIN { x = sprintf("%%*s", %d, ""); for (i = 0; i < %d; i++) { l = r " " i; print l substr(x, 1, %d - length(l)) } }'`,
@@ -107,9 +106,9 @@ func (b *bench) output() error {
 	return nil
 }
 
-// lines reads what ranks write and counts what is not as it should be.
+// lines reads the lines that ranks write and counts those that are missing or wrong.
 func (b *bench) lines(argv []string, np, perRank, width int) (took time.Duration, wrong int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = os.Stderr
@@ -149,8 +148,8 @@ func (b *bench) lines(argv []string, np, perRank, width int) (took time.Duration
 	return took, wrong, err
 }
 
-// failure tells how long a job lasts after a rank on another host is killed, and
-// after a host is cut off the network.
+// failure prints how long a job lasts after a rank or an agent on another host is killed, and after a
+// host loses its network.
 func (b *bench) failure() error {
 	fmt.Printf("\n| what fails | job over after, s | at most |\n|---|---|---|\n")
 	for _, c := range []struct {
@@ -180,7 +179,7 @@ func (b *bench) failure() error {
 	return nil
 }
 
-// kill kills a process of the second host.
+// kill kills a process on the second host whose command line contains the last word.
 func (b *bench) kill(words ...string) error {
 	for _, p := range b.hosts[1].Processes(nil) {
 		if line := strings.Join(p.Args, " "); strings.Contains(line, words[len(words)-1]) && !strings.Contains(line, "sh -c") {
@@ -190,9 +189,9 @@ func (b *bench) kill(words ...string) error {
 	return fmt.Errorf("%s does not run on %s", strings.Join(words, " "), b.hosts[1].Name())
 }
 
-// fails runs a job that would last, and returns how long it lasted after a failure.
+// fails starts a long job, calls fail, and returns how long the job lasts after that.
 func (b *bench) fails(fail func() error) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
 	argv := b.gorun(hosts, 2*hosts, "sh", "-c", "echo up; exec sleep 987")
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)

@@ -1,14 +1,14 @@
 //go:build linux
 
-// Launch measures what gorun costs beside the ranks: how long jobs take from start to
-// end, on one host and on several by ssh, beside Open MPI's mpirun; what the launcher
-// needs of memory; how fast output comes through; how soon a failure is told.
+// Launch measures the cost of gorun: how long jobs take from start to end, on one host and on
+// several by ssh, compared with Open MPI's mpirun; the launcher's memory; the rate at which it
+// forwards output; and how soon a job ends after a failure.
 //
 //	go run ./bench/launch [-rounds 7] [-only start,memory,output,failure]
 //
-// It prints tables in Markdown. It makes hosts of namespaces, for which it must be
-// root, and wants the machine for itself. It needs iproute2, the OpenSSH server, and
-// mpirun and mpicc of Open MPI.
+// Launch prints tables in Markdown. It makes hosts of namespaces, for which it needs root. No other
+// program should run during the measurement. It needs iproute2, the OpenSSH server, and mpirun and
+// mpicc of Open MPI.
 package main
 
 import (
@@ -26,20 +26,20 @@ import (
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
-// bench is what the measurements work with.
+// bench is the state that the measurements share.
 type bench struct {
 	dir     string
 	rounds  int
 	cluster *testbed.Cluster
-	from    *testbed.Host   // where launchers run
-	hosts   []*testbed.Host // that ranks run on
+	from    *testbed.Host   // the host of the launchers
+	hosts   []*testbed.Host // the hosts of the ranks
 }
 
-// hosts is how many run ranks; gorun and mpirun run on one more.
+// hosts is the number of hosts that run ranks. gorun and mpirun run on one more.
 const hosts = 4
 
 func main() {
-	rounds := flag.Int("rounds", 7, "rounds, of which medians are told")
+	rounds := flag.Int("rounds", 7, "number of rounds; figures are medians of them")
 	only := flag.String("only", "start,memory,output,failure", "what to measure")
 	flag.Parse()
 	if err := run(*rounds, strings.Split(*only, ",")); err != nil {
@@ -105,7 +105,7 @@ func (b *bench) build() error {
 	return nil
 }
 
-// over names n hosts, with as many slots each.
+// over returns a -host list of n hosts with this number of slots each.
 func (b *bench) over(n, slots int) string {
 	var list []string
 	for _, h := range b.hosts[:n] {
@@ -114,7 +114,7 @@ func (b *bench) over(n, slots int) string {
 	return strings.Join(list, ",")
 }
 
-// gorun and mpirun are command lines of a job over hosts by ssh.
+// gorun and mpirun return the command line of a job on n hosts by ssh.
 func (b *bench) gorun(n, np int, more ...string) []string {
 	return append([]string{b.path("gorun"), "-ssh", b.cluster.SSH(), "-host", b.over(n, (np+n-1)/n), "-np", fmt.Sprint(np)}, more...)
 }
@@ -124,12 +124,12 @@ func (b *bench) mpirun(n, np int, more ...string) []string {
 		"--host", b.over(n, (np+n-1)/n), "-n", fmt.Sprint(np)}, more...)
 }
 
-// patience bounds each job.
-const patience = 5 * time.Minute
+// jobTimeout bounds the time of a job.
+const jobTimeout = 5 * time.Minute
 
-// job runs a command on the launching host and returns how long it took.
+// job runs a command on the launching host, checks its output and returns how long it took.
 func (b *bench) job(argv []string, check func(out string) error) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
 	cmd := b.from.Command(ctx, argv[0], argv[1:]...)
 	var words strings.Builder
@@ -143,7 +143,7 @@ func (b *bench) job(argv []string, check func(out string) error) (time.Duration,
 	return took, check(string(out))
 }
 
-// lines checks that each rank has said something.
+// lines returns a check that every rank has printed its line.
 func lines(np int) func(string) error {
 	return func(out string) error {
 		if n := strings.Count(out, " of "); n != np {
@@ -160,11 +160,11 @@ func median[T float64 | time.Duration](list []T) T {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
 
-// manyRanks take so long that one job of them must do.
+// manyRanks is the number of ranks from which on start runs a job only once, because it takes long.
 const manyRanks = 256
 
-// start compares jobs of hellos, from the launcher's start to its end. Both launchers
-// take turns; the ratio is the median of those within a round.
+// start compares jobs of the hello program, from the launcher's start to its end. The launchers run
+// alternately; the ratio is the median of the ratios of the rounds.
 func (b *bench) start() error {
 	fmt.Printf("\n| hosts | ranks | gorun, s | mpirun, s | ratio |\n|---|---|---|---|---|\n")
 	for _, c := range []struct{ hosts, np int }{{hosts, hosts}, {hosts, 16}, {hosts, 64}, {1, 64}} {
@@ -179,7 +179,7 @@ func (b *bench) start() error {
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first copies gorun, and warms caches
+			if round > 0 { // the first round copies gorun and fills caches
 				ours, theirs, ratios = append(ours, x), append(theirs, y), append(ratios, x.Seconds()/y.Seconds())
 			}
 		}

@@ -6,10 +6,10 @@
 //	go run ./bench/peers -only latency,barrier -ranks 2 -rounds 3
 //	go run ./bench/peers -write docs/performance.md -svg docs/peers.svg    (make bench-peers)
 //
-// It builds what it needs in a temporary directory. The three take turns, round
-// after round, since machines drift; what is told are medians of the rounds and the
-// ratio to the better peer. A peer that fails or takes too long has no figure, and
-// the run goes on. Nothing else should run meanwhile.
+// Peers builds the programs in a temporary directory. In each round it measures every side once,
+// because the speed of a machine changes over time. It prints the medians of the rounds and the ratio
+// to the better peer. A peer that fails or takes too long has no figure, and the run continues. No
+// other program should run during the measurement.
 package main
 
 import (
@@ -33,17 +33,17 @@ import (
 // settings are the command line.
 type settings struct {
 	rounds int
-	time   time.Duration // of a measurement of one size
+	time   time.Duration // duration of the measurement of one size
 	ranks  []int
-	start  int // ranks of the job whose start and end are timed
+	start  int // ranks of the job that is timed from start to end
 	only   []string
-	sizes  []int // of all that have sizes in bytes; empty: those with targets
+	sizes  []int // sizes for benchmarks with sizes in bytes; empty: the sizes with targets
 	strict bool
 
-	write string // the page with the markers
+	write string // the page to write the table to
 	svg   string
 	json  string
-	from  string // a report of an earlier run
+	from  string // the report of an earlier run to read
 }
 
 func main() {
@@ -52,7 +52,7 @@ func main() {
 	os.Exit(run(ctx, os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run does what the arguments say and returns the exit code.
+// run runs the command with these arguments and returns its exit code.
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 	s, err := parse(args, stderr)
 	switch {
@@ -85,15 +85,15 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&s.rounds, "rounds", 5, "`rounds`, in each of which every side is measured once")
 	flags.DurationVar(&s.time, "time", 500*time.Millisecond, "`time` of a measurement of one size")
-	flags.IntVar(&s.start, "start", 64, "`ranks` of the job whose start and end are timed")
+	flags.IntVar(&s.start, "start", 64, "`ranks` of the job that is timed from start to end")
 	ranks := flags.String("ranks", "2,4,8", "comma separated `numbers` of ranks")
 	only := flags.String("only", "", "comma separated `names`: "+strings.Join(names(), ", ")+"; all by default")
-	quick := flags.Bool("quick", false, "one round, so brief that the figures mean nothing, of 8 and 4096 bytes or two of other sizes: for tests")
-	flags.BoolVar(&s.strict, "strict", false, "end with 1 where a target is missed")
+	quick := flags.Bool("quick", false, "for tests: one short round with 8 and 4096 bytes, or two of other sizes; its figures mean nothing")
+	flags.BoolVar(&s.strict, "strict", false, "exit with 1 if a target is missed")
 	flags.StringVar(&s.write, "write", "", "write the table into this `page`, between its markers")
 	flags.StringVar(&s.svg, "svg", "", "draw the ratios into this `file`")
 	flags.StringVar(&s.json, "json", "", "write all figures into this `file`")
-	flags.StringVar(&s.from, "from", "", "measure nothing, take the `file` that -json wrote")
+	flags.StringVar(&s.from, "from", "", "measure nothing, read the `file` that -json wrote")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		flags.SetOutput(help)
@@ -128,7 +128,7 @@ func parse(args []string, help io.Writer) (*settings, error) {
 	return s, nil
 }
 
-// report measures, or reads what an earlier run has measured.
+// report measures, or reads the report of an earlier run.
 func (s *settings) report(ctx context.Context, progress io.Writer) (*report, error) {
 	if s.from == "" {
 		return measure(ctx, progress, s)
@@ -144,7 +144,7 @@ func (s *settings) report(ctx context.Context, progress io.Writer) (*report, err
 	return r, nil
 }
 
-// measure holds all contests.
+// measure runs all contests.
 func measure(ctx context.Context, progress io.Writer, s *settings) (r *report, err error) {
 	b, err := build(ctx, s)
 	if err != nil {
@@ -153,7 +153,7 @@ func measure(ctx context.Context, progress io.Writer, s *settings) (r *report, e
 	defer func() { err = errors.Join(err, b.Close()) }()
 	r = &report{Machine: b.Machine(ctx), Rounds: s.rounds, Time: s.time.String()}
 	for _, c := range b.contests() {
-		results, err := c.Hold(ctx, progress, s.rounds)
+		results, err := c.Run(ctx, progress, s.rounds)
 		if err != nil {
 			return nil, err
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// notice keeps what a reader must know of a measurement besides its figure.
-func (b *built) notice(side string, bench *benchmark, ranks int, object map[string]any) {
+// record keeps facts about a measurement for notes.
+func (b *built) record(side string, bench *benchmark, ranks int, object map[string]any) {
 	if n, ok := object["cores"].(float64); ok && !bench.threads {
 		if b.cores[ranks] == nil {
 			b.cores[ranks] = map[string]int{}
@@ -29,11 +29,11 @@ func (b *built) notice(side string, bench *benchmark, ranks int, object map[stri
 	}
 }
 
-// notes are what was noticed, as sentences.
+// notes returns the recorded facts as sentences.
 func (b *built) notes() []string {
 	var notes []string
 	if len(b.over) > 0 {
-		notes = append(notes, fmt.Sprintf("weft's ranks talked over %s.", strings.Join(b.over, ", ")))
+		notes = append(notes, fmt.Sprintf("weft's ranks used the transport %s.", strings.Join(b.over, ", ")))
 		most := fmt.Sprintf("An operation of weft allocated at most %.2g objects", b.most)
 		if b.where != "" {
 			most += " (" + b.where + ")"

@@ -17,14 +17,14 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// bounded is a context that ends a run which hangs.
+// bounded returns a context that ends a run that hangs.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// table is the cells of the lines of a table, without its head.
+// table returns the cells of a table's lines, without the head.
 func table(text string) [][]string {
 	var rows [][]string
 	for line := range strings.Lines(text) {
@@ -42,14 +42,14 @@ func table(text string) [][]string {
 	return rows
 }
 
-// number says whether a cell of a table holds one.
+// number reports whether a cell of a table holds a number.
 func number(cell string) bool {
 	_, err := strconv.ParseFloat(strings.Trim(cell, "*"), 64)
 	return err == nil
 }
 
-// TestQuick goes through all benchmarks with two ranks, too briefly for the
-// figures to mean anything, and writes all that a run can.
+// TestQuick runs all benchmarks with two ranks, too briefly for meaningful figures, and writes all
+// kinds of output.
 func TestQuick(t *testing.T) {
 	dir := t.TempDir()
 	page, data, svg := filepath.Join(dir, "page.md"), filepath.Join(dir, "data.json"), filepath.Join(dir, "picture.svg")
@@ -103,7 +103,7 @@ func TestQuick(t *testing.T) {
 	require.Equal(t, 1, run(bounded(t), io.Discard, &errs, []string{"-from", page}), "no JSON")
 }
 
-// TestQuickWithMoreRanksThanCores: here or on most machines that test.
+// TestQuickWithMoreRanksThanCores uses four ranks. Most test machines have fewer cores.
 func TestQuickWithMoreRanksThanCores(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := run(bounded(t), &out, &errs, []string{"-quick", "-ranks", "4", "-only", "barrier,allreduce"})
@@ -119,7 +119,7 @@ func TestQuickWithMoreRanksThanCores(t *testing.T) {
 	}
 }
 
-// TestPeerThatHangs: ending one leaves none of its ranks.
+// TestPeerThatHangs checks that no rank of a peer is left after its time limit.
 func TestPeerThatHangs(t *testing.T) {
 	b, err := build(bounded(t), &settings{time: time.Second})
 	require.NoError(t, err)
@@ -143,12 +143,12 @@ func TestPeerThatHangs(t *testing.T) {
 	}
 }
 
-// TestPeerThatRefuses: an error of the C program is one of its side.
+// TestPeerThatRefuses checks that an error of the C program is an error of its side.
 func TestPeerThatRefuses(t *testing.T) {
 	b, err := build(bounded(t), &settings{time: 10 * time.Millisecond})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
-	_, peers := b.loops(&benchmark{name: "no-such-loop", figure: micros}, 2, []int{8})
+	_, peers := b.loops(&benchmark{name: "no-such-loop", metric: contest.Micros}, 2, []int{8})
 	for _, p := range peers {
 		xs, err := p.Measure(bounded(t))
 		require.ErrorContains(t, err, "no-such-loop 8 0.01: exit status", p.Name)
@@ -223,7 +223,7 @@ func TestInsertNeedsMarkers(t *testing.T) {
 	}
 }
 
-// TestPageHasMarkers: there is a place for the table.
+// TestPageHasMarkers checks that the page has markers for the table.
 func TestPageHasMarkers(t *testing.T) {
 	page, err := os.ReadFile("../../docs/performance.md")
 	require.NoError(t, err)

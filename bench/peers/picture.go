@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// What bench/peers/plot draws; its main.go has the same types. A module of its
-// own keeps the plotting library out of ours.
+// The input of bench/peers/plot, whose main.go has the same types. plot is a module of its own, so
+// that weft's module does not require the plotting library.
 type (
 	picture struct {
 		Title  string  `json:"title"`
@@ -24,7 +24,7 @@ type (
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
 		Log    bool     `json:"log,omitempty"`    // the axis of y
-		Labels []string `json:"labels,omitempty"` // of x = 0, 1 …; none: x is bytes
+		Labels []string `json:"labels,omitempty"` // the labels of x = 0, 1 …; empty: x is in bytes
 		Series []series `json:"series"`
 	}
 	series struct {
@@ -34,7 +34,7 @@ type (
 	}
 )
 
-// draw makes the picture and lets the plotting program write it.
+// draw makes the picture and runs the plotting program, which writes it to file.
 func (r *report) draw(ctx context.Context, file string) (err error) {
 	root, err := contest.Root(ctx)
 	if err != nil {
@@ -60,8 +60,8 @@ func (r *report) draw(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// picture has a panel for each benchmark of several sizes in bytes, one for
-// goroutines, one for applications, one for all others, and one for overlap.
+// picture returns a panel for each benchmark with several sizes in bytes, one for goroutines, one for
+// applications, one for all other benchmarks, and one for overlap.
 func (r *report) picture() picture {
 	p := picture{Title: "weft against the better of Open MPI and MPICH: how many times as fast"}
 	for _, group := range [][]string{{"latency"}, {"bw", "bibw"}, {"bcast"}, {"reduce"}, {"allreduce"}, {"alltoall"}, {"allgather"}} {
@@ -74,7 +74,7 @@ func (r *report) picture() picture {
 	return p
 }
 
-// add adds a panel that shows something.
+// add adds a panel if it has a figure.
 func (p *picture) add(one panel) {
 	one.Series = slices.DeleteFunc(one.Series, func(s series) bool { return len(s.Points) == 0 })
 	if slices.ContainsFunc(one.Series, func(s series) bool { return !s.Target }) {
@@ -82,7 +82,7 @@ func (p *picture) add(one panel) {
 	}
 }
 
-// find returns the series of a name, a new one if there is none.
+// find returns the series with this name, and adds it if there is none.
 func (p *panel) find(name string, target bool) *series {
 	for i := range p.Series {
 		if p.Series[i].Name == name {
@@ -94,12 +94,12 @@ func (p *panel) find(name string, target bool) *series {
 }
 
 func (s *series) add(x, y float64) {
-	if y > 0 && !math.IsInf(y, 0) { // no figure is not a point, nor is 0 on a logarithmic axis
+	if y > 0 && !math.IsInf(y, 0) { // a missing figure is no point; a logarithmic axis has no 0
 		s.Points = append(s.Points, [2]float64{x, y})
 	}
 }
 
-// faster says how many times as fast weft is, for a ratio of figures.
+// faster converts a ratio of figures to how many times as fast weft is.
 func (e *entry) faster(ratio float64) float64 {
 	if e.More {
 		return ratio
@@ -107,7 +107,7 @@ func (e *entry) faster(ratio float64) float64 {
 	return 1 / ratio
 }
 
-// of are the entries of a benchmark.
+// of returns the entries of a benchmark.
 func (r *report) of(bench string) []entry {
 	return slices.DeleteFunc(slices.Clone(r.Rows), func(e entry) bool { return e.Bench != bench })
 }

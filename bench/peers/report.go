@@ -15,11 +15,11 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// report is all that a run has found, as -json writes it.
+// report has all results of a run, in the form that -json writes.
 type report struct {
 	Machine contest.Machine
 	Rounds  int
-	Time    string // of a measurement of one size
+	Time    string // duration of the measurement of one size
 	Notes   []string
 	Rows    []entry
 }
@@ -29,12 +29,12 @@ type entry struct {
 	Bench string
 	Ranks int
 	Size  int
-	// Counts is what Size counts; empty: bytes, of which 0 means that there is no size.
+	// Counts is the unit of Size; empty: bytes, and a Size of 0 means that there is no size.
 	Counts string `json:",omitempty"`
 	contest.Result
 }
 
-// count says how many targets have a verdict.
+// count returns how many rows have this verdict.
 func (r *report) count(v contest.Verdict) int {
 	n := 0
 	for _, row := range r.Rows {
@@ -45,7 +45,7 @@ func (r *report) count(v contest.Verdict) int {
 	return n
 }
 
-// failure names the benchmarks in which weft has no figure.
+// failure returns an error that names the benchmarks in which weft has no figure.
 func (r *report) failure() error {
 	var failed []error
 	for _, row := range r.Rows {
@@ -56,7 +56,7 @@ func (r *report) failure() error {
 	return errors.Join(failed...)
 }
 
-// publish prints the table and writes the files that were asked for.
+// publish prints the table and writes the files that the flags name.
 func (s *settings) publish(ctx context.Context, w io.Writer, r *report) error {
 	if s.json != "" {
 		text, err := json.MarshalIndent(r, "", "\t")
@@ -90,7 +90,7 @@ func (s *settings) publish(ctx context.Context, w io.Writer, r *report) error {
 	return err
 }
 
-// relative is the path of a file as seen from a folder.
+// relative returns the path of a file relative to a folder.
 func relative(folder, file string) (string, error) {
 	from, err := filepath.Abs(folder)
 	if err != nil {
@@ -104,14 +104,14 @@ func relative(folder, file string) (string, error) {
 	return filepath.ToSlash(path), err
 }
 
-// columns are the peers that have one in the table.
+// columns are the peers that have a column in the table.
 var columns = []string{"Open MPI", "MPICH"}
 
-// markdown is the report as a page shows it, with a picture.
+// markdown returns the report in Markdown, with the picture if that is not empty.
 func (r *report) markdown(picture string) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "%v.\n", r.Machine)
-	fmt.Fprintf(&w, "Medians of %d rounds of %s per size, in which the sides took turns; the ratio is weft ÷ the better peer, the median of those within a round.\n", r.Rounds, r.Time)
+	fmt.Fprintf(&w, "Medians of %d rounds of %s per size, each of which measured every side. The ratio is weft ÷ the better peer: the median of the ratios within the rounds.\n", r.Rounds, r.Time)
 	for _, note := range r.Notes {
 		fmt.Fprintln(&w, note)
 	}
@@ -152,13 +152,13 @@ func (e *entry) markdown() string {
 		contest.Digits(e.Sides[0].Median()), strings.Join(cells, " | "), ratio, e.Bound(), e.Verdict())
 }
 
-// The markers of a page, each a line of its own, between which the text goes.
+// The markers of a page, each on a line of its own. insert replaces the text between them.
 const (
 	begin = "<!-- bench-peers: what make bench-peers writes begins -->\n"
 	end   = "<!-- bench-peers: ends -->\n"
 )
 
-// insert puts text between the markers of a page, in place of what is there.
+// insert replaces the text between the markers of a page.
 func insert(file, text string) error {
 	page, err := os.ReadFile(file)
 	if err != nil {

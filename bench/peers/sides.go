@@ -15,20 +15,19 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// built is the programs that are compared, and what was noticed of them.
+// built holds the compared programs and the facts that record has kept.
 type built struct {
 	*contest.Programs
 	s     *settings
-	cores map[int]map[string]int // that rank 0 may run on: by ranks and side
-	over  []string               // weft's transports
-	most  float64                // objects allocated per operation of weft's
-	where string                 // that was
+	cores map[int]map[string]int // number of cores that rank 0 may run on, by ranks and side
+	over  []string               // transports that weft used
+	most  float64                // largest number of objects that an operation of weft allocated
+	where string                 // the benchmark with that number
 
-	overlaps bool // were measured
+	overlaps bool // overlap was measured
 }
 
-// build builds gorun, ./bench, hello, and the C programs with every compiler
-// there is.
+// build builds gorun, ./bench, hello, and the C programs with every installed compiler.
 func build(ctx context.Context, s *settings) (*built, error) {
 	p, err := contest.NewPrograms(ctx, "./bench", "./bench/peers/hello")
 	if err != nil {
@@ -46,9 +45,9 @@ func build(ctx context.Context, s *settings) (*built, error) {
 	return &built{Programs: p, s: s, cores: map[int]map[string]int{}}, nil
 }
 
-// library is an MPI library and how it starts ranks.
+// library is an MPI library with the command that starts its ranks.
 type library struct {
-	name     string // of its compiler: mpicc.NAME
+	name     string // its compiler is mpicc.NAME
 	title    string
 	launcher string
 	flags    func(ranks int) []string
@@ -62,12 +61,12 @@ var libraries = []library{
 			flags = append(flags, "--oversubscribe")
 		}
 		return append(flags, "-np", strconv.Itoa(ranks))
-	}, []string{"--bind-to", "none"}}, // or all threads of a rank take turns on one core
+	}, []string{"--bind-to", "none"}}, // otherwise all threads of a rank share one core
 	{"mpich", "MPICH", "mpiexec.mpich", func(ranks int) []string { return []string{"-n", strconv.Itoa(ranks)} }, nil},
 }
 
-// processorCores is the number of cores as Open MPI counts its slots: threads of
-// a core are one.
+// processorCores returns the number of cores as Open MPI counts slots: the hardware threads of a core
+// count once.
 func processorCores() int {
 	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list") // the pattern is well-formed
 	cores := map[string]bool{}
@@ -82,17 +81,17 @@ func processorCores() int {
 	return min(len(cores), runtime.NumCPU())
 }
 
-// held is a contest of one benchmark and number of ranks.
-type held struct {
+// tableContest is the contest of one benchmark with one number of ranks.
+type tableContest struct {
 	contest.Contest
 	bench *benchmark
 	ranks int
 	sizes []int
 }
 
-// contests are those that the settings ask for.
-func (b *built) contests() []*held {
-	var all []*held
+// contests returns the contests that the settings select.
+func (b *built) contests() []*tableContest {
+	var all []*tableContest
 	for _, bench := range benchmarks {
 		if len(b.s.only) > 0 && !slices.Contains(b.s.only, bench.name) {
 			continue
@@ -103,7 +102,7 @@ func (b *built) contests() []*held {
 		}
 		for _, ranks := range counts {
 			goals := bench.at(ranks, b.s.sizes)
-			c := &held{bench: bench, ranks: ranks}
+			c := &tableContest{bench: bench, ranks: ranks}
 			for _, g := range goals {
 				c.sizes = append(c.sizes, g.size)
 			}
@@ -119,7 +118,7 @@ func (b *built) contests() []*held {
 	return all
 }
 
-// loops are the same benchmark of ./bench and of the C programs.
+// loops returns the sides of a benchmark that ./bench and the C programs have.
 func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Side, peers []contest.Side) {
 	var texts []string
 	for _, size := range sizes {
@@ -136,7 +135,7 @@ func (b *built) loops(bench *benchmark, ranks int, sizes []int) (ours contest.Si
 	return b.weft(bench, ranks, sizes, list), peers
 }
 
-// weft is a benchmark of ours, run as a user would.
+// weft measures a benchmark of ./bench with gorun's defaults.
 func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) contest.Side {
 	command := []string{b.Path("gorun"), "-np", strconv.Itoa(ranks), b.Path("bench"), bench.name, "-time", b.s.time.String(), "-json"}
 	if sizes[0] > 0 || bench.counts != "" {
@@ -145,8 +144,8 @@ func (b *built) weft(bench *benchmark, ranks int, sizes []int, list string) cont
 	return contest.Side{Name: "weft", Measure: b.objects("weft", bench, ranks, len(sizes), command...)}
 }
 
-// peers are the libraries, each with what it measures by; one that is not
-// installed fails.
+// peers returns a side per library, which measures with the function that measure returns. The side
+// of a library that is not installed fails.
 func (b *built) peers(measure func(m library, launch []string) func(context.Context) ([]float64, error), ranks int) []contest.Side {
 	var sides []contest.Side
 	for _, m := range libraries {
@@ -161,34 +160,34 @@ func (b *built) peers(measure func(m library, launch []string) func(context.Cont
 	return sides
 }
 
-// objects measures by a command that prints an object per size. What it prints
-// before it fails counts.
+// objects returns a function that measures by a command that prints a JSON object per size. If the
+// command fails, the objects that it printed before count.
 func (b *built) objects(side string, bench *benchmark, ranks, sizes int, command ...string) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		out, failure := b.output(ctx, sizes, command...)
 		objects, err := contest.Objects(out)
 		for _, o := range objects {
-			b.notice(side, bench, ranks, o)
+			b.record(side, bench, ranks, o)
 		}
-		xs, keyErr := contest.Numbers(objects, bench.figure.key, bench.figure.scale)
+		xs, keyErr := contest.Numbers(objects, bench.metric.Key, bench.metric.Scale)
 		if failure != nil {
-			return xs, failure // what it printed may end anywhere
+			return xs, failure // its output may end within an object
 		}
 		return xs, errors.Join(err, keyErr)
 	}
 }
 
-// output runs a command that measures a number of sizes within a limit.
+// output runs a command that measures this number of sizes, within a time limit.
 func (b *built) output(ctx context.Context, sizes int, command ...string) (string, error) {
-	// A library that does not get on with more ranks than cores may take a
-	// tenth of a second for an operation, of which there are ten at least.
+	// With more ranks than cores a library may need a tenth of a second per operation, and it
+	// does at least ten of them.
 	limit := 30*time.Second + time.Duration(10*sizes)*b.s.time
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not ended after %v", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	return contest.Output(ctx, command[0], command[1:]...)
 }
 
-// hello is a whole job of hellos, from the launcher's start to its end.
+// hello measures a whole job of the hello program, from the launcher's start to its end.
 func (b *built) hello(ranks int) (ours contest.Side, peers []contest.Side) {
 	start := func(command ...string) func(context.Context) ([]float64, error) {
 		return func(ctx context.Context) ([]float64, error) {
@@ -210,7 +209,7 @@ func (b *built) hello(ranks int) (ours contest.Side, peers []contest.Side) {
 	return contest.Side{Name: "weft", Measure: start(b.Path("gorun"), "-np", strconv.Itoa(ranks), b.Path("hello"))}, peers
 }
 
-// cacheline compares the latency of 8 bytes with the physical limit.
+// cacheline compares the latency of 8 bytes with the physical limit: moving a cache line.
 func (b *built) cacheline(ranks int) (ours contest.Side, peers []contest.Side) {
 	limit := contest.Side{Name: "C", Measure: func(ctx context.Context) ([]float64, error) {
 		if b.Path("cacheline") == "" {
@@ -224,7 +223,7 @@ func (b *built) cacheline(ranks int) (ours contest.Side, peers []contest.Side) {
 		if err != nil {
 			return nil, err
 		}
-		return contest.Numbers(objects, micros.key, micros.scale)
+		return contest.Numbers(objects, contest.Micros.Key, contest.Micros.Scale)
 	}}
-	return b.weft(&benchmark{name: "latency", figure: micros}, ranks, []int{8}, "8"), []contest.Side{limit}
+	return b.weft(&benchmark{name: "latency", metric: contest.Micros}, ranks, []int{8}, "8"), []contest.Side{limit}
 }

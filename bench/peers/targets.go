@@ -7,44 +7,33 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// A benchmark with what it must reach against the better peer of the same run.
+// A benchmark has targets relative to the better peer of the same run.
 type benchmark struct {
-	name   string // of ./bench, and of the C program
-	what   string // for people
-	figure figure
+	name   string // its name in ./bench and in the C program
+	what   string // its name in the table
+	metric contest.Metric
 	of     contest.Basis
-	ranks  []int  // of which those are measured that -ranks has; empty: -start says
-	counts string // what sizes count; empty: bytes
+	ranks  []int  // numbers of ranks, if -ranks has them, too; empty: that of -start
+	counts string // the unit of sizes; empty: bytes
 	goals  []goal
-	pair   []goal // with two ranks, in place of those of goals of the same sizes
+	pair   []goal // with two ranks these goals replace those of the same size
 
-	// threads says that the ranks of MPI have several.
+	// threads is set if the ranks of MPI have several threads.
 	threads bool
 
-	// sides measure the benchmark; nil: the loops of ./bench and bench/peers/mpi.
+	// sides returns the sides of the benchmark; nil: the loops of ./bench and bench/peers/mpi.
 	sides func(b *built, ranks int) (ours contest.Side, peers []contest.Side)
 }
 
-// goal is a size with its target; 0: there is none.
+// goal is a size with its target; 0: no target.
 type goal struct {
-	size   int // bytes, where the benchmark counts nothing else; 0 bytes: there are no sizes
+	size   int // in bytes or the unit of the benchmark; 0 bytes: the benchmark has no sizes
 	target float64
 }
 
-// figure is what of a benchmark counts.
-type figure struct {
-	key   string // of the JSON objects
-	scale float64
-	unit  string
-	more  bool // is better
-}
-
 var (
-	micros    = figure{"median_us", 1, "µs", false}
-	bandwidth = figure{"bytes_per_s", 1e-9, "GB/s", true}
-	rate      = figure{"messages_per_s", 1e-6, "M/s", true}
-	percent   = figure{"overlap_percent", 1, "%", true}
-	seconds   = figure{"", 1, "s", false}
+	percent = contest.Metric{Key: "overlap_percent", Scale: 1, Unit: "%", More: true}
+	seconds = contest.Metric{Scale: 1, Unit: "s"}
 )
 
 const (
@@ -57,15 +46,14 @@ var (
 	all  = []int{2, 4, 8}
 )
 
-// What collectives must reach, and with two ranks.
+// The targets of collectives; small is for two ranks.
 var (
 	collective = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}
 	exchange   = []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.9}, {mib, 0.9}} // alltoall and allgather
 	small      = []goal{{8, 0.9}}
 )
 
-// level are goals for several sizes, none of which may take longer than with the
-// better peer.
+// level returns goals for several sizes: as good as the better peer.
 func level(sizes ...int) []goal {
 	var goals []goal
 	for _, size := range sizes {
@@ -76,30 +64,30 @@ func level(sizes ...int) []goal {
 
 // benchmarks are the lines of the table.
 var benchmarks = []*benchmark{
-	{name: "latency", what: "latency, one way", figure: micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
-	{name: "cacheline", what: "latency ÷ a cache line's", figure: micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
-	{name: "bw", what: "bandwidth", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
-	{name: "bibw", what: "bandwidth, both ways", figure: bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
-	{name: "mr", what: "message rate", figure: rate, ranks: pair, goals: []goal{{8, 1.1}}},
-	{name: "barrier", what: "barrier", figure: micros, ranks: all, goals: []goal{{0, 0.8}}},
-	{name: "bcast", what: "bcast", figure: micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
-	{name: "reduce", what: "reduce", figure: micros, ranks: all, goals: collective, pair: small},
-	{name: "allreduce", what: "allreduce", figure: micros, ranks: all, goals: collective, pair: small},
-	{name: "alltoall", what: "alltoall", figure: micros, ranks: all, goals: exchange, pair: small},
-	{name: "allgather", what: "allgather", figure: micros, ranks: all, goals: exchange},
-	{name: "put_latency", what: "put and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
-	{name: "get_latency", what: "get and flush", figure: micros, ranks: pair, goals: []goal{{8, 1}}},
-	{name: "threads", what: "message rate of pairs of goroutines or threads", figure: rate, ranks: pair, counts: "goroutines", threads: true,
+	{name: "latency", what: "latency, one way", metric: contest.Micros, ranks: pair, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.7}, {mib, 0.7}}},
+	{name: "cacheline", what: "latency ÷ a cache line's", metric: contest.Micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
+	{name: "bw", what: "bandwidth", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
+	{name: "bibw", what: "bandwidth, both ways", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
+	{name: "mr", what: "message rate", metric: contest.Rate, ranks: pair, goals: []goal{{8, 1.1}}},
+	{name: "barrier", what: "barrier", metric: contest.Micros, ranks: all, goals: []goal{{0, 0.8}}},
+	{name: "bcast", what: "bcast", metric: contest.Micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
+	{name: "reduce", what: "reduce", metric: contest.Micros, ranks: all, goals: collective, pair: small},
+	{name: "allreduce", what: "allreduce", metric: contest.Micros, ranks: all, goals: collective, pair: small},
+	{name: "alltoall", what: "alltoall", metric: contest.Micros, ranks: all, goals: exchange, pair: small},
+	{name: "allgather", what: "allgather", metric: contest.Micros, ranks: all, goals: exchange},
+	{name: "put_latency", what: "put and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
+	{name: "get_latency", what: "get and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
+	{name: "threads", what: "message rate of pairs of goroutines or threads", metric: contest.Rate, ranks: pair, counts: "goroutines", threads: true,
 		goals: []goal{{2, 2}, {4, 2}, {16, 2}, {64, 2}}},
-	{name: "waiters", what: "latency beside goroutines or threads blocked in Recv", figure: micros, ranks: pair, counts: "goroutines", threads: true, goals: level(0, 1, 100)},
-	{name: "compute", what: "Sendrecv of 8 KiB after computation", figure: micros, ranks: pair, counts: "µs", goals: level(10, 100, 1000, 10_000)},
-	{name: "jacobi", what: "communication of Jacobi's method", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
-	{name: "cg", what: "communication of conjugate gradients", figure: micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
-	{name: "iallreduce-overlap", what: "overlap of Iallreduce", figure: percent, of: contest.OfFigure, ranks: pair, goals: []goal{{64 * kib, 80}, {mib, 80}}},
-	{name: "start", what: "start to end of hello", figure: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
+	{name: "waiters", what: "latency beside goroutines or threads blocked in Recv", metric: contest.Micros, ranks: pair, counts: "goroutines", threads: true, goals: level(0, 1, 100)},
+	{name: "compute", what: "Sendrecv of 8 KiB after computation", metric: contest.Micros, ranks: pair, counts: "µs", goals: level(10, 100, 1000, 10_000)},
+	{name: "jacobi", what: "communication of Jacobi's method", metric: contest.Micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
+	{name: "cg", what: "communication of conjugate gradients", metric: contest.Micros, ranks: pair, counts: "rows", goals: level(64, 256, 1024)},
+	{name: "iallreduce-overlap", what: "overlap of Iallreduce", metric: percent, of: contest.OfFigure, ranks: pair, goals: []goal{{64 * kib, 80}, {mib, 80}}},
+	{name: "start", what: "start to end of hello", metric: seconds, goals: []goal{{0, 0.5}}, sides: (*built).hello},
 }
 
-// names are those of the benchmarks.
+// names returns the names of the benchmarks.
 func names() []string {
 	var list []string
 	for _, b := range benchmarks {
@@ -108,7 +96,7 @@ func names() []string {
 	return list
 }
 
-// sizeText is a size as people say it.
+// sizeText returns a size as text.
 func sizeText(size int, counts string) string {
 	switch {
 	case counts != "":
@@ -119,9 +107,9 @@ func sizeText(size int, counts string) string {
 	return contest.BytesText(size)
 }
 
-// at are the goals with a number of ranks for sizes in bytes; all if there are no
-// such sizes or the benchmark has none itself. If it counts something else, they
-// are as many as sizes, the first ones.
+// at returns the goals for a number of ranks and these sizes in bytes. If there are no sizes, or if
+// the benchmark has none, it returns all goals. If the benchmark has another unit, it returns the
+// first goals, at most as many as sizes.
 func (b *benchmark) at(ranks int, sizes []int) []goal {
 	known := slices.Clone(b.goals)
 	for i, g := range known {
@@ -147,11 +135,11 @@ func (b *benchmark) at(ranks int, sizes []int) []goal {
 	return goals
 }
 
-// lines are those of a contest.
+// lines returns the lines of a contest.
 func (b *benchmark) lines(goals []goal) []contest.Line {
 	var lines []contest.Line
 	for _, g := range goals {
-		lines = append(lines, contest.Line{What: b.what, Unit: b.figure.unit, Target: g.target, More: b.figure.more, Of: b.of})
+		lines = append(lines, contest.Line{What: b.what, Unit: b.metric.Unit, Target: g.target, More: b.metric.More, Of: b.of})
 	}
 	return lines
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// setting is a tunable and values that it may have; the empty one is the default.
+// setting is a tunable or variable with the values to draw from. "" means the default.
 type setting struct {
 	key    string
 	values []string
@@ -29,7 +29,7 @@ var tunables = []setting{
 	{"coll.shared_memory", []string{"", "", "", "0", "4k", "64k", "3m"}},
 }
 
-// environment are variables that Go knows.
+// environment are environment variables of the Go runtime.
 var environment = []setting{
 	{"GOGC", []string{"", "", "1", "off"}},
 	{"GOMAXPROCS", []string{"", "", "1", "2", "5"}},
@@ -38,7 +38,7 @@ var environment = []setting{
 
 var family = regexp.MustCompile(`(?m)^(\w+) +auto (.*)$`)
 
-// algorithms reads those that may be forced from what gorun -info prints.
+// algorithms parses the algorithms that a job can force from the output of gorun -info.
 func algorithms(info string) (s []setting, err error) {
 	for _, m := range family.FindAllStringSubmatch(info, -1) {
 		s = append(s, setting{"coll." + m[1] + ".algorithm", append([]string{""}, strings.Fields(m[2])...)})
@@ -49,21 +49,21 @@ func algorithms(info string) (s []setting, err error) {
 	return s, nil
 }
 
-// job is one that was drawn.
+// job is a drawn job.
 type job struct {
 	ranks   int
-	flags   []string // of gorun
-	args    []string // of the ranks
+	flags   []string // flags of gorun
+	args    []string // arguments of the ranks
 	program string
 	gorun   string
 	kill    *kill
 }
 
-// kill is who dies, and when.
+// kill says which rank to kill, and when.
 type kill struct {
 	rank    int
-	after   time.Duration // since all ranks are there
-	survive bool          // the others look what their calls return
+	after   time.Duration // time after all ranks are ready
+	survive bool          // the other ranks survive and report what their calls return
 }
 
 func (j job) command() []string {
@@ -78,11 +78,11 @@ func (j job) String() string {
 	return s
 }
 
-// draw draws a job from a seed.
+// draw draws a job from the random sequence of a seed.
 func (r *runner) draw(seed uint64, kills bool) job {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	j := job{ranks: 1 + rng.IntN(8), program: r.program("rank"), gorun: r.program("gorun")}
-	if rng.IntN(4) == 0 { // on as many cores as there are
+	if rng.IntN(4) == 0 { // many test machines have two cores
 		j.ranks = 2
 	}
 	set := func(flag string, settings []setting, often int) {
@@ -92,7 +92,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 			}
 		}
 	}
-	if rng.IntN(4) > 0 { // one of four has nothing but defaults
+	if rng.IntN(4) > 0 { // one job of four uses only defaults
 		set("-p", tunables, 1)
 		set("-x", environment, 1)
 	}
@@ -102,7 +102,7 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	if rng.IntN(8) == 0 {
 		j.flags = append(j.flags, "-bind-to", "core")
 	}
-	if r.transports != "" { // of two settings the last counts
+	if r.transports != "" { // the last setting of a tunable counts
 		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
@@ -117,14 +117,14 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	}
 	j.ranks = max(j.ranks, 2)
 	k := kill{rank: rng.IntN(j.ranks), after: time.Duration(rng.IntN(300)) * time.Millisecond, survive: rng.IntN(2) == 0}
-	if rng.IntN(3) == 0 { // while it starts
+	if rng.IntN(3) == 0 { // kill it while it starts
 		k.after /= 20
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", "0", "-bytes", "2097152"}
 	crowds()
 	if k.survive {
 		j.args = append(j.args, "-survive")
-		j.flags = append(j.flags, "-grace", "20s") // SIGTERM does nothing to them; they end by themselves
+		j.flags = append(j.flags, "-grace", "20s") // the survivors ignore SIGTERM and end by themselves
 	}
 	j.kill = &k
 	return j

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// over is how long a job may go on after a rank was killed: what ranks promise.
-const over = 2 * time.Second
+// killLimit is the longest time that a job may last after a rank was killed.
+const killLimit = 2 * time.Second
 
 var ready = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
 
-// kill kills a rank once all are there, and looks at the job's end.
+// kill kills a rank when all ranks are ready, and checks the job's end.
 func (p *running) kill(j job) error {
 	var pids map[int]int
 	for begun := time.Now(); len(pids) < j.ranks; {
-		if time.Since(begun) > hang || p.wait(time.Millisecond) {
+		if time.Since(begun) > jobLimit || p.wait(time.Millisecond) {
 			p.dump()
-			return fmt.Errorf("of %d ranks %d were there: %w", j.ranks, len(pids), p.end())
+			return fmt.Errorf("%d of %d ranks were ready: %w", len(pids), j.ranks, p.end())
 		}
 		pids = map[int]int{}
 		for _, m := range ready.FindAllStringSubmatch(p.stdout.String(), -1) {
@@ -32,18 +32,18 @@ func (p *running) kill(j job) error {
 		}
 	}
 	if p.wait(j.kill.after) {
-		return fmt.Errorf("over before a rank was killed: %w", p.end())
+		return fmt.Errorf("the job ended before a rank was killed: %w", p.end())
 	}
 	killed := time.Now()
 	if err := syscall.Kill(pids[j.kill.rank], syscall.SIGKILL); err != nil {
 		return err
 	}
-	if !p.wait(over) {
-		took := "it hangs"
-		if p.dump() { // at once: gorun kills those that hang when they have had their grace
-			took = fmt.Sprintf("after %v it is", time.Since(killed).Round(time.Millisecond))
+	if !p.wait(killLimit) {
+		took := "the job hangs"
+		if p.dump() { // at once, because gorun kills ranks that hang after its grace period
+			took = fmt.Sprintf("it ended after %v", time.Since(killed).Round(time.Millisecond))
 		}
-		return fmt.Errorf("not over %v after rank %d was killed; %s", over, j.kill.rank, took)
+		return fmt.Errorf("the job still ran %v after rank %d was killed; %s", killLimit, j.kill.rank, took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGKILL) {
 		return fmt.Errorf("exit code %d after rank %d was killed", code, j.kill.rank)
@@ -53,7 +53,7 @@ func (p *running) kill(j job) error {
 	}
 	for rank, pid := range pids {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("rank %d, process %d, is still there", rank, pid)
+			return fmt.Errorf("rank %d, process %d, still exists", rank, pid)
 		}
 	}
 	if j.kill.survive {
@@ -62,21 +62,22 @@ func (p *running) kill(j job) error {
 	return nil
 }
 
-// survivors returns an error unless a call of each rank except the killed one failed because
-// a process had, or because a rank that had heard of it was in Finalize. After a rank was killed it may also have
-// found memory of others that was not as it had been: of that nobody is told at once.
+// survivors returns an error unless a call failed on each rank except the killed one, because a
+// process had failed, because the communicator was revoked, or because another survivor was in
+// Finalize. After the kill a rank may instead have found unexpected contents in another rank's
+// memory, because ranks learn of a failure only after some time.
 func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
 		if rank == j.kill.rank {
 			continue
 		}
-		told := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|others) `, rank))
-		m := told.FindStringSubmatch(p.stdout.String())
+		reported := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|others) `, rank))
+		m := reported.FindStringSubmatch(p.stdout.String())
 		if m == nil {
-			return fmt.Errorf("no call of rank %d told that a process had failed", rank)
+			return fmt.Errorf("no call of rank %d reported that a process had failed", rank)
 		}
 		if at, _ := strconv.ParseInt(m[1], 10, 64); m[2] == "others" && at < killed.UnixNano() {
-			return fmt.Errorf("rank %d found memory of others spoilt before a rank was killed", rank)
+			return fmt.Errorf("rank %d found wrong contents in another rank's memory before a rank was killed", rank)
 		}
 	}
 	return nil

@@ -1,18 +1,17 @@
 //go:build linux
 
-// Stress runs random jobs through gorun, one after the other, and looks whether
-// each does what it must:
+// Stress runs random jobs with gorun, one after the other, and checks each:
 //
 //	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
 //
-// A job is bench/stress/rank with a random number of ranks, transports, sizes and
-// forced algorithms. It must end with 0 within a minute, or its goroutines are
-// printed. With -kills, a random rank of further jobs dies by SIGKILL at a random
-// moment: the job must be over within two seconds, tell who died, and leave nothing
-// behind. Of a failure the command that repeats it is printed.
+// A job runs bench/stress/rank with a random number of ranks, random transports and sizes, and random
+// forced algorithms. If it does not exit with 0 within a minute, Stress prints its goroutines. With
+// -kills, Stress kills a random rank of further jobs by SIGKILL at a random time: the job must end
+// within two seconds, report the killed rank, and leave nothing behind. After a failure Stress
+// prints the command that repeats the job.
 //
-//	draw.go  what a job is      run.go   runs one
-//	kill.go  kills a rank       left.go  what is left behind
+//	draw.go  draws a job        run.go   runs a job
+//	kill.go  kills a rank       left.go  finds what a job leaves behind
 package main
 
 import (
@@ -35,13 +34,13 @@ func run(stdout, stderr io.Writer, args []string) int {
 	flags := flag.NewFlagSet("stress", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	jobs := flags.Int("jobs", 100, "`number` of jobs")
-	kills := flags.Int("kills", 0, "`number` of jobs of which a rank is killed, after the others")
-	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`number` that the first job is drawn from; the next has the next number")
-	ops := flags.Int("ops", 30, "`operations` of a job")
-	transports := flags.String("transports", "", "`list` of transports that all jobs use, as shm or tcp,shm; empty: each draws its own")
-	crowds := flags.Bool("crowds", false, "let most operations of the jobs be of many goroutines at once")
-	timeout := flags.Duration("timeout", 0, "`time` after which it fails with what it is at; 0: none")
-	first := flags.Bool("first", false, "end at the first failure")
+	kills := flags.Int("kills", 0, "`number` of further jobs in which a rank is killed")
+	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`seed` of the first job; each further job has the next seed")
+	ops := flags.Int("ops", 30, "`number` of operations per job")
+	transports := flags.String("transports", "", "`list` of transports for all jobs, for example tcp,shm; empty: random")
+	crowds := flags.Bool("crowds", false, "make most operations run in many goroutines at the same time")
+	timeout := flags.Duration("timeout", 0, "`time` after which the run fails and prints the current job; 0: no limit")
+	first := flags.Bool("first", false, "stop at the first failure")
 	verbose := flags.Bool("v", false, "print the command of every job")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return 2
@@ -60,7 +59,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	}
 	defer r.close()
 	r.crowds = *crowds
-	same := "" // of the commands that repeat jobs
+	same := "" // flags of every command that repeats a job
 	if r.transports = *transports; r.transports != "" {
 		same = " -transports " + r.transports
 	}
@@ -102,14 +101,14 @@ func run(stdout, stderr io.Writer, args []string) int {
 	return 0
 }
 
-// runner has what jobs need: programs, in a folder of its own.
+// runner has the programs and settings of jobs.
 type runner struct {
-	ctx        context.Context // ends what runs
+	ctx        context.Context // when it ends, the running job ends
 	dir        string          // absolute
 	tmp        string          // TMPDIR of the jobs
 	ops        int
-	transports string // of all jobs; "": drawn
-	crowds     bool   // most operations are of many goroutines
+	transports string // -transports of all jobs; "": random
+	crowds     bool   // most operations use many goroutines
 	algorithms []setting
 }
 
@@ -146,4 +145,4 @@ func (r *runner) prepare() error {
 
 func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
 
-func (r *runner) close() { _ = os.RemoveAll(r.dir) } // a temporary folder
+func (r *runner) close() { _ = os.RemoveAll(r.dir) } // best effort: it is a temporary folder

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	hang  = time.Minute      // a job that takes longer hangs
-	dying = 10 * time.Second // what it may take to print goroutines
+	jobLimit  = time.Minute      // a job that takes longer hangs
+	dumpLimit = 10 * time.Second // bounds the time to print goroutines
 )
 
-// output is what a job prints; it may be read while the job runs.
+// output collects a job's output. It can be read while the job runs.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -37,12 +37,12 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// running is a job that was started.
+// running is a started job.
 type running struct {
 	cmd            *exec.Cmd
 	stdout, stderr output
 	ended          chan struct{} // closed when gorun has ended
-	err            error         // of Wait; read after ended
+	err            error         // the result of Wait; valid when ended is closed
 }
 
 func (r *runner) start(j job) (*running, error) {
@@ -51,18 +51,18 @@ func (r *runner) start(j job) (*running, error) {
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+r.tmp, "GOTRACEBACK=all")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	p.cmd.WaitDelay = dying
+	p.cmd.WaitDelay = dumpLimit
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { // ends with the job, for which dump and do wait
+	go func() { // ends with the job, which dump and do wait for
 		p.err = p.cmd.Wait()
 		close(p.ended)
 	}()
 	return p, nil
 }
 
-// do runs a job; an error says what was wrong.
+// do runs a job and checks it.
 func (r *runner) do(j job) error {
 	before := r.found()
 	p, err := r.start(j)
@@ -83,16 +83,16 @@ func (r *runner) do(j job) error {
 	return err
 }
 
-// finish waits for a job that must end with 0.
+// finish waits for a job that must exit with 0.
 func (p *running) finish() error {
-	if !p.wait(hang) {
+	if !p.wait(jobLimit) {
 		p.dump()
-		return fmt.Errorf("not over after %v", hang)
+		return fmt.Errorf("the job still ran after %v", jobLimit)
 	}
 	return p.err
 }
 
-// wait says whether the job is over within a time.
+// wait waits up to d for the job, and reports whether it has ended.
 func (p *running) wait(d time.Duration) bool {
 	select {
 	case <-p.ended:
@@ -102,7 +102,7 @@ func (p *running) wait(d time.Duration) bool {
 	}
 }
 
-// end is how a job ended that is over too soon, which is an error.
+// end returns the error of a job that ended too early.
 func (p *running) end() error {
 	if p.err == nil {
 		return errors.New("it exited with 0")
@@ -110,25 +110,25 @@ func (p *running) end() error {
 	return p.err
 }
 
-// dump has all ranks say where they are, and ends the job unless it ends by itself
-// before.
+// dump makes all ranks print what they are doing, and ends the job. It returns true if the job
+// ended by itself first.
 func (p *running) dump() (itself bool) {
-	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun passes it on, as the others
+	_ = p.cmd.Process.Signal(syscall.SIGUSR1) // gorun forwards all these signals
 	if p.wait(time.Second) {
 		return true
 	}
 	for _, s := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGTERM} {
 		_ = p.cmd.Process.Signal(s)
-		if p.wait(dying) {
+		if p.wait(dumpLimit) {
 			return false
 		}
 	}
-	_ = p.cmd.Process.Kill() // no rank outlives gorun
+	_ = p.cmd.Process.Kill() // ranks end with gorun
 	<-p.ended
 	return false
 }
 
-// said is what the job printed, of which gorun's remarks about cores are none.
+// said returns the job's output without gorun's remarks about cores.
 func (p *running) said() string {
 	var lines []string
 	for line := range strings.Lines(p.stdout.String() + p.stderr.String()) {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStress is a short run of what make stress runs for longer. It ends before
-// go test would end it, and clean up nothing.
+// TestStress is a short version of make stress. It ends before the timeout of go test, which would
+// clean up nothing.
 func TestStress(t *testing.T) {
 	for _, args := range [][]string{
 		{"-jobs", "40", "-kills", "25", "-ops", "40", "-seed", "1", "-first", "-timeout", "7m"},
@@ -23,21 +23,21 @@ func TestStress(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeInit has a rank die before it has come to the memory that it would
-// share with the other, which SIGTERM does not end.
+// TestKilledBeforeInit kills a rank before it opens the shared memory. The other rank ignores SIGTERM
+// and must report the failure.
 func TestKilledBeforeInit(t *testing.T) {
 	r, err := newRunner(t.Context(), 0)
 	require.NoError(t, err)
 	defer r.close()
 	dir := t.TempDir()
 	script := `[ $PMI_RANK = 0 ] && exec "$0" -seed 1 -ops 0 -survive; until grep -qs ready "$1/0.out"; do sleep 0.01; done; kill -9 $$`
-	j := job{ranks: 2, flags: []string{"-p", "transport.use=shm", "-grace", hang.String(), "-output", dir}, gorun: r.program("gorun"),
+	j := job{ranks: 2, flags: []string{"-p", "transport.use=shm", "-grace", jobLimit.String(), "-output", dir}, gorun: r.program("gorun"),
 		program: "sh", args: []string{"-c", script, r.program("rank"), dir}, kill: &kill{rank: 1, survive: true}}
 	p, err := r.start(j)
 	require.NoError(t, err)
-	if !p.wait(hang / 2) {
+	if !p.wait(jobLimit / 2) {
 		p.dump()
-		require.Fail(t, "it hangs", p.said())
+		require.Fail(t, "the job hangs", p.said())
 	}
 	out, err := os.ReadFile(filepath.Join(dir, "0.out"))
 	require.NoError(t, err)

@@ -17,10 +17,10 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// Addresses are texts:
+// A transport.Address is text. Its form depends on the address format of the provider:
 //
 //	FI_SOCKADDR_IN, _IN6   192.0.2.1:4000, [2001:db8::1]:4000
-//	FI_ADDR_STR            as it is: fi_shm://4711
+//	FI_ADDR_STR            unchanged: fi_shm://4711
 //	others                 hex:0a1b…
 const (
 	hexPrefix   = "hex:"
@@ -30,7 +30,7 @@ const (
 
 func isIP(f fi.AddrFormat) bool { return f == fi.SockaddrIn || f == fi.SockaddrIn6 }
 
-// decode makes a text of an address as libfabric has it.
+// decode converts an address from libfabric's representation to text.
 func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	switch f {
 	case fi.SockaddrIn, fi.SockaddrIn6:
@@ -44,14 +44,14 @@ func decode(f fi.AddrFormat, b []byte) (transport.Address, error) {
 	}
 }
 
-// encode is the inverse of decode. Texts of another fabric are ErrAddress.
+// encode is the inverse of decode. It returns ErrAddress for text of another address format.
 func encode(f fi.AddrFormat, text transport.Address) ([]byte, error) {
 	s := string(text)
 	switch f {
 	case fi.SockaddrIn, fi.SockaddrIn6:
 		a, err := netip.ParseAddrPort(s)
 		if err != nil || a.Port() == 0 || a.Addr().Is4() != (f == fi.SockaddrIn) {
-			return nil, fmt.Errorf("%q is not of the form ip:port of this fabric: %w", s, transport.ErrAddress)
+			return nil, fmt.Errorf("%q is not an ip:port address of this fabric's IP version: %w", s, transport.ErrAddress)
 		}
 		return encodeIP(a)
 	case fi.AddrStr:
@@ -73,7 +73,7 @@ func encodeHex(s string) ([]byte, error) {
 	return b, nil
 }
 
-// decodeIP reads a struct sockaddr_in or sockaddr_in6.
+// decodeIP decodes a struct sockaddr_in or sockaddr_in6.
 func decodeIP(b []byte) (netip.AddrPort, error) {
 	family := 0
 	if len(b) >= 2 {
@@ -92,7 +92,7 @@ func decodeIP(b []byte) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("socket address of %d bytes, family %d: %w", len(b), family, transport.ErrAddress)
 }
 
-// encodeIP makes a struct sockaddr_in or sockaddr_in6.
+// encodeIP returns a as a struct sockaddr_in or sockaddr_in6.
 func encodeIP(a netip.AddrPort) ([]byte, error) {
 	if a.Addr().Is4() {
 		b := make([]byte, sockaddrIn)

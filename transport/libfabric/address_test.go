@@ -51,7 +51,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestUnknownProvider(t *testing.T) {
-	_, err := over(t, "no_such_provider").Open(config(0, 1))
+	_, err := withProvider(t, "no_such_provider").Open(config(0, 1))
 	require.ErrorContains(t, err, `no provider "no_such_provider"`)
 	require.ErrorContains(t, err, "tcp;ofi_rxm on lo")
 }
@@ -59,11 +59,11 @@ func TestUnknownProvider(t *testing.T) {
 func TestUnknownInterface(t *testing.T) {
 	set := &params.Set{}
 	require.NoError(t, set.Set("transport.libfabric.interface", "no_such0", params.FromFlag))
-	_, err := through{New(), set}.Open(config(0, 1))
+	_, err := withParams{New(), set}.Open(config(0, 1))
 	require.ErrorContains(t, err, `"no_such0"`)
 }
 
-// TestInterface opens by a device's name and by its address.
+// TestInterface selects a device by its name and by its IP address.
 func TestInterface(t *testing.T) {
 	for _, iface := range []string{"lo", "127.0.0.1"} {
 		set := &params.Set{}
@@ -71,23 +71,23 @@ func TestInterface(t *testing.T) {
 		require.NoError(t, set.Set("transport.libfabric.provider", "tcp;ofi_rxm", params.FromFlag))
 		cfg := config(0, 1)
 		cfg.OneHost = true
-		d, err := through{New(), set}.Open(cfg)
+		d, err := withParams{New(), set}.Open(cfg)
 		require.NoError(t, err)
 		require.Equal(t, "lo", d.Attr().Name)
 		require.NoError(t, d.Close())
 	}
 }
 
-// TestInterfaceWithoutIP does not give a fabric without IP to who names an address.
+// TestInterfaceWithoutIP checks that an IP interface does not select a provider without IP.
 func TestInterfaceWithoutIP(t *testing.T) {
 	for _, iface := range []string{"127.0.0.1", "lo"} {
-		w := wish{provider: "shm", iface: iface, oneHost: true}
-		_, err := w.choose()
+		h := hints{provider: "shm", iface: iface, oneHost: true}
+		_, err := h.choose()
 		require.ErrorContains(t, err, `"shm" on "`+iface+`"`)
 	}
 }
 
-// TestPortInUse promises a rank a port that somebody else listens on.
+// TestPortInUse checks the error for a listener whose port another process listens on, too.
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestPortInUse(t *testing.T) {
 	require.NoError(t, err)
 	cfg := config(0, 1)
 	cfg.Listener = f
-	d, err := over(t, "tcp;ofi_rxm").Open(cfg)
+	d, err := withProvider(t, "tcp;ofi_rxm").Open(cfg)
 	if err == nil {
 		cq, cqErr := d.OpenCQ()
 		require.NoError(t, cqErr)
@@ -110,9 +110,9 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestUnknownHook(t *testing.T) {
-	if alone(t, "WEFT_LIBFABRIC_TEST_HOOK") {
-		_, err := over(t, "tcp;ofi_rxm;ofi_hook_nosuch").Open(transport.Config{Size: 2, OneHost: true})
-		require.ErrorContains(t, err, `no hook "ofi_hook_nosuch"; there are `)
+	if inSubprocess(t, "WEFT_LIBFABRIC_TEST_HOOK") {
+		_, err := withProvider(t, "tcp;ofi_rxm;ofi_hook_nosuch").Open(transport.Config{Size: 2, OneHost: true})
+		require.ErrorContains(t, err, `no hook "ofi_hook_nosuch"; libfabric has `)
 		require.ErrorContains(t, err, "ofi_hook_debug")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// atomicEndpoint is an endpoint of a fabric with atomics.
+// atomicEndpoint is an endpoint of a fabric that supports atomic operations.
 type atomicEndpoint struct{ rmaEndpoint }
 
 var atomicOps = [transport.AtomicOps]fi.AtomicOp{
@@ -29,7 +29,7 @@ var datatypes = [transport.Datatypes]fi.Datatype{
 	transport.Complex64: fi.TypeComplex64, transport.Complex128: fi.TypeComplex128,
 }
 
-// family is which of libfabric's calls an atomic needs.
+// family selects the libfabric call that an atomic operation needs.
 type family uint8
 
 const (
@@ -49,15 +49,16 @@ func familyOf(op *transport.Op) family {
 	return plain
 }
 
-// atomicTable is how many elements at once the provider takes; 0: none.
+// atomicTable holds the largest element count that the provider takes per operation; 0: not
+// supported.
 type atomicTable [families][transport.AtomicOps][transport.Datatypes]int32
 
-// operandSize is the room in a slot for each of an atomic's three operands,
-// which are copied there: so they need neither pin nor region.
+// operandSize is the space in a slot for each of the three operands of an atomic operation.
+// Operands are copied there, so the user's memory needs neither a pin nor a registration.
 const operandSize = slotSize / 3 &^ 63
 
-// probeAtomics fills the table. A provider may say FI_ATOMIC and have none, as
-// net; those of rxd that fetch end the process in 1.17.
+// probeAtomics fills the table. A provider may set FI_ATOMIC and support no operation (net). rxd is
+// left out, because its fetching atomics end the process in 1.17.
 func (d *domain) probeAtomics() {
 	if d.info.Caps&fi.CapAtomic == 0 || d.info.EP.Protocol == fi.ProtoRXD {
 		return
@@ -78,7 +79,8 @@ func (d *domain) probeAtomics() {
 	}
 }
 
-// AtomicValid looks the operation up in what the provider said when it was opened.
+// AtomicValid returns the largest element count for the operation, from the table that probeAtomics
+// filled.
 func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	if op.Atomic >= transport.AtomicOps || op.Datatype >= transport.Datatypes {
 		return 0, false
@@ -87,11 +89,10 @@ func (e atomicEndpoint) AtomicValid(op *transport.Op) (int, bool) {
 	return n, n > 0
 }
 
-// Atomic is one of fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic and
-// fi_compare_atomic, also from a process to itself: what peers do there at the
-// same time must be seen.
+// Atomic calls fi_atomicmsg (with FI_DELIVERY_COMPLETE), fi_fetch_atomic or fi_compare_atomic. An
+// operation on memory of this process uses them, too, so that it is atomic with operations of peers.
 //
-// Hot path: no allocation, one crossing to C.
+// Hot path: no allocation, one call to C.
 func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -114,28 +115,28 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	case n/size > limit:
 		return transport.ErrTooLarge
 	case int(op.Peer) >= d.av.n:
-		return transport.ErrAddress // of this process itself, before addresses are there
+		return transport.ErrAddress // the target is this process, whose address is not inserted yet
 	case n == 0:
 		d.opDone(op, nil)
 		return nil
 	}
 	a := d.arena
-	i := a.take(opAtomic, op.Peer, op)
+	i := a.acquire(opAtomic, op.Peer, op)
 	if i < 0 {
 		return transport.ErrAgain
 	}
-	data, compare, fetch := operands(a.buf(i))
+	data, compare, fetch := operands(a.slotBuf(i))
 	copy(data, operand)
 	copy(compare, op.Compare)
 	req := &d.request
 	*req = fi.RawAtomic{
 		Op: atomicOps[op.Atomic], Type: datatypes[op.Datatype], Count: n / size,
-		Data: a.address(data), Compare: a.address(compare), Fetch: a.address(fetch),
+		Data: fi.AddressOf(data), Compare: fi.AddressOf(compare), Fetch: fi.AddressOf(fetch),
 		Desc: a.desc, Dest: d.av.at(op.Peer), Addr: op.RemoteAddr, Key: op.RemoteKey, Context: a.context(i),
 	}
 	how := familyOf(op)
 	if how == plain && d.info.Fabric.ProvName == "shm" {
-		how = fetching // 1.17 frees the buffer of a plain one twice if its delivery is asked for
+		how = fetching // shm of 1.17 frees the buffer of fi_atomicmsg with FI_DELIVERY_COMPLETE twice
 	}
 	var rc fi.Errno
 	switch how {
@@ -147,14 +148,14 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 		rc = d.raw.Atomic(req, fi.FlagCompletion|fi.FlagDeliveryComplete)
 	}
 	if rc != 0 {
-		a.put(i)
+		a.free(i)
 		return d.postFailed(op.Peer, opAtomic.String(), rc)
 	}
-	d.peers[op.Peer].roomy()
+	d.peers[op.Peer].clearNoRoom()
 	return nil
 }
 
-// operands are the parts of a slot's buffer that an atomic uses.
+// operands splits a slot's buffer into the operands of an atomic operation.
 func operands(b []byte) (data, compare, fetch []byte) {
 	return b[:operandSize], b[operandSize : 2*operandSize], b[2*operandSize : 3*operandSize]
 }

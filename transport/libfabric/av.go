@@ -13,17 +13,18 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// addressVector is one of libfabric, of type table: what is inserted i-th is
-// i. Only where a provider numbers otherwise is there a table of our own.
+// addressVector wraps an address vector of type table, in which the i-th inserted address has index
+// i. For a provider that numbers addresses otherwise, addressVector keeps a table from index to
+// fi_addr_t.
 type addressVector struct {
 	d     *domain
 	av    *fi.AV
 	n     int
-	index []fi.Addr           // nil: the identity
-	texts []transport.Address // nil: libfabric knows them
+	index []fi.Addr           // fi_addr_t by index; nil: both are the same number
+	addrs []transport.Address // addresses by index; nil: Lookup asks libfabric
 }
 
-// OpenAV opens an address vector with room for the job (fi_av_open).
+// OpenAV opens an address vector with room for all ranks of the job (fi_av_open).
 func (d *domain) OpenAV() (transport.AddressVector, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open address vector: %w", transport.ErrClosed)
@@ -37,7 +38,7 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 	return v, nil
 }
 
-// Insert adds addresses (fi_av_insert), all or none.
+// Insert adds all of the addresses or, after an error, none (fi_av_insert).
 func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	if v.d.closed {
 		return 0, transport.ErrClosed
@@ -52,7 +53,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 			return 0, fmt.Errorf("insert: %w", err)
 		}
 	}
-	out := nowhere(len(raw))
+	out := unsetAddrs(len(raw))
 	_, err := v.av.Insert(raw, out, 0, 0)
 	fresh := slices.Clone(out)
 	var some *fi.InsertError
@@ -60,23 +61,23 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		err = nil
 		for i, e := range some.Errs {
 			if errors.Is(e, fi.ErrAlready) && out[i] != fi.AddrNotAvail {
-				fresh[i] = fi.AddrNotAvail // libfabric takes an address once: another index of ours leads there
+				fresh[i] = fi.AddrNotAvail // an earlier index of ours has this address; libfabric stores it once
 			} else {
 				err = errors.Join(err, e)
 			}
 		}
 	}
-	first, err := v.inserted(out, fresh, err)
-	if err == nil && !v.looksUp() {
-		v.texts = append(v.texts, addrs...)
+	first, err := v.commitInsert(out, fresh, err)
+	if err == nil && !v.canLookup() {
+		v.addrs = append(v.addrs, addrs...)
 	}
 	return first, err
 }
 
-// looksUp says whether libfabric knows what has been inserted: rxd forgets it
-// until there is a connection, so there it is kept here.
-func (v *addressVector) looksUp() bool {
-	if v.texts != nil {
+// canLookup reports whether libfabric can look up inserted addresses. rxd cannot before there is a
+// connection; then addressVector keeps the addresses itself.
+func (v *addressVector) canLookup() bool {
+	if v.addrs != nil {
 		return false
 	}
 	_, err := v.av.Lookup(v.at(0))
@@ -102,16 +103,16 @@ func (v *addressVector) InsertSym(node string, nodes int, service string, servic
 	if nodes < 1 || services < 1 || services > 1<<16-int(port) || nodes > (1<<31-1)/services {
 		return 0, fmt.Errorf("insert %d nodes and %d services from %s port %d: %w", nodes, services, node, port, transport.ErrAddress)
 	}
-	out := nowhere(nodes * services)
+	out := unsetAddrs(nodes * services)
 	n, err := v.av.InsertSym(node, nodes, service, services, out, 0)
 	if err == nil && n != len(out) {
 		err = fmt.Errorf("%d of %d addresses: %w", n, len(out), transport.ErrAddress)
 	}
-	return v.inserted(out, out, err)
+	return v.commitInsert(out, out, err)
 }
 
-// nowhere is n addresses that are not there.
-func nowhere(n int) []fi.Addr {
+// unsetAddrs returns n addresses with the value FI_ADDR_NOTAVAIL.
+func unsetAddrs(n int) []fi.Addr {
 	l := make([]fi.Addr, n)
 	for i := range l {
 		l[i] = fi.AddrNotAvail
@@ -119,9 +120,10 @@ func nowhere(n int) []fi.Addr {
 	return l
 }
 
-// inserted takes over what libfabric has called the addresses; the fresh ones of
-// a failed insertion are removed again.
-func (v *addressVector) inserted(out, fresh []fi.Addr, err error) (transport.Addr, error) {
+// commitInsert appends out, the addresses that libfabric assigned, to the vector. If err is not nil,
+// it removes those in fresh from libfabric's vector instead. fresh is out without the addresses that
+// the vector contained before.
+func (v *addressVector) commitInsert(out, fresh []fi.Addr, err error) (transport.Addr, error) {
 	if err != nil {
 		fresh = slices.DeleteFunc(fresh, func(a fi.Addr) bool { return a == fi.AddrNotAvail })
 		return 0, errors.Join(fmt.Errorf("insert: %w: %w", transport.ErrAddress, err), v.av.Remove(fresh))
@@ -142,7 +144,7 @@ func (v *addressVector) inserted(out, fresh []fi.Addr, err error) (transport.Add
 	return transport.Addr(first), nil
 }
 
-// at is what libfabric calls the address at an index that is there.
+// at returns libfabric's address for index a, which must be in the vector.
 func (v *addressVector) at(a transport.Addr) fi.Addr {
 	if v.index != nil {
 		return v.index[a]
@@ -150,7 +152,7 @@ func (v *addressVector) at(a transport.Addr) fi.Addr {
 	return fi.Addr(a)
 }
 
-// Lookup asks libfabric (fi_av_lookup).
+// Lookup returns the address at index a (fi_av_lookup).
 func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	if v.d.closed {
 		return "", transport.ErrClosed
@@ -158,8 +160,8 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	if a < 0 || int(a) >= v.n {
 		return "", fmt.Errorf("index %d: %w", a, transport.ErrAddress)
 	}
-	if v.texts != nil {
-		return v.texts[a], nil
+	if v.addrs != nil {
+		return v.addrs[a], nil
 	}
 	b, err := v.av.Lookup(v.at(a))
 	if err != nil {

@@ -13,21 +13,23 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// wish is what the job and its parameters ask of a provider.
-type wish struct {
-	provider string         // libfabric's name, as "tcp;ofi_rxm"; empty: any
-	iface    string         // a domain's name, as "eth0", or a local address; empty: any
-	source   netip.AddrPort // where the endpoint must be, if it is one of IP
-	oneHost  bool
+// hints are the requirements of the job and its parameters on a provider.
+type hints struct {
+	provider string         // libfabric's name for it, for example "tcp;ofi_rxm"; empty: any
+	iface    string         // a domain's name, for example "eth0", or a local IP address; empty: any
+	source   netip.AddrPort // the address that an IP endpoint must have; zero: any
+	oneHost  bool           // all ranks run on this host
 }
 
-// What is asked for, in falling ambition.
+// The capabilities that messages and RMA need.
 const (
 	capsMsg = fi.CapMsg | fi.CapSend | fi.CapRecv
 	capsRMA = fi.CapRMA | fi.CapRead | fi.CapWrite | fi.CapRemoteRead | fi.CapRemoteWrite
 )
 
-var ambitions = []fi.Caps{
+// capabilitySets are the capabilities to request, best first. choose takes the first set that a
+// provider offers.
+var capabilitySets = []fi.Caps{
 	capsMsg | capsRMA | fi.CapMultiRecv | fi.CapAtomic,
 	capsMsg | capsRMA | fi.CapMultiRecv,
 	capsMsg | capsRMA,
@@ -35,85 +37,88 @@ var ambitions = []fi.Caps{
 	capsMsg,
 }
 
-// What the domain does for registered memory. A provider that can do without
-// local descriptors is taken so: rxm asks for them as soon as they are offered.
+// The memory registration modes and modes that the domain supports. MRLocal is not among mrModes,
+// because rxm requires local descriptors whenever the hints permit them. choose offers MRLocal
+// only if no provider does without it.
 const (
 	mrModes    = fi.MRVirtAddr | fi.MRAllocated | fi.MRProvKey | fi.MREndpoint
 	modes      = fi.ModeContext | fi.ModeContext2
 	hookPrefix = "ofi_hook_"
 )
 
-// choose finds the provider, and the device of it, to open.
-func (w *wish) choose() (*fi.Info, error) {
-	if err := w.installHooks(); err != nil {
+// choose finds the provider and device to open.
+func (h *hints) choose() (*fi.Info, error) {
+	if err := h.installHooks(); err != nil {
 		return nil, err
 	}
 	local := ""
-	if _, err := netip.ParseAddr(w.iface); err == nil {
-		local = w.iface
-	} else if w.iface == "" && w.oneHost {
+	if _, err := netip.ParseAddr(h.iface); err == nil {
+		local = h.iface
+	} else if h.iface == "" && h.oneHost {
 		local = "127.0.0.1"
 	}
-	for _, caps := range ambitions {
+	for _, caps := range capabilitySets {
 		for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
-			info, err := w.find(w.hints(caps, mr), local)
+			info, err := h.find(h.info(caps, mr), local)
 			if info != nil || err != nil {
 				return info, err
 			}
 		}
 	}
-	return nil, w.nothing()
+	return nil, h.noProvider()
 }
 
-func (w *wish) hints(caps fi.Caps, mr fi.MRMode) *fi.Info {
-	h := fi.NewInfo()
-	h.Caps, h.Mode = caps, modes
-	h.Fabric.ProvName = w.provider
-	h.EP.Type = fi.EPRDM
-	h.Tx.MsgOrder, h.Rx.MsgOrder = fi.OrderSAS, fi.OrderSAS
-	h.Domain.MRMode = mr
-	h.Domain.Threading = fi.ThreadDomain
-	h.Domain.ControlProgress, h.Domain.DataProgress = fi.ProgressManual, fi.ProgressManual
-	h.Domain.ResourceMgmt = fi.RMEnabled
-	h.Domain.AVType = fi.AVTable
-	return h
+// info returns the hints for fi_getinfo that request these capabilities and memory registration
+// modes.
+func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
+	info := fi.NewInfo()
+	info.Caps, info.Mode = caps, modes
+	info.Fabric.ProvName = h.provider
+	info.EP.Type = fi.EPRDM
+	info.Tx.MsgOrder, info.Rx.MsgOrder = fi.OrderSAS, fi.OrderSAS
+	info.Domain.MRMode = mr
+	info.Domain.Threading = fi.ThreadDomain
+	info.Domain.ControlProgress, info.Domain.DataProgress = fi.ProgressManual, fi.ProgressManual
+	info.Domain.ResourceMgmt = fi.RMEnabled
+	info.Domain.AVType = fi.AVTable
+	return info
 }
 
-// find takes the first that libfabric offers; nil where there is none. One of
-// IP is asked for a second time with the address that it is to have.
-func (w *wish) find(h *fi.Info, local string) (*fi.Info, error) {
-	infos, err := ask("", "", 0, h)
+// find returns the first usable provider that libfabric offers for req, or nil if there is none. If
+// an IP provider must have a certain local address, find calls fi_getinfo again with that address.
+func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
+	infos, err := getInfo("", "", 0, req)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range infos {
-		if !w.suits(i) {
+		if !h.usable(i) {
 			continue
 		}
 		if !isIP(i.AddrFormat) {
-			if w.iface != "" && i.Domain.Name != w.iface {
+			if h.iface != "" && i.Domain.Name != h.iface {
 				continue
 			}
 			return i, nil
 		}
 		node, service := local, ""
-		if w.source.IsValid() && shakesHands(i) {
-			node, service = w.source.Addr().String(), fmt.Sprint(w.source.Port())
+		if h.source.IsValid() && takesListenerAddr(i) {
+			node, service = h.source.Addr().String(), fmt.Sprint(h.source.Port())
 		}
 		if node == "" {
-			if w.iface != "" && i.Domain.Name != w.iface || w.iface == "" && !routable(i.SrcAddr) {
+			if h.iface != "" && i.Domain.Name != h.iface || h.iface == "" && !routable(i.SrcAddr) {
 				continue
 			}
 			return i, nil
 		}
-		same := w.hints(h.Caps, h.Domain.MRMode)
+		same := h.info(req.Caps, req.Domain.MRMode)
 		same.Fabric.ProvName = i.Fabric.ProvName
-		there, err := ask(node, service, fi.FlagSource, same)
+		there, err := getInfo(node, service, fi.FlagSource, same)
 		if err != nil {
 			return nil, err
 		}
 		for _, x := range there {
-			if x.Fabric.ProvName == i.Fabric.ProvName && w.suits(x) {
+			if x.Fabric.ProvName == i.Fabric.ProvName && h.usable(x) {
 				return x, nil
 			}
 		}
@@ -121,8 +126,8 @@ func (w *wish) find(h *fi.Info, local string) (*fi.Info, error) {
 	return nil, nil
 }
 
-// ask is fi_getinfo, for which nothing is no error.
-func ask(node, service string, flags fi.Flags, hints *fi.Info) ([]*fi.Info, error) {
+// getInfo calls fi_getinfo. If no provider matches, it returns nil and no error.
+func getInfo(node, service string, flags fi.Flags, hints *fi.Info) ([]*fi.Info, error) {
 	infos, err := fi.GetInfo(fi.HeaderVersion, node, service, flags, hints)
 	if errors.Is(err, fi.ErrNoData) {
 		return nil, nil
@@ -130,35 +135,36 @@ func ask(node, service string, flags fi.Flags, hints *fi.Info) ([]*fi.Info, erro
 	return infos, err
 }
 
-// suits checks what a provider asks of us, and whom it reaches. shm and its like
-// say neither FI_LOCAL_COMM nor FI_REMOTE_COMM in 1.x.
-func (w *wish) suits(i *fi.Info) bool {
+// usable reports whether the domain supports the modes that a provider requires, and whether the
+// provider reaches all ranks. In libfabric 1.x providers such as shm set neither FI_LOCAL_COMM nor
+// FI_REMOTE_COMM.
+func (h *hints) usable(i *fi.Info) bool {
 	return i.EP.Type == fi.EPRDM &&
 		i.Mode&^modes == 0 &&
 		i.Domain.MRMode&^(mrModes|fi.MRLocal) == 0 &&
 		i.Tx.MsgOrder&fi.OrderSAS != 0 && i.Rx.MsgOrder&fi.OrderSAS != 0 &&
-		(w.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && (w.source.IsValid() || routable(i.SrcAddr)))
+		(h.oneHost || (i.Caps|i.Domain.Caps)&fi.CapRemoteComm != 0 || isIP(i.AddrFormat) && (h.source.IsValid() || routable(i.SrcAddr)))
 }
 
-// routable says whether other hosts may reach an IP address.
+// routable reports whether other hosts may be able to reach an IP address.
 func routable(sockaddr []byte) bool {
 	a, err := decodeIP(sockaddr)
 	return err == nil && !a.Addr().IsLoopback() && !a.Addr().IsLinkLocalUnicast()
 }
 
-// installHooks has libfabric put its hooks around the provider, as in
-// "tcp;ofi_rxm;ofi_hook_perf". It takes them from the environment, and reads that
-// once, at its first call in the process.
-func (w *wish) installHooks() error {
+// installHooks makes libfabric put hook providers around the provider, for example in
+// "tcp;ofi_rxm;ofi_hook_perf". libfabric takes the hooks from the environment variable FI_HOOK,
+// which it reads once, at the first call of the process.
+func (h *hints) installHooks() error {
 	var layers, hooks []string
-	for _, l := range strings.Split(w.provider, ";") {
+	for _, l := range strings.Split(h.provider, ";") {
 		if strings.HasPrefix(l, hookPrefix) {
 			hooks = append(hooks, l)
 		} else if l != "" {
 			layers = append(layers, l)
 		}
 	}
-	w.provider = strings.Join(layers, ";")
+	h.provider = strings.Join(layers, ";")
 	if len(hooks) == 0 {
 		return nil
 	}
@@ -172,8 +178,8 @@ func (w *wish) installHooks() error {
 	return checkHooks(hooks)
 }
 
-// checkHooks says which of the hooks there is none of: libfabric itself leaves
-// it out in silence.
+// checkHooks returns an error for a hook that libfabric does not have. libfabric itself ignores an
+// unknown hook silently.
 func checkHooks(hooks []string) error {
 	all, err := fi.Providers()
 	if err != nil {
@@ -187,17 +193,18 @@ func checkHooks(hooks []string) error {
 	}
 	for _, h := range hooks {
 		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, h) }) {
-			return fmt.Errorf("no hook %q; there are %s", h, strings.Join(known, ", "))
+			return fmt.Errorf("no hook %q; libfabric has %s", h, strings.Join(known, ", "))
 		}
 	}
 	return nil
 }
 
-// nothing is the error of a wish that no provider fulfils: which there are.
-func (w *wish) nothing() error {
-	h := fi.NewInfo()
-	h.Caps, h.Mode, h.EP.Type, h.Domain.MRMode = fi.CapMsg, modes, fi.EPRDM, mrModes|fi.MRLocal
-	infos, err := ask("", "", 0, h)
+// noProvider returns the error for hints that no provider meets. The error lists the providers that
+// there are.
+func (h *hints) noProvider() error {
+	info := fi.NewInfo()
+	info.Caps, info.Mode, info.EP.Type, info.Domain.MRMode = fi.CapMsg, modes, fi.EPRDM, mrModes|fi.MRLocal
+	infos, err := getInfo("", "", 0, info)
 	if err != nil {
 		return err
 	}
@@ -212,11 +219,11 @@ func (w *wish) nothing() error {
 		have = "there are " + strings.Join(names, ", ")
 	}
 	what := "no provider"
-	if w.provider != "" {
-		what += fmt.Sprintf(" %q", w.provider)
+	if h.provider != "" {
+		what += fmt.Sprintf(" %q", h.provider)
 	}
-	if w.iface != "" {
-		what += fmt.Sprintf(" on %q", w.iface)
+	if h.iface != "" {
+		what += fmt.Sprintf(" on %q", h.iface)
 	}
 	return fmt.Errorf("%s that reaches all ranks; %s", what, have)
 }

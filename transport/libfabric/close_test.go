@@ -15,15 +15,16 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// providers are those that the tests run over.
+// providers are the libfabric providers that the tests use.
 var providers = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"}
 
-// TestCloseHalfOpen has Open fail at each of its steps.
+// TestCloseHalfOpen closes a domain after each of the steps of Open, and checks that no descriptor
+// is left.
 func TestCloseHalfOpen(t *testing.T) {
 	for _, prov := range providers {
 		t.Run(prov, func(t *testing.T) {
-			w := wish{provider: prov, oneHost: true}
-			info, err := w.choose()
+			h := hints{provider: prov, oneHost: true}
+			info, err := h.choose()
 			require.NoError(t, err)
 			steps := []func(d *domain) error{
 				(*domain).openPoll,
@@ -39,11 +40,11 @@ func TestCloseHalfOpen(t *testing.T) {
 					require.NoError(t, s(d))
 				}
 				require.NoError(t, d.Close(), "after %d steps", n)
-				require.NoError(t, d.Close(), "again")
+				require.NoError(t, d.Close(), "second Close")
 				fds, err := os.ReadDir("/proc/self/fd")
 				require.NoError(t, err)
 				if n == len(steps) {
-					open = len(fds) // some stay open for the next
+					open = len(fds) // libfabric keeps some descriptors for later domains
 				}
 				require.Len(t, fds, open, "after %d steps", n)
 			}
@@ -51,9 +52,9 @@ func TestCloseHalfOpen(t *testing.T) {
 	}
 }
 
-// TestCloseRefused keeps the memory of what libfabric does not close.
+// TestCloseRefused checks that memory stays mapped and pinned if libfabric refuses to close.
 func TestCloseRefused(t *testing.T) {
-	d, err := over(t, "tcp;ofi_rxm").Open(config(0, 1))
+	d, err := withProvider(t, "tcp;ofi_rxm").Open(config(0, 1))
 	require.NoError(t, err)
 	dom := d.(*domain)
 	_, err = d.RegisterMemory(make([]byte, 100), transport.RemoteRead)
@@ -62,14 +63,14 @@ func TestCloseRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, d.Close(), fi.ErrBusy)
 	require.NotNil(t, dom.arena.mem)
-	clear(dom.arena.mem) // still ours to write to
-	require.Len(t, dom.mrs.byKey, 1, "and still pinned")
+	clear(dom.arena.mem) // crashes if it was unmapped
+	require.Len(t, dom.mrs.byKey, 1, "the region is still pinned")
 	require.NoError(t, busy.Close())
 	require.NoError(t, dom.fid.Close())
 	require.NoError(t, dom.fabric.Close())
 }
 
-// TestShutdownDead takes leave of a peer that ends without an answer.
+// TestShutdownDead shuts down while a peer ends without acknowledging the close message.
 func TestShutdownDead(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -78,10 +79,10 @@ func TestShutdownDead(t *testing.T) {
 			until(t, func() bool { return len(b.msgs) == 1 }, a, b)
 			require.NoError(t, send(t, b, 0, "and you", a, b))
 			until(t, func() bool { return len(a.msgs) == 1 }, a, b)
-			a.dom.left, a.dom.drop = true, true
-			until(t, func() bool { a.dom.takeLeave(); return a.dom.peers[1].told }, a)
+			a.dom.shutdown, a.dom.dropMessages = true, true
+			until(t, func() bool { a.dom.sendCloses(); return a.dom.peers[1].closeSent }, a)
 			require.NoError(t, b.dom.Close())
-			ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout/2)
 			defer cancel()
 			require.NoError(t, a.ep.Shutdown(ctx))
 			a.poll(t)
@@ -90,18 +91,17 @@ func TestShutdownDead(t *testing.T) {
 	}
 }
 
-// TestShutdownLost does not wait for operations with a peer that is down.
+// TestShutdownLost checks that Shutdown does not wait for operations with a peer that is down.
 func TestShutdownLost(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
-	require.GreaterOrEqual(t, a.dom.arena.take(opRead, 1, nil), 0)
+	require.GreaterOrEqual(t, a.dom.arena.acquire(opRead, 1, nil), 0)
 	a.dom.peerDown(1, "read", errRefused)
-	ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout/4)
 	defer cancel()
 	require.NoError(t, a.ep.Shutdown(ctx))
 }
 
-// TestPause connects to a peer for the first time, and both look away for longer
-// than a connection may take.
+// TestPause checks that time without polls does not count toward the connect timeout.
 func TestPause(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
 		t.Run(prov, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestPause(t *testing.T) {
 			_, err := a.ep.Send(&transport.Op{Peer: 1, Data: []byte("hello")})
 			require.ErrorIs(t, err, transport.ErrAgain)
 			p := &a.dom.peers[1]
-			for _, at := range []*time.Time{&p.stuck, &p.probe, &p.tried} {
+			for _, at := range []*time.Time{&p.noRoomSince, &p.nextProbe, &p.lastTry} {
 				*at = at.Add(-time.Hour)
 			}
 			require.NoError(t, send(t, a, 1, "hello", a, b))
@@ -118,7 +118,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestNoBuffers ends in an error when too many messages have broken off.
+// TestNoBuffers checks that Read returns errBuffers when every receive buffer has failed.
 func TestNoBuffers(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	for i := range a.dom.arena.bufs {
@@ -129,8 +129,8 @@ func TestNoBuffers(t *testing.T) {
 	require.ErrorIs(t, err, errBuffers)
 }
 
-// TestShmBadAddress reads and writes where the peer has no memory, which shm of
-// 1.17 reports without saying of which operation.
+// TestShmBadAddress checks that each access to a bad remote address fails, and no other. shm of
+// 1.17 reports such a failure without naming the operation.
 func TestShmBadAddress(t *testing.T) {
 	a, b := pair(t, "shm", nil)
 	mr, err := b.dom.RegisterMemory([]byte("abcdefgh"), transport.RemoteRead|transport.RemoteWrite)
@@ -166,7 +166,7 @@ func TestShmBadAddress(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestSymmetricRefused leaves alone what was inserted before.
+// TestSymmetricRefused checks that a failed InsertSym keeps the addresses inserted before.
 func TestSymmetricRefused(t *testing.T) {
 	a, b := pair(t, "tcp;ofi_rxm", nil)
 	_, err := a.dom.av.InsertSym("0.0.0.0", 1, "9", 1)
@@ -178,7 +178,7 @@ func TestSymmetricRefused(t *testing.T) {
 	require.NoError(t, send(t, a, 1, "hello", a, b))
 }
 
-// TestLocalRegion takes a local buffer only if it lies in the operation's region.
+// TestLocalRegion checks that a local buffer is accepted only within the operation's region.
 func TestLocalRegion(t *testing.T) {
 	a := newNode(t, "tcp;ofi_rxm", config(0, 1))
 	a.dom.mrMode |= fi.MRLocal
@@ -198,7 +198,7 @@ func TestLocalRegion(t *testing.T) {
 	a.dom.mrMode &^= fi.MRLocal
 }
 
-// TestPeerDiesUnderReads ends the reads that are on their way.
+// TestPeerDiesUnderReads checks that reads in flight end with ErrPeerDown when the peer dies.
 func TestPeerDiesUnderReads(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestPeerDiesUnderReads(t *testing.T) {
 			until(t, func() bool { return kinds(a.seen, transport.OpDone) == reads }, a)
 			until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 }, a)
 			for _, c := range a.seen {
-				if c.Err != nil { // sockets answers some without being asked to go on
+				if c.Err != nil { // sockets serves some reads from a thread of its own
 					require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 				}
 			}

@@ -14,12 +14,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// litter runs the collector flat out, and writes over what it frees, until the
-// test ends.
-func litter(t *testing.T, sizes ...int) {
+// churnHeap runs the garbage collector without pause until the test ends, and overwrites the memory
+// that the collector frees.
+func churnHeap(t *testing.T, sizes ...int) {
 	percent := debug.SetGCPercent(1)
 	stop, done := make(chan struct{}), make(chan struct{})
-	go func() { // ends with the test, which waits for it
+	go func() { // ends at the test's cleanup, which waits for it
 		defer close(done)
 		var keep [8][]byte
 		for i := 0; ; i++ {
@@ -45,16 +45,16 @@ func litter(t *testing.T, sizes ...int) {
 	})
 }
 
-// stuff fills b with what only its seed and the place say.
-func stuff(b []byte, seed int) []byte {
+// pattern fills b with bytes that depend on the seed and the position, and returns b.
+func pattern(b []byte, seed int) []byte {
 	for i := range b {
 		b[i] = byte(seed*31 + i*7 + i>>8)
 	}
 	return b
 }
 
-// TestCollector moves messages and memory that nobody but the fabric holds, while
-// Go's collector looks for what is not held. cgocheck=1 is Go's default.
+// TestCollector sends messages and does RMA on memory that only the fabric refers to, while the
+// garbage collector runs. cgocheck=1 is Go's default.
 func TestCollector(t *testing.T) {
 	const rounds, part = 200, 70_000
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {
@@ -62,9 +62,9 @@ func TestCollector(t *testing.T) {
 			a, b := pair(t, prov, nil)
 			limit := a.dom.attr.MaxMsgSize
 			sizes := []int{50, min(3000, limit), min(12_000, limit), limit}
-			litter(t, append(sizes, part, part/3)...)
+			churnHeap(t, append(sizes, part, part/3)...)
 			const all = transport.RemoteRead | transport.RemoteWrite
-			from, err := b.dom.RegisterMemory(stuff(make([]byte, part), 1), all)
+			from, err := b.dom.RegisterMemory(pattern(make([]byte, part), 1), all)
 			require.NoError(t, err)
 			to, err := b.dom.RegisterMemory(make([]byte, rounds*part/3), all)
 			require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestCollector(t *testing.T) {
 			sent := 0
 			for i := range rounds {
 				for _, n := range sizes {
-					op := &transport.Op{Peer: 1, HeaderLen: 1, Data: stuff(make([]byte, n-1), sent)}
+					op := &transport.Op{Peer: 1, HeaderLen: 1, Data: pattern(make([]byte, n-1), sent)}
 					begin(func() error {
 						_, err := a.ep.Send(op)
 						return err
@@ -89,7 +89,7 @@ func TestCollector(t *testing.T) {
 				get := &transport.Op{Peer: 1, RemoteKey: from.Key(), RemoteAddr: from.Base(), Data: make([]byte, part)}
 				begin(func() error { return rma.Read(get) })
 				put := &transport.Op{
-					Peer: 1, RemoteKey: to.Key(), RemoteAddr: to.Base() + uint64(i*part/3), Data: stuff(make([]byte, part/3), i),
+					Peer: 1, RemoteKey: to.Key(), RemoteAddr: to.Base() + uint64(i*part/3), Data: pattern(make([]byte, part/3), i),
 				}
 				begin(func() error { return rma.Write(put) })
 			}
@@ -102,20 +102,20 @@ func TestCollector(t *testing.T) {
 				return n
 			}
 			until(t, func() bool { return len(b.msgs) == sent && ends(part) == rounds && ends(part/3) == rounds }, a, b)
-			want := stuff(make([]byte, part), 1)
+			want := pattern(make([]byte, part), 1)
 			for _, c := range a.seen {
 				require.NoError(t, c.Err)
 				if len(c.Op.Data) == part {
-					require.True(t, bytes.Equal(want, c.Op.Data), "what was read")
+					require.True(t, bytes.Equal(want, c.Op.Data), "data of a read")
 				}
 			}
 			for i, m := range b.msgs {
 				n := sizes[i%len(sizes)]
-				require.True(t, m[1:] == string(stuff(make([]byte, n-1), i)), "message %d of %d bytes", i, n)
+				require.True(t, m[1:] == string(pattern(make([]byte, n-1), i)), "message %d of %d bytes", i, n)
 			}
 			for i := range rounds {
 				got := to.(*region).buf[i*part/3:][:part/3]
-				require.True(t, bytes.Equal(stuff(make([]byte, part/3), i), got), "what was written, %d", i)
+				require.True(t, bytes.Equal(pattern(make([]byte, part/3), i), got), "data of write %d", i)
 			}
 			require.Zero(t, a.dom.arena.busy)
 			require.NoError(t, from.Close())

@@ -17,34 +17,35 @@ import (
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
-// through is the provider with its parameter set.
-type through struct {
+// withParams is a provider that is opened with these parameters.
+type withParams struct {
 	transport.Provider
 	set *params.Set
 }
 
-func (p through) Open(cfg transport.Config) (transport.Domain, error) {
+func (p withParams) Open(cfg transport.Config) (transport.Domain, error) {
 	cfg.Params = p.set
 	return p.Provider.Open(cfg)
 }
 
-func over(t testing.TB, prov string) transport.Provider {
+// withProvider returns weft's provider over the libfabric provider with this name.
+func withProvider(t testing.TB, prov string) transport.Provider {
 	t.Helper()
 	set := &params.Set{}
 	require.NoError(t, set.Set("transport.libfabric.provider", prov, params.FromFlag))
-	return through{New(), set}
+	return withParams{New(), set}
 }
 
 func conform(t *testing.T, prov string, opts ...transporttest.Option) {
 	t.Helper()
 	transporttest.Run(t, transporttest.OpenWith(func(t testing.TB) (transport.Provider, func(int)) {
 		t.Helper()
-		return over(t, prov), nil
+		return withProvider(t, prov), nil
 	}), opts...)
 }
 
-// refusals are the cases of accesses that the target must refuse, which
-// providers do each in their own way; the reasons are in docs/libfabric.md.
+// refusals excludes the cases in which the target must refuse an access. Providers differ there;
+// docs/libfabric.md has the reasons.
 func refusals(reason string) []transporttest.Option {
 	var l []transporttest.Option
 	for _, name := range []string{"refused reads", "refused writes", "region closed under reads", "region closed under writes"} {
@@ -53,14 +54,14 @@ func refusals(reason string) []transporttest.Option {
 	return l
 }
 
-const ends = "the target ends the connection at a wrong key, so the peer is reported down instead of ErrKey"
+const connectionEnds = "the target ends the connection at a wrong key, so the peer is reported down instead of ErrKey"
 
 func TestConformance(t *testing.T) {
 	t.Run("tcp;ofi_rxm", func(t *testing.T) {
-		conform(t, "tcp;ofi_rxm", append(refusals(ends), transporttest.WithRanks(1, 2, 3, 5))...)
+		conform(t, "tcp;ofi_rxm", append(refusals(connectionEnds), transporttest.WithRanks(1, 2, 3, 5))...)
 	})
 	t.Run("net", func(t *testing.T) {
-		conform(t, "net", append(refusals(ends), transporttest.WithRanks(1, 2, 4))...)
+		conform(t, "net", append(refusals(connectionEnds), transporttest.WithRanks(1, 2, 4))...)
 	})
 	t.Run("shm", func(t *testing.T) {
 		conform(t, "shm", append(refusals("accesses are copied by the kernel, which knows no keys"),
@@ -74,9 +75,9 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("sockets", func(t *testing.T) {
 		const (
-			bounds = "a wrong key, range and right are told alike, as EACCES: all are ErrKey"
-			late   = "the target may go on with an access while and after it closes the region"
-			stalls = "with hundreds of messages on their way it stalls for good in one run of six"
+			bounds = "EACCES reports a wrong key, range and right alike: all are ErrKey"
+			late   = "the target may continue an access while and after it closes the region"
+			stalls = "with hundreds of messages in flight it stalls for ever in one run of six"
 		)
 		conform(t, "sockets", transporttest.WithRanks(1, 2),
 			transporttest.Except("refused reads", bounds), transporttest.Except("refused writes", bounds),
@@ -85,8 +86,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceSymmetric has the launcher's layout: sockets that listen on
-// consecutive ports.
+// TestConformanceSymmetric uses sockets that listen on consecutive ports, as the launcher's do.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
 	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
@@ -98,18 +98,18 @@ func TestConformanceSymmetric(t *testing.T) {
 				job := &transporttest.Job{Node: "127.0.0.1", Service: strconv.Itoa(port)}
 				for i, f := range files {
 					cfg := transport.Config{Self: transport.Addr(i), Size: n, JobID: strconv.Itoa(jobs), Listener: f}
-					d, err := over(t, prov).Open(cfg)
+					d, err := withProvider(t, prov).Open(cfg)
 					require.NoError(t, err)
 					require.True(t, d.Attr().Caps.Has(transport.CapSymmetric))
 					job.Domains = append(job.Domains, d)
 				}
 				return job
-			}, append(refusals(ends), transporttest.WithRanks(3))...)
+			}, append(refusals(connectionEnds), transporttest.WithRanks(3))...)
 		})
 	}
 }
 
-// consecutive listens on n ports in a row.
+// consecutive listens on n consecutive ports and returns the sockets and the first port.
 func consecutive(t testing.TB, n int) ([]*os.File, int) {
 	t.Helper()
 	for base := 23000; base < 30000; base += n {
@@ -135,27 +135,26 @@ func consecutive(t testing.TB, n int) ([]*os.File, int) {
 	return nil, 0
 }
 
-// TestConformanceHooked runs in a process of its own, because libfabric reads
-// which hooks to install once.
+// TestConformanceHooked uses a hook provider. It runs in a process of its own, because libfabric
+// reads the names of the hooks only once.
 func TestConformanceHooked(t *testing.T) {
-	if alone(t, "WEFT_LIBFABRIC_TEST_HOOKED") {
-		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(ends), transporttest.WithRanks(2))...)
+	if inSubprocess(t, "WEFT_LIBFABRIC_TEST_HOOKED") {
+		conform(t, "tcp;ofi_rxm;ofi_hook_perf", append(refusals(connectionEnds), transporttest.WithRanks(2))...)
 		require.Equal(t, "ofi_hook_perf", os.Getenv("FI_HOOK"))
 	}
 }
 
-// TestConformanceUncopied has shm do without the kernel's copies, as it must in
-// many containers.
+// TestConformanceUncopied makes shm do without process_vm_writev, which many containers forbid.
 func TestConformanceUncopied(t *testing.T) {
-	if alone(t, "FI_SHM_DISABLE_CMA") {
+	if inSubprocess(t, "FI_SHM_DISABLE_CMA") {
 		conform(t, "shm", append(refusals("not over shm"), transporttest.WithRanks(2),
 			transporttest.Except("close with operations in flight", "not within one process"))...)
 	}
 }
 
-// alone says whether this is the test's own process, which has the variable; else
-// it runs that.
-func alone(t *testing.T, variable string) bool {
+// inSubprocess reports whether the environment has the variable, that is, whether this process is
+// the subprocess of the test. If not, it runs the test in a subprocess that has the variable.
+func inSubprocess(t *testing.T, variable string) bool {
 	t.Helper()
 	if os.Getenv(variable) != "" {
 		return true

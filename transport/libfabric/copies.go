@@ -12,10 +12,10 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// copiesAcross says whether shm surely has the kernel copy between processes of
-// this host (process_vm_writev(2)): neither its user nor a filter of system calls
-// forbids that, and Yama lets this process at any other of its user.
-func copiesAcross() bool {
+// kernelCopies reports whether shm is certain to use process_vm_writev(2) between processes of this
+// host. It is if neither FI_SHM_DISABLE_CMA nor a filter of system calls forbids that, and if Yama
+// lets this process access any process of the same user.
+func kernelCopies() bool {
 	if os.Getenv("FI_SHM_DISABLE_CMA") != "" {
 		return false
 	}
@@ -26,12 +26,11 @@ func copiesAcross() bool {
 		return false
 	}
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
-	return err != nil || len(scope) > 0 && scope[0] == '0' || mayTrace()
+	return err != nil || len(scope) > 0 && scope[0] == '0' || canTrace()
 }
 
-// mayTrace says whether this process has CAP_SYS_PTRACE, which root need not have
-// in a container.
-func mayTrace() bool {
+// canTrace reports whether this process has CAP_SYS_PTRACE. root in a container may lack it.
+func canTrace() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return false

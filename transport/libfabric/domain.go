@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// copyLimit is up to how many bytes of header and data a copy, which frees
-	// the user's buffer at once, is cheaper than pinning.
+	// copyLimit is the largest header and data, in bytes, that Send copies. Up to this size a copy
+	// costs less than pinning the user's buffer, and the user may reuse the buffer at once.
 	copyLimit = 8 << 10
-	// eagerLimit is the largest data worth copying twice to save a round trip,
-	// where the provider says nothing against it.
+	// eagerLimit is the largest data, in bytes, for which two copies cost less than the round trip
+	// of a rendezvous. Some providers have a lower limit.
 	eagerLimit = 64 << 10
-	// rxmEager is the largest message that rxm sends at once. It fetches larger
-	// ones itself, and completes them after later ones of the same peer.
+	// rxmEager is the largest message that rxm sends eagerly. rxm uses its own rendezvous for a
+	// larger message, and completes it after later messages of the same peer.
 	rxmEager = 16 << 10
 
 	batch     = 32 // completions per poll
 	queueSize = 4096
 )
 
-// domain is the whole of the transport: what the user serialises. Only the
-// sleeping part is shared with other goroutines.
+// domain is the state of the transport. The user serialises all calls except Wait and Signal, which
+// share only the fields of the sleeping part with the other calls.
 type domain struct {
-	cfg       transport.Config
-	info      *fi.Info
-	at        netip.AddrPort // where the endpoint must be, if valid
-	attr      transport.Attr
-	mrMode    fi.MRMode
-	multiRecv bool
-	packed    bool // messages lie one behind the other in a buffer for several
-	turns     bool // reads from a peer and writes to it take turns
-	inject    int  // largest frame that fi_inject takes
-	keySize   int  // bytes of a memory key
-	tries     int  // how often a poll looks
-	silent    int  // polls in a row that found nothing
-	writing   fi.Flags
+	cfg          transport.Config
+	info         *fi.Info
+	at           netip.AddrPort // the address that the endpoint must have, if valid
+	attr         transport.Attr
+	mrMode       fi.MRMode
+	multiRecv    bool
+	packed       bool // a multi-receive buffer holds messages without gaps
+	alternateRMA bool // a peer never has reads and writes in flight at the same time
+	keySize      int  // bytes of a memory key
+	inject       int  // largest message with its frame that fi_inject takes
+	tries        int  // how often one poll reads the queue while it is empty
+	emptyPolls   int  // consecutive polls without a completion
+	writeFlags   fi.Flags
 
 	fabric *fi.Fabric
 	fid    *fi.Domain
@@ -54,34 +54,34 @@ type domain struct {
 	arena  *arena
 	avs    []*addressVector
 
-	av      *addressVector // the endpoint's
-	cq      *completionQueue
-	ep      *endpoint
-	address transport.Address
-	mrs     regions
-	peers   []peer
-	begun   uint64 // reads and writes
-	atomics atomicTable
-	request fi.RawAtomic // scratch of Atomic
+	av         *addressVector // the endpoint's
+	cq         *completionQueue
+	ep         *endpoint
+	address    transport.Address
+	mrs        regions
+	peers      []peer
+	rmaStarted uint64 // reads and writes started so far
+	atomics    atomicTable
+	request    fi.RawAtomic // arguments of the current Atomic call; a field so that no call allocates
 
-	closed bool
-	left   bool  // Shutdown has begun
-	drop   bool  // messages are not delivered any more
-	broken error // why the queue is of no further use
+	closed       bool
+	shutdown     bool  // Shutdown has begun
+	dropMessages bool  // received messages are discarded
+	broken       error // the error that ended the completion queue; nil: it works
 
-	loop    local.SelfQueue // since providers make the way to oneself long
-	done    local.Completions
-	polls   uint64
-	owed    []transport.Addr // peers whose bye is to be answered
-	crowded bool             // a message had to wait in this Read
+	loop        local.SelfQueue // messages to this rank itself, which providers deliver slowly
+	done        local.Completions
+	polls       uint64
+	pendingAcks []transport.Addr // peers whose close message has no acknowledgment yet
+	deferring   bool             // a message of this Read did not fit and is queued for the next one
 
-	// Sleeping. sleepMu is held during a Wait, sigMu during a Signal; Close
-	// takes each before it closes the descriptors.
+	// Sleeping. Wait holds sleepMu, Signal holds sigMu, and Close takes both
+	// before it closes the descriptors.
 	epfd, evfd int
 	hasFD      bool // the queue has a descriptor, and epfd watches it
 	signaled   atomic.Bool
-	found      atomic.Bool // something has happened since the last nap
-	down       atomic.Bool
+	found      atomic.Bool // a Read has returned completions since the last sleep
+	closing    atomic.Bool
 	sleepMu    sync.Mutex
 	sigMu      sync.Mutex
 	nap        int64 // guarded by sleepMu; nanoseconds
@@ -90,12 +90,11 @@ type domain struct {
 func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	d := &domain{
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
-		multiRecv: info.Caps&fi.CapMultiRecv != 0,
-		inject:    min(info.Tx.InjectSize, stageSize),
-		keySize:   min(max(info.Domain.MRKeySize, 1), 8),
-		tries:     4,
-		writing:   fi.FlagCompletion | fi.FlagDeliveryComplete,
-		peers:     make([]peer, cfg.Size),
+		multiRecv:  info.Caps&fi.CapMultiRecv != 0,
+		inject:     min(info.Tx.InjectSize, stageSize),
+		tries:      4,
+		writeFlags: fi.FlagCompletion | fi.FlagDeliveryComplete,
+		peers:      make([]peer, cfg.Size),
 	}
 	switch info.EP.Protocol {
 	case fi.ProtoXNet, fi.ProtoRXM, fi.ProtoRXMTCP, fi.ProtoRXD, fi.ProtoSockTCP:
@@ -108,20 +107,20 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
 	case fi.ProtoRXD:
-		// One packet: of messages of several, for which no receive is posted, 1.17
-		// delivers the first alone.
+		// A message must fit into one packet. If no receive is posted when a message of
+		// several packets arrives, 1.17 delivers only its first packet.
 		frame = max(info.Tx.InjectSize, 1024)
-		d.turns = true // with both on their way, each of several packets, 1.17 stalls
+		d.alternateRMA = true // 1.17 stalls if reads and writes of several packets are in flight
 		if fi.LibraryVersion() < fi.MakeVersion(2, 4) {
 			d.boundRXD()
 		}
 	case fi.ProtoSHM, fi.ProtoSM2:
-		// Larger messages are copied piece by piece, while later ones pass.
+		// shm copies a larger message in parts, and later messages overtake it.
 		frame = max(info.Tx.InjectSize, 1024)
 		latency = 1_000
 		d.tries = 16
-		if copiesAcross() {
-			d.writing = fi.FlagCompletion // it is there when the call returns
+		if kernelCopies() {
+			d.writeFlags = fi.FlagCompletion // the kernel has written the data when the call returns
 		}
 	default:
 	}
@@ -192,7 +191,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 	return d.cq, nil
 }
 
-// OpenEndpoint binds and enables the endpoint: from now on peers reach it.
+// OpenEndpoint binds and enables the endpoint. When it has returned, peers can reach the endpoint.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open endpoint: %w", transport.ErrClosed)
@@ -218,7 +217,7 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// enable makes the endpoint ready and posts its receives.
+// enable binds the endpoint to its vector and queue, enables it and posts the receives.
 func (d *domain) enable(v *addressVector) error {
 	if err := d.fiep.BindAV(v.av); err != nil {
 		return err
@@ -233,7 +232,7 @@ func (d *domain) enable(v *addressVector) error {
 		}
 		return err
 	}
-	if d.multiRecv { // not before: shm of 1.17 has no place for it yet
+	if d.multiRecv { // after Enable: shm of 1.17 cannot store it earlier
 		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
 			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
 		}
@@ -263,14 +262,13 @@ func (d *domain) enable(v *addressVector) error {
 	return d.poll(0) // posts the receives
 }
 
-// Close closes everything. Peers that were not told by Shutdown take this
-// process for dead.
+// Close closes everything. A peer that Shutdown has not informed reports this rank as down.
 func (d *domain) Close() error {
 	if d.closed {
 		return nil
 	}
 	d.closed = true
-	d.down.Store(true)
+	d.closing.Store(true)
 	d.wake()
 	d.sleepMu.Lock()
 	d.sigMu.Lock()
@@ -286,7 +284,7 @@ func (d *domain) Close() error {
 		}
 	}
 	if d.mrMode&fi.MREndpoint != 0 {
-		closeRegions() // bound to the endpoint, which must outlive them
+		closeRegions() // regions that are bound to the endpoint must be closed before it
 	}
 	errs = append(errs, d.closeFIEndpoint())
 	closeRegions()
@@ -302,7 +300,7 @@ func (d *domain) Close() error {
 	if d.fabric != nil {
 		errs = append(errs, d.fabric.Close())
 	}
-	d.owed, d.done = nil, local.Completions{}
+	d.pendingAcks, d.done = nil, local.Completions{}
 	if err := errors.Join(errs...); err != nil {
 		abandon(d)
 		return fmt.Errorf("libfabric: close: %w", err)
@@ -313,8 +311,8 @@ func (d *domain) Close() error {
 	return nil
 }
 
-// abandoned is what libfabric has not closed and may still write to: its memory
-// stays where it is, pinned, until the process ends.
+// abandoned holds the domains that libfabric failed to close. libfabric may still write to their
+// memory, so the memory stays mapped and pinned until the process ends.
 var abandoned struct {
 	sync.Mutex
 	domains []*domain
@@ -326,8 +324,8 @@ func abandon(d *domain) {
 	abandoned.domains = append(abandoned.domains, d)
 }
 
-// closeFIEndpoint closes the endpoint. One that was never bound is bound first:
-// rxm of 1.17 looks for its address vector in any case, and crashes.
+// closeFIEndpoint closes the endpoint. If the endpoint has no address vector, closeFIEndpoint binds
+// one first, because rxm of 1.17 dereferences the vector without a check and crashes.
 func (d *domain) closeFIEndpoint() error {
 	if d.fiep == nil {
 		return nil

@@ -10,11 +10,11 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// early is a peer's messages that have come before their turn, copied.
+// early holds copies of messages of one peer that arrived before a message with a lower number.
 type early struct {
-	kept  map[uint32]earlyMsg // by number
-	since time.Time           // when the first of them came
-	polls uint64              // of the domain, then
+	kept  map[uint32]earlyMsg // messages by their number
+	since time.Time           // when the wait for the next missing message began
+	polls uint64              // domain.polls at that time
 }
 
 type earlyMsg struct {
@@ -22,16 +22,17 @@ type earlyMsg struct {
 	msg  []byte
 }
 
-// Bounds of what is kept: beyond them a message is lost, and the peer given up.
+// Bounds on early messages. If one is exceeded, the missing message counts as lost and the peer as
+// failed.
 const (
-	maxEarly      = 4096
-	earlyPatience = 20 * time.Second
-	earlyPolls    = 1000 // at least: a process that looks away for long is not to blame others
+	maxEarly      = 4096 // messages ahead of the last one in order
+	earlyTimeout  = 20 * time.Second
+	earlyMinPolls = 1000 // earlyTimeout counts only after this many polls, because a process that does not poll receives nothing
 )
 
 var errOrder = fmt.Errorf("%w: %w: a message was lost or came twice", transport.ErrPeerDown, transport.ErrProtocol)
 
-// keep puts a message away until its turn.
+// keep stores a copy of a message that arrived out of order.
 func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p := &d.peers[from]
 	if p.err != nil {
@@ -42,7 +43,7 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	}
 	ahead := (f.number - p.got) & numberMask
 	_, twice := p.early.kept[f.number]
-	late := time.Since(p.early.since) > earlyPatience && d.polls-p.early.polls > earlyPolls
+	late := time.Since(p.early.since) > earlyTimeout && d.polls-p.early.polls > earlyMinPolls
 	if twice || ahead == 0 || ahead > maxEarly || late {
 		p.early = nil
 		d.peerDown(from, "receive", errOrder)
@@ -51,18 +52,18 @@ func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p.early.kept[f.number] = earlyMsg{f.kind, slices.Clone(msg)}
 }
 
-// catchUp takes the kept messages whose turn it is.
-func (d *domain) catchUp(from transport.Addr) {
+// deliverKept handles the kept messages that follow the last handled message without a gap.
+func (d *domain) deliverKept(from transport.Addr) {
 	p := &d.peers[from]
 	for {
 		n := (p.got + 1) & numberMask
 		m, ok := p.early.kept[n]
 		if !ok {
-			p.early.since, p.early.polls = time.Now(), d.polls // the next one is waited for from now on
+			p.early.since, p.early.polls = time.Now(), d.polls // the wait for the next missing message begins
 			return
 		}
 		delete(p.early.kept, n)
-		d.next(from, m.kind, m.msg)
+		d.handle(from, m.kind, m.msg)
 		if len(p.early.kept) == 0 {
 			p.early = nil
 			return

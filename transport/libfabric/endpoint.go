@@ -19,10 +19,10 @@ var (
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
 
-// check answers what is wrong with an operation before it begins.
+// check returns the error of an operation that cannot start.
 func (d *domain) check(op *transport.Op) error {
 	switch {
-	case d.closed, d.left:
+	case d.closed, d.shutdown:
 		return transport.ErrClosed
 	case uint(op.Peer) >= uint(len(d.peers)), int(op.Peer) >= d.av.n && op.Peer != d.cfg.Self:
 		return transport.ErrAddress
@@ -32,9 +32,9 @@ func (d *domain) check(op *transport.Op) error {
 	return d.peers[op.Peer].err
 }
 
-// Send gives the message to the fabric, or answers ErrAgain.
+// Send posts the message to the fabric. It returns ErrAgain if the fabric has no room.
 //
-// Hot path: no allocation, one crossing to C.
+// Hot path: no allocation, one call to C.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -53,8 +53,8 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	done := true
 	if frameSize+n <= d.inject {
 		d.compose(d.arena.stage, f, op, op.Data)
-		rc = d.raw.Inject(d.arena.address(d.arena.stage), frameSize+n, d.av.at(op.Peer))
-	} else if i := d.arena.take(opSend, op.Peer, nil); i < 0 {
+		rc = d.raw.Inject(fi.AddressOf(d.arena.stage), frameSize+n, d.av.at(op.Peer))
+	} else if i := d.arena.acquire(opSend, op.Peer, nil); i < 0 {
 		return false, transport.ErrAgain
 	} else {
 		if n <= copyLimit {
@@ -64,7 +64,7 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 			done = false
 		}
 		if rc != 0 {
-			d.arena.put(i)
+			d.arena.free(i)
 		}
 	}
 	if rc != 0 {
@@ -74,25 +74,25 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	return done, nil
 }
 
-// compose puts frame, header and data together.
+// compose writes frame, header and data to b.
 func (d *domain) compose(b []byte, f frame, op *transport.Op, data []byte) {
 	f.put(b)
 	copy(b[frameSize:], op.Header[:op.HeaderLen])
 	copy(b[frameSize+op.HeaderLen:], data)
 }
 
-// sendCopied sends what has been copied to slot i.
+// sendCopied copies the message to the buffer of slot i and sends it from there.
 func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
-	b := a.buf(i)
+	b := a.slotBuf(i)
 	d.compose(b, f, op, op.Data)
-	return d.raw.Send(a.address(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
+	return d.raw.Send(fi.AddressOf(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
 }
 
-// sendPinned sends the frame and header in slot i with the user's data.
+// sendPinned sends the frame and header from slot i and the data from the user's pinned buffer.
 func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 	a := d.arena
-	b := a.buf(i)
+	b := a.slotBuf(i)
 	d.compose(b, f, op, nil)
 	s := &a.slots[i]
 	s.op = op
@@ -108,16 +108,16 @@ func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
 			return rc
 		}
 	}
-	return d.raw.Send2(a.address(b), frameSize+op.HeaderLen, a.desc,
+	return d.raw.Send2(fi.AddressOf(b), frameSize+op.HeaderLen, a.desc,
 		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
 }
 
-// postFailed is the error of a call that posted nothing.
+// postFailed returns the error for a call that has posted nothing and returned rc.
 func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
 	switch {
 	case rc == fi.ErrAgain:
 		return d.noRoom(r)
-	case gone(rc):
+	case meansPeerGone(rc):
 		d.peerDown(r, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
 		return d.peers[r].err
 	}

@@ -16,15 +16,15 @@ const name = "libfabric"
 
 var (
 	errUnreachable = fmt.Errorf("%w: it does not answer", transport.ErrPeerDown)
-	errRefused     = fmt.Errorf("%w: nobody listens at its address any more", transport.ErrPeerDown)
-	errStranger    = errors.New("libfabric: a message that does not carry the job's token was dropped")
-	errQueue       = errors.New("libfabric: the completion queue has failed")
-	errBuffers     = errors.New("libfabric: too many messages have broken off: there are no receive buffers left")
+	errRefused     = fmt.Errorf("%w: no process listens at its address any more", transport.ErrPeerDown)
+	errToken       = errors.New("libfabric: dropped a message without the job's token")
+	errQueue       = errors.New("libfabric: the completion queue failed")
+	errBuffers     = errors.New("libfabric: too many receives failed: no receive buffer is left")
 	errBuffer      = errors.New("libfabric: the provider reports a message outside of its buffer")
 )
 
-// peerError says what failed with whom. It is made when something fails for
-// good, not per operation.
+// peerError returns a *transport.Error for a failed operation with a peer. It allocates, so callers
+// use it for permanent failures, not for each operation.
 func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	var at transport.Address
 	if d.av != nil {
@@ -33,22 +33,22 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 	return &transport.Error{Provider: name, Op: op, Peer: peer, Address: at, Err: cause}
 }
 
-// gone says whether an errno means that the peer of the operation has ended or
-// cannot be reached.
-func gone(e fi.Errno) bool {
+// meansPeerGone reports whether an errno means that the peer of the operation has ended or cannot
+// be reached.
+func meansPeerGone(e fi.Errno) bool {
 	switch e {
 	case fi.ErrConnRefused, fi.ErrConnReset, fi.ErrConnAborted, fi.ErrNotConnected, fi.ErrShutdown,
 		fi.ErrHostUnreach, fi.ErrTimedOut, fi.Errno(unix.EPIPE),
-		fi.ErrNoEntry: // sockets: no connection any more
+		fi.ErrNoEntry: // sockets reports a lost connection so
 		return true
 	default:
 		return false
 	}
 }
 
-// rmaError is the contract's word for what a provider says of an access that
-// was refused; nil where it means something else. Providers do not tell an
-// unknown key from a range outside of the region.
+// rmaError returns the transport error for the errno of a refused access, or nil if e means
+// something else. Providers do not distinguish an unknown key from a range outside of the region,
+// so the error is ErrKey for both.
 func rmaError(e fi.Errno) error {
 	switch e {
 	case fi.ErrAccess, fi.ErrPermission, fi.ErrNoKey, fi.ErrInvalid, fi.ErrRemoteIO, fi.ErrFault, fi.Errno(unix.EKEYREJECTED):

@@ -15,30 +15,29 @@ import (
 //	0              8        12     13      16
 //	│ token        │ source │ kind │ number │ header and data
 //
-// The number counts the messages from source to destination, round and round.
-// A provider may complete receives in another order than it promises for
-// messages: large ones that come in pieces, or, over udp;ofi_rxd, those next to a
-// read.
+// The number counts the messages from source to destination, modulo 2^24. It restores their order,
+// because a provider may complete receives out of order: large messages that arrive in parts, or,
+// with udp;ofi_rxd, messages next to a read.
 //
-// The token is what only members of the job can know: an HMAC under the job's
-// secret of the job's id, the source and the destination. It keeps strangers
-// and other jobs out, as long as the fabric lets nobody listen.
+// The token proves that the sender is a member of the job: it is an HMAC of the job's id, the source
+// and the destination under the job's secret. It protects against other jobs and other users unless
+// they can read the traffic of the fabric.
 const frameSize = 16
 
-// kind says what a message is.
+// kind is the type of a message.
 type kind uint8
 
 const (
-	kindData kind = iota + 1 // of the user
-	kindBye                  // the source leaves and sends nothing more
-	kindAck                  // the bye has been read, and all before it
+	kindData     kind = iota + 1 // a message of the user
+	kindClose                    // the source closes and sends nothing more
+	kindCloseAck                 // acknowledges the close message and all messages before it
 )
 
 type frame struct {
 	token  uint64
 	source uint32
 	kind   kind
-	number uint32 // its lower numberBits
+	number uint32 // modulo 1<<numberBits
 }
 
 const (
@@ -53,7 +52,8 @@ func (f frame) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[12:], uint32(f.kind)|f.number<<8)
 }
 
-// parseFrame splits a message; false: it is too short to be one.
+// parseFrame splits a message into its frame and the rest. ok is false if b is shorter than a
+// frame.
 func parseFrame(b []byte) (f frame, rest []byte, ok bool) {
 	if len(b) < frameSize {
 		return frame{}, nil, false
@@ -67,7 +67,7 @@ func parseFrame(b []byte) (f frame, rest []byte, ok bool) {
 	}, b[frameSize:], true
 }
 
-// token is what messages from one rank to another carry. It is never 0.
+// token returns the token of messages from one rank to another. It is never 0.
 func token(secret [32]byte, jobID string, from, to transport.Addr) uint64 {
 	h := hmac.New(sha256.New, secret[:])
 	var b [16]byte

@@ -29,8 +29,8 @@ func FuzzMessage(f *testing.F) {
 	f.Add(next)
 	f.Add(append(bytes.Clone(later), next...))
 	f.Add(bytes.Join([][]byte{later, later, next}, nil))
-	f.Add(bytes.Join([][]byte{next, part(3, kindBye, ""), next, part(3, kindAck, "")}, nil))
-	f.Add(append(part(3|2<<2, kindBye, ""), part(3, kindAck+1, "")...))
+	f.Add(bytes.Join([][]byte{next, part(3, kindClose, ""), next, part(3, kindCloseAck, "")}, nil))
+	f.Add(append(part(3|2<<2, kindClose, ""), part(3, kindCloseAck+1, "")...))
 	f.Add(part(0, kindData, "stranger"))
 	f.Add([]byte{5, 0, 1, 2, 3, 4, 5})
 	a, _ := pair(f, "tcp;ofi_rxm", nil)
@@ -38,7 +38,7 @@ func FuzzMessage(f *testing.F) {
 	rx := d.tokens(1).rx
 	f.Fuzz(func(t *testing.T, in []byte) {
 		d.peers[1] = peer{rx: rx}
-		d.owed, a.msgs, a.seen = nil, nil, nil
+		d.pendingAcks, a.msgs, a.seen = nil, nil, nil
 		for len(in) >= 2 {
 			how, n := in[1], min(int(in[0]), len(in)-2)
 			b := bytes.Clone(in[2 : 2+n])
@@ -52,7 +52,7 @@ func FuzzMessage(f *testing.F) {
 				g.put(b)
 			}
 			d.message(b)
-			for range 3 { // later ones give the user what had no room
+			for range 3 { // the later ones deliver messages that did not fit
 				a.poll(t)
 			}
 			if e := d.peers[1].early; e != nil {
@@ -64,7 +64,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzAddress reads addresses of peers, and what the fabric says its addresses are.
+// FuzzAddress checks that encode and decode are inverse, and that both refuse malformed addresses.
 func FuzzAddress(f *testing.F) {
 	formats := []fi.AddrFormat{fi.SockaddrIn, fi.SockaddrIn6, fi.AddrStr, fi.AddrEFA}
 	for i, text := range []string{"192.0.2.1:4000", "[fe80::1%3]:1", "fi_shm://4711:0:1", "hex:00ff10"} {

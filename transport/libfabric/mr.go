@@ -13,7 +13,7 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// region is registered memory, pinned until its Close. Regions are reused.
+// region is registered memory, which stays pinned until Close. Closed regions are reused.
 type region struct {
 	d      *domain
 	fi     fi.RawRegion
@@ -26,7 +26,7 @@ type region struct {
 	next   *region
 }
 
-// regions is what is registered, by key for accesses of this process to itself.
+// regions are the open regions. selfRMA finds a region of this process by its key.
 type regions struct {
 	byKey map[uint64]*region
 	free  *region
@@ -34,8 +34,8 @@ type regions struct {
 	left  int // unused bytes at the end of rnd
 }
 
-// newKey is a random key of so many bytes. The fabric keeps 0 and all ones for
-// itself.
+// newKey returns a random unused key of size bytes. It never returns 0 or all ones, which libfabric
+// reserves.
 func (t *regions) newKey(size int) (uint64, error) {
 	for {
 		if t.left < 8 {
@@ -55,11 +55,11 @@ func (t *regions) newKey(size int) (uint64, error) {
 	}
 }
 
-// keyTries is how often another random key is asked for where the first is
-// taken, by a region that is none of ours.
+// keyTries bounds the attempts to register with another random key if the provider reports the key
+// as taken, by a region of another domain.
 const keyTries = 8
 
-// RegisterMemory pins and registers (fi_mr_reg).
+// RegisterMemory pins buf and registers it (fi_mr_reg).
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
@@ -91,7 +91,7 @@ func (r *region) register(buf []byte, access transport.Access) error {
 			return err
 		}
 		r.key, r.base = key, 0
-		if len(buf) > 0 { // nothing is nothing to libfabric
+		if len(buf) > 0 { // libfabric does not register an empty buffer
 			if try == 0 {
 				r.pin.Pin(&buf[0])
 			}
@@ -130,10 +130,10 @@ func accessOf(a transport.Access) fi.Access {
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
-// Close withdraws the region (fi_close) and unpins its memory. The region must
-// not be used, nor closed again, after it: it may be somebody else's. Providers
-// of sockets go on with an access that has begun, and shm cannot refuse one, so
-// peers must be done with the memory.
+// Close withdraws the region (fi_close) and unpins its memory. The caller must not use or close the
+// region again after that, because RegisterMemory reuses it. Peers must have ended their accesses
+// before Close: providers over sockets continue an access that has started, and shm cannot refuse
+// one.
 func (r *region) Close() error {
 	if !r.open {
 		return nil
@@ -153,11 +153,11 @@ func (r *region) forget() {
 	r.pin.Unpin()
 }
 
-// closeAll withdraws what the user has left open. The memory stays pinned until
-// release, when nothing of libfabric is left that might touch it.
+// closeAll closes the regions that the user has left open. Their memory stays pinned until release,
+// which runs when no libfabric object is left that could access it.
 func (t *regions) closeAll() {
 	for _, r := range t.byKey {
-		_ = r.fi.Close() // closing the domain tells if it is still in use
+		_ = r.fi.Close() // if this fails, closing the domain fails, too
 		r.fi = fi.RawRegion{}
 	}
 }
@@ -178,7 +178,7 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 	if r.access&want != want {
 		return nil, transport.ErrAccess
 	}
-	off := addr - r.base // below base it wraps round to more than size
+	off := addr - r.base // an addr below base wraps round to an off above size
 	if size := uint64(len(r.buf)); off > size || n > size-off {
 		return nil, transport.ErrBounds
 	}
@@ -187,7 +187,7 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// local is the descriptor of an operation's buffer, under MRLocal.
+// local returns the descriptor of an operation's local buffer. Only under MRLocal is there one.
 func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if d.mrMode&fi.MRLocal == 0 {
 		return fi.Desc{}, nil
@@ -196,7 +196,7 @@ func (d *domain) local(op *transport.Op) (fi.Desc, error) {
 	if !ok || r.d != d || !r.open {
 		return fi.Desc{}, errRegion
 	}
-	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf) // before it, it wraps round
+	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf) // a buffer before the region wraps round to an off above size
 	if size := uintptr(len(r.buf)); off > size || uintptr(len(op.Data)) > size-off {
 		return fi.Desc{}, errRegion
 	}

@@ -14,39 +14,37 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// peer is what is known of another rank.
+// peer is the state of another rank.
 type peer struct {
-	tx, rx uint64    // tokens of messages to it and from it; 0: not computed yet
-	sent   uint32    // messages to it
-	got    uint32    // messages from it, in order
-	early  *early    // messages that came before others that they follow
-	err    error     // why nothing can be sent to it any more
-	stuck  time.Time // since when the fabric has had no room for it; zero: it has
-	tried  time.Time // when that was last seen
-	probe  time.Time // when to look again whether it is there
-	look   time.Time // when Shutdown is to do so
-	access operation // what the accesses to it that are in flight are, if they take turns
-	flying int       // how many of them there are
-	met    bool      // messages have been exchanged
-	told   bool      // our bye has been sent
-	left   bool      // its bye has come
-	acked  bool      // it has answered our bye
+	tx, rx            uint64    // tokens of messages to it and from it; 0: not computed yet
+	sent              uint32    // number of messages to it
+	got               uint32    // number of messages from it that were handled, in order
+	early             *early    // messages that arrived out of order; nil: none
+	err               error     // the result of every further operation with it; nil: it is reachable
+	noRoomSince       time.Time // when the fabric began to refuse operations with it; zero: it took the last one
+	lastTry           time.Time // when the fabric last refused an operation with it
+	nextProbe         time.Time // when noRoom calls peerGone next
+	nextShutdownProbe time.Time // when probeInShutdown calls peerGone next; zero: not started
+	rmaKind           operation // opRead or opWrite: the kind of RMA in flight, if alternateRMA
+	rmaInFlight       int       // reads and writes in flight
+	contacted         bool      // at least one message was sent to it or received from it
+	closeSent         bool      // our close message was posted
+	closeReceived     bool      // its close message has arrived
+	closeAcked        bool      // it has acknowledged our close message
 }
 
-// Providers of connections that lose one, or cannot make one, try again for
-// ever and answer FI_EAGAIN meanwhile. So who has been without room for a while
-// is looked for by other means:
+// If a connection is lost or cannot be made, providers try for ever and return FI_EAGAIN. So if a
+// peer has been without room for a while, noRoom checks whether the peer still exists:
 //
-//	no room ── probeAfter ──► connect(2) to its address: refused ──► it is down
-//	   ▲                         │ somebody listens                  (it was there
-//	   └──────── probeEvery ─────┘                                    before, or
-//	                                                                  time is up)
+//	FI_EAGAIN ── probeAfter ──► connect(2) to its address ── refused ──► it is down, if it was
+//	   ▲                           │ no refusal                          contacted before or the
+//	   └─────── probeInterval ─────┘                                     connect timeout has passed
 const (
-	probeAfter = 100 * time.Millisecond
-	probeEvery = 500 * time.Millisecond
+	probeAfter    = 100 * time.Millisecond
+	probeInterval = 500 * time.Millisecond
 )
 
-// tokens makes sure that the peer's tokens are there.
+// tokens returns the peer, with its tokens computed.
 func (d *domain) tokens(r transport.Addr) *peer {
 	p := &d.peers[r]
 	if p.tx == 0 {
@@ -56,65 +54,65 @@ func (d *domain) tokens(r transport.Addr) *peer {
 	return p
 }
 
-// roomy notes that the fabric has room for operations with the peer.
-func (p *peer) roomy() {
-	if !p.stuck.IsZero() {
-		p.stuck = time.Time{}
+// clearNoRoom records that the fabric has accepted an operation with the peer.
+func (p *peer) clearNoRoom() {
+	if !p.noRoomSince.IsZero() {
+		p.noRoomSince = time.Time{}
 	}
 }
 
-// frame is that of the next message to the peer.
+// frame returns the frame of the next message to the peer.
 func (d *domain) frame(p *peer, k kind) frame {
 	return frame{p.tx, uint32(d.cfg.Self), k, (p.sent + 1) & numberMask}
 }
 
-// posted notes that the fabric has taken a message for the peer.
+// posted records that the fabric has accepted a message to the peer.
 func (p *peer) posted() {
 	p.sent++
-	p.met = true
-	p.roomy()
+	p.contacted = true
+	p.clearNoRoom()
 }
 
-// noRoom answers ErrAgain, or that the peer has turned out to be down.
+// noRoom returns ErrAgain, or the peer's error if the peer turns out to be down.
 func (d *domain) noRoom(r transport.Addr) error {
 	p := &d.peers[r]
 	now := time.Now()
-	if p.stuck.IsZero() {
-		p.stuck, p.tried, p.probe = now, now, now.Add(probeAfter)
+	if p.noRoomSince.IsZero() {
+		p.noRoomSince, p.lastTry, p.nextProbe = now, now, now.Add(probeAfter)
 		return transport.ErrAgain
 	}
-	// While this process does something else, nothing can get on.
-	if away := now.Sub(p.tried) - probeEvery; away > 0 {
-		p.stuck = p.stuck.Add(away)
+	// Time without calls does not count, because the fabric makes no progress then.
+	if away := now.Sub(p.lastTry) - probeInterval; away > 0 {
+		p.noRoomSince = p.noRoomSince.Add(away)
 	}
-	p.tried = now
-	if now.Before(p.probe) {
+	p.lastTry = now
+	if now.Before(p.nextProbe) {
 		return transport.ErrAgain
 	}
-	p.probe = now.Add(probeEvery)
-	refused := d.refuses(r)
-	late := now.Sub(p.stuck) > d.cfg.Params.Duration("transport.tcp.connect_timeout")
+	p.nextProbe = now.Add(probeInterval)
+	refused := d.peerGone(r)
+	late := now.Sub(p.noRoomSince) > d.cfg.Params.Duration("transport.tcp.connect_timeout")
 	switch {
-	case refused && (p.met || late):
+	case refused && (p.contacted || late):
 		d.peerDown(r, "connect", errRefused)
-	case late && !p.met:
-		d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.stuck).Round(time.Second)))
+	case late && !p.contacted:
+		d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.noRoomSince).Round(time.Second)))
 	default:
 		return transport.ErrAgain
 	}
 	return p.err
 }
 
-// refuses says whether nobody is at a peer's address any more. It asks the
-// kernel, which answers at once on the same host and on a network soon; where
-// there is no answer yet, the peer is not said to be gone.
-func (d *domain) refuses(r transport.Addr) bool {
+// peerGone reports whether no process uses a peer's address any more. It asks the kernel by
+// connect(2) or kill(2). The kernel answers at once for the same host, and soon for another one. If
+// there is no answer within 2 ms, peerGone returns false.
+func (d *domain) peerGone(r transport.Addr) bool {
 	text, err := d.av.Lookup(r)
 	if err != nil {
 		return false
 	}
 	if name, ok := strings.CutPrefix(string(text), shmScheme); ok {
-		return ended(name)
+		return processEnded(name)
 	}
 	if !isIP(d.info.AddrFormat) || strings.Contains(d.info.Fabric.ProvName, "udp") {
 		return false
@@ -147,17 +145,17 @@ func (d *domain) refuses(r transport.Addr) bool {
 	return err == unix.ECONNREFUSED //nolint:errorlint // the very value
 }
 
-// shmScheme is how addresses of shm begin; the number of the process follows.
+// shmScheme is the prefix of an address of shm. The process id follows it.
 const shmScheme = "fi_shm://"
 
-// ended says whether the process of an address of shm is no more.
-func ended(name string) bool {
+// processEnded reports whether the process has ended that an address of shm names.
+func processEnded(name string) bool {
 	digits, _, _ := strings.Cut(name, ":")
 	pid, err := strconv.Atoi(digits)
 	return err == nil && unix.Kill(pid, 0) == unix.ESRCH
 }
 
-// peerDown gives a peer up and reports that once.
+// peerDown marks a peer as failed and reports that once to the user.
 func (d *domain) peerDown(r transport.Addr, op string, cause error) {
 	p := &d.peers[r]
 	if p.err != nil || r == d.cfg.Self {

@@ -15,22 +15,22 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
-// node is a rank in the test's hands.
+// node is a rank that the test polls itself.
 type node struct {
 	dom  *domain
 	cq   transport.CompletionQueue
 	ep   transport.Endpoint
 	comp []transport.Completion
-	seen []transport.Completion // without messages
+	seen []transport.Completion // completions except messages
 	msgs []string
 }
 
 func newNode(t testing.TB, prov string, cfg transport.Config) *node {
 	t.Helper()
 	cfg.OneHost = true
-	d, err := over(t, prov).Open(cfg)
+	d, err := withProvider(t, prov).Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	n := &node{dom: d.(*domain), comp: make([]transport.Completion, 16)}
@@ -47,7 +47,8 @@ func config(self, size int) transport.Config {
 	return transport.Config{Self: transport.Addr(self), Size: size, JobID: "job", Secret: [32]byte{1, 2, 3}}
 }
 
-// pair opens two ranks that know each other; change is for the second.
+// pair opens two ranks and inserts their addresses. change, if not nil, modifies the second one's
+// config.
 func pair(t testing.TB, prov string, change func(*transport.Config)) (a, b *node) {
 	t.Helper()
 	cfg := config(1, 2)
@@ -79,15 +80,15 @@ func (n *node) poll(t testing.TB) {
 // until polls nodes until cond holds.
 func until(t testing.TB, cond func() bool, nodes ...*node) {
 	t.Helper()
-	for end := time.Now().Add(patience); !cond(); {
+	for end := time.Now().Add(testTimeout); !cond(); {
 		for _, n := range nodes {
 			n.poll(t)
 		}
-		require.False(t, time.Now().After(end), "nothing of the kind within %v", patience)
+		require.False(t, time.Now().After(end), "condition not met within %v", testTimeout)
 	}
 }
 
-// send sends until there is room, polling nodes.
+// send sends a message and polls nodes until the fabric has room for it.
 func send(t testing.TB, from *node, to transport.Addr, text string, nodes ...*node) error {
 	t.Helper()
 	op := &transport.Op{Peer: to, Data: []byte(text)}
@@ -108,7 +109,7 @@ func kinds(l []transport.Completion, k transport.CompletionKind) (n int) {
 	return n
 }
 
-// TestPeerDies closes a rank that has talked, as its death would.
+// TestPeerDies closes a rank that has exchanged messages without Shutdown, as if its process died.
 func TestPeerDies(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -124,12 +125,13 @@ func TestPeerDies(t *testing.T) {
 			until(t, func() bool { return kinds(a.seen, transport.PeerDown) > 0 }, a)
 			require.ErrorIs(t, send(t, a, 1, "still?", a), transport.ErrPeerDown)
 			a.poll(t)
-			require.Equal(t, 1, kinds(a.seen, transport.PeerDown), "told once")
+			require.Equal(t, 1, kinds(a.seen, transport.PeerDown), "PeerDown is reported once")
 		})
 	}
 }
 
-// TestStranger has a rank of another job, which knows the addresses, talk to ours.
+// TestStranger checks that a message from a process of another job, which knows the addresses, is
+// dropped.
 func TestStranger(t *testing.T) {
 	for name, change := range map[string]func(*transport.Config){
 		"another secret": func(c *transport.Config) { c.Secret[0]++ },
@@ -141,12 +143,12 @@ func TestStranger(t *testing.T) {
 			require.NoError(t, send(t, b, 0, "let me in", a, b))
 			until(t, func() bool { return kinds(a.seen, transport.PeerNotice) > 0 }, a, b)
 			require.Empty(t, a.msgs)
-			require.ErrorIs(t, a.seen[0].Err, errStranger)
+			require.ErrorIs(t, a.seen[0].Err, errToken)
 		})
 	}
 }
 
-// TestEarly feeds messages in another order than they were sent in.
+// TestEarly delivers messages to the rank in another order than they were sent in.
 func TestEarly(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	d := a.dom
@@ -155,7 +157,7 @@ func TestEarly(t *testing.T) {
 		frame{d.tokens(1).rx, 1, k, number & numberMask}.put(b)
 		return append(b, text...)
 	}
-	d.peers[1].got = numberMask - 2 // the numbers begin again on the way
+	d.peers[1].got = numberMask - 2 // the numbers wrap round during the test
 	first := uint32(numberMask - 1)
 	for _, i := range []uint32{3, 1, 2, 5} {
 		d.message(message(first+i, kindData, string(rune('a'+i))))
@@ -165,21 +167,21 @@ func TestEarly(t *testing.T) {
 	d.message(message(first, kindData, "a"))
 	a.poll(t)
 	require.Equal(t, []string{"a", "b", "c", "d"}, a.msgs)
-	d.message(message(first+6, kindBye, ""))
+	d.message(message(first+6, kindClose, ""))
 	d.message(message(first+4, kindData, "e"))
 	until(t, func() bool { return kinds(a.seen, transport.PeerLeft) == 1 }, a)
-	require.Equal(t, []string{"a", "b", "c", "d", "e", "f"}, a.msgs, "and all before the peer left")
+	require.Equal(t, []string{"a", "b", "c", "d", "e", "f"}, a.msgs, "all messages, before PeerLeft")
 	require.Nil(t, d.peers[1].early)
 }
 
-// TestEarlyPause does not take a message for lost because nobody has looked for it.
+// TestEarlyPause checks that a message does not count as lost if the rank has hardly polled.
 func TestEarlyPause(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
 	for _, number := range []uint32{3, 2, 4} {
 		b := make([]byte, frameSize)
 		frame{a.dom.tokens(1).rx, 1, kindData, number}.put(b)
 		if number == 4 {
-			a.dom.polls += earlyPolls + 1
+			a.dom.polls += earlyMinPolls + 1
 		}
 		a.dom.message(b)
 		a.poll(t)
@@ -203,7 +205,7 @@ func TestTwice(t *testing.T) {
 	require.ErrorIs(t, a.seen[0].Err, transport.ErrProtocol)
 }
 
-// TestAtomicToSelf checks that a rank's atomics on itself are those of the fabric.
+// TestAtomicToSelf checks that a rank's atomics on its own memory are atomic with those of a peer.
 func TestAtomicToSelf(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", "shm", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -244,8 +246,8 @@ func TestShmAddress(t *testing.T) {
 	a := newNode(t, "shm", config(0, 1))
 	name, ok := strings.CutPrefix(string(a.ep.Address()), shmScheme)
 	require.True(t, ok, a.ep.Address())
-	require.False(t, ended(name))
+	require.False(t, processEnded(name))
 	cmd := exec.CommandContext(t.Context(), "true")
 	require.NoError(t, cmd.Run())
-	require.True(t, ended(strconv.Itoa(cmd.Process.Pid)+":0:0"))
+	require.True(t, processEnded(strconv.Itoa(cmd.Process.Pid)+":0:0"))
 }

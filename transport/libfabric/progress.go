@@ -10,20 +10,20 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// completionQueue is the user's view of the domain's progress.
+// completionQueue is the domain's progress as the user sees it.
 type completionQueue struct{ d *domain }
 
-// Read posts the buffers that are used up, moves the fabric on and delivers what
-// has come.
+// Read posts the receive buffers that are used up again, drives the fabric's progress and delivers
+// completions and messages.
 //
-// Hot path: no allocation, one crossing to C.
+// Hot path: no allocation, one call to C.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
 		return 0, transport.ErrClosed
 	}
 	d.done.Begin(c)
-	d.crowded = false
+	d.deferring = false
 	d.progress()
 	n := d.done.End()
 	if n > 0 {
@@ -36,42 +36,41 @@ func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 
 func (d *domain) progress() {
 	if d.loop.Waiting() {
-		d.loop.Deliver(&d.done, d.cfg.Self, d.drop)
+		d.loop.Deliver(&d.done, d.cfg.Self, d.dropMessages)
 	}
 	if d.ep == nil || d.broken != nil {
 		return
 	}
 	room := d.done.Room()
-	if d.drop {
+	if d.dropMessages {
 		room = batch
 	}
-	// Every entry of the queue may be a message, for which there must be room.
+	// Each completion may be a message, which needs an entry of the user's slice.
 	if room > 0 {
 		d.broken = d.poll(room)
 	}
-	if len(d.owed) > 0 {
-		d.answer()
+	if len(d.pendingAcks) > 0 {
+		d.sendAcks()
 	}
 }
 
-// A queue that has been silent for so many polls is looked at more often in each
-// of them: what peers read and write here is moved by the looks, and shows in
-// no completion.
+// After manyEmptyPolls empty polls, each poll reads the queue at least idleTries times. Peers' reads
+// and writes of this rank's memory progress only while it reads the queue, and cause no completion.
 const (
-	silentPolls = 64
-	silentTries = 16
+	manyEmptyPolls = 64
+	idleTries      = 16
 )
 
 // poll posts receives and reads up to room completions.
 func (d *domain) poll(room int) error {
 	a := d.arena
-	for len(a.spent) > 0 {
-		i := a.spent[len(a.spent)-1]
+	for len(a.toPost) > 0 {
+		i := a.toPost[len(a.toPost)-1]
 		b := &a.bufs[i]
-		if !d.raw.PostLater(a.address(b.mem), len(b.mem), a.context(slotCount+i)) {
+		if !d.raw.PostLater(fi.AddressOf(b.mem), len(b.mem), a.context(slotCount+i)) {
 			break
 		}
-		a.spent = a.spent[:len(a.spent)-1]
+		a.toPost = a.toPost[:len(a.toPost)-1]
 		b.used, b.done, b.end = false, 0, 0
 	}
 	d.polls++
@@ -80,12 +79,12 @@ func (d *domain) poll(room int) error {
 		flags = fi.FlagMultiRecv
 	}
 	tries := d.tries
-	if d.silent > silentPolls {
-		tries = max(tries, silentTries)
+	if d.emptyPolls > manyEmptyPolls {
+		tries = max(tries, idleTries)
 	}
 	entries, rc := d.raw.Poll(flags|fi.FlagCompletion, a.desc, room, tries)
-	if d.silent++; len(entries) > 0 {
-		d.silent = 0
+	if d.emptyPolls++; len(entries) > 0 {
+		d.emptyPolls = 0
 	}
 	for i := range entries {
 		if err := d.completed(&entries[i]); err != nil {
@@ -102,12 +101,12 @@ func (d *domain) poll(room int) error {
 	}
 }
 
-// completed acts on what has ended well.
+// completed handles the completion of a successful operation.
 func (d *domain) completed(e *fi.RawEntry) error {
 	i := d.arena.index(e.Context)
 	switch {
 	case i < 0:
-		return nil // of an injected message, which some providers tell
+		return nil // an injected message; some providers report its completion
 	case i < slotCount:
 		d.slotDone(i, nil)
 		return nil
@@ -115,28 +114,30 @@ func (d *domain) completed(e *fi.RawEntry) error {
 	return d.received(i-slotCount, e)
 }
 
-// slotDone ends the operation of a slot.
+// slotDone ends the operation of slot i with err, frees the slot and reports OpDone if the user
+// waits for it.
 func (d *domain) slotDone(i int, err error) {
 	a := d.arena
 	s := &a.slots[i]
 	op := s.op
 	switch {
 	case s.what == opNone:
-		return // said twice
+		return // the provider reported it twice
 	case op != nil && s.what == opAtomic && err == nil:
-		_, _, fetch := operands(a.buf(i))
+		_, _, fetch := operands(a.slotBuf(i))
 		copy(op.Fetch, fetch)
 	}
 	if s.what == opRead || s.what == opWrite {
-		d.peers[s.peer].flying--
+		d.peers[s.peer].rmaInFlight--
 	}
-	a.put(i)
+	a.free(i)
 	if op != nil {
 		d.opDone(op, err)
 	}
 }
 
-// received delivers a message and notes what is left of its buffer.
+// received handles a message in receive buffer i. When the buffer is used up, received queues it
+// for posting.
 func (d *domain) received(i int, e *fi.RawEntry) error {
 	a := d.arena
 	b := &a.bufs[i]
@@ -145,7 +146,7 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 		b.used = true
 	} else {
 		if n > 0 {
-			at = int(e.Buf - a.address(b.mem))
+			at = int(e.Buf - fi.AddressOf(b.mem))
 		}
 		b.done += n
 		if e.Flags&fi.FlagMultiRecv != 0 {
@@ -162,78 +163,80 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 		d.message(b.mem[at : at+n : at+n])
 	}
 	if b.used && b.done >= b.end && !b.lost {
-		a.spent = append(a.spent, i)
+		a.toPost = append(a.toPost, i)
 	}
 	return nil
 }
 
-// message looks at a frame, before anything else is done for its sender.
+// message checks the frame of a received message. It drops a message without a valid token before
+// it does anything else for its sender.
 func (d *domain) message(b []byte) {
 	f, rest, ok := parseFrame(b)
 	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
-		d.stranger()
+		d.dropUnauthenticated()
 		return
 	}
 	from := transport.Addr(f.source)
 	p := d.tokens(from)
 	if f.token != p.rx || from == d.cfg.Self {
-		d.stranger()
+		d.dropUnauthenticated()
 		return
 	}
-	p.met = true
+	p.contacted = true
 	if f.number != (p.got+1)&numberMask {
 		d.keep(from, f, rest)
 		return
 	}
-	d.next(from, f.kind, rest)
+	d.handle(from, f.kind, rest)
 	if p.early != nil {
-		d.catchUp(from)
+		d.deliverKept(from)
 	}
 }
 
-// next takes the peer's next message.
-func (d *domain) next(from transport.Addr, k kind, msg []byte) {
+// handle processes the message that is next in the peer's order.
+func (d *domain) handle(from transport.Addr, k kind, msg []byte) {
 	p := &d.peers[from]
 	p.got++
 	switch k {
 	case kindData:
-		if !d.drop && p.err == nil {
+		if !d.dropMessages && p.err == nil {
 			d.deliver(transport.Completion{Kind: transport.RecvDone, Peer: from, Msg: msg})
 		}
-	case kindBye:
+	case kindClose:
 		if p.err == nil {
-			p.left, p.err = true, transport.ErrPeerLeft
-			p.roomy() // the patience with our answer begins now
-			d.owed = append(d.owed, from)
+			p.closeReceived, p.err = true, transport.ErrPeerLeft
+			p.clearNoRoom() // ackTimeout begins with the first attempt to acknowledge
+			d.pendingAcks = append(d.pendingAcks, from)
 		}
-	case kindAck:
-		p.acked = true
+	case kindCloseAck:
+		p.closeAcked = true
 	default:
 		d.peerDown(from, "receive", fmt.Errorf("%w: %w: message of kind %d", transport.ErrPeerDown, transport.ErrProtocol, k))
 	}
 }
 
-// deliver gives the user a message, whose bytes stay where they are until the
-// next Read. Only where early messages have taken the places of those that the
-// queue was asked for, it is copied, and waits as all after it do.
+// deliver gives the user a message. Its bytes stay in the receive buffer until the next Read. If
+// kept messages have filled the room that Read reserved, deliver copies the message, and queues it
+// and all later ones for the next Read.
 func (d *domain) deliver(c transport.Completion) {
-	if !d.done.Full() && !d.crowded {
+	if !d.done.Full() && !d.deferring {
 		d.done.Out = append(d.done.Out, c)
 		return
 	}
-	d.crowded = true
+	d.deferring = true
 	c.Msg = slices.Clone(c.Msg)
 	d.done.Later(c)
 }
 
-func (d *domain) stranger() {
-	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errStranger})
+// dropUnauthenticated reports a message that did not prove that its sender belongs to the job.
+func (d *domain) dropUnauthenticated() {
+	d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: errToken})
 }
 
-// maxFailures bounds how many failed operations one Read looks at.
+// maxFailures bounds the error entries that one Read takes from the queue.
 const maxFailures = 64
 
-// failures gives each failed operation its error.
+// failures reads the error entries and ends the operations that they name.
 func (d *domain) failures() error {
 	for range maxFailures {
 		e, ok := d.raw.ReadErr()
@@ -253,10 +256,10 @@ func (d *domain) failed(e fi.RawError) error {
 	}
 	i := d.arena.index(e.Context)
 	if i < 0 {
-		i, e.Err = d.nameless(e)
+		i, e.Err = d.slotWithoutContext(e)
 	}
 	if i < 0 {
-		return nil // of an injected message: who it was for is not said
+		return nil // an injected message: the provider does not report its destination
 	}
 	if i >= slotCount {
 		return d.receiveFailed(i-slotCount, e)
@@ -271,11 +274,10 @@ func (d *domain) failed(e fi.RawError) error {
 	case oneSided && refused != nil:
 		d.slotDone(i, d.peerError(what, peer, refused))
 	default:
-		// The message, or the access, is lost, and so is the order of what
-		// follows.
+		// The message or access is lost, so the order of later ones is lost, too.
 		d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err))
 		err := d.peers[peer].err
-		if err == nil { // this process itself
+		if err == nil { // the peer is this process
 			err = d.peerError(what, peer, e.Err)
 		}
 		d.slotDone(i, err)
@@ -283,23 +285,23 @@ func (d *domain) failed(e fi.RawError) error {
 	return nil
 }
 
-// receiveFailed goes on without a message that broke off.
+// receiveFailed replaces the buffer of a failed receive, so that later messages can be received.
 func (d *domain) receiveFailed(i int, e fi.RawError) error {
 	switch {
 	case e.Err == fi.ErrCanceled:
 	case d.multiRecv:
-		return d.arena.lose(i)
+		return d.arena.retire(i)
 	default:
-		d.arena.spent = append(d.arena.spent, i)
+		d.arena.toPost = append(d.arena.toPost, i)
 	}
 	return nil
 }
 
-// nameless finds the slot of an error without a context. Where the kernel copies,
-// shm is done with a read or write within the call, and of one that has failed
-// 1.17 does not tell which it was: it is the oldest there is. -1: it is of none;
-// peers' accesses that fail here are told as well.
-func (d *domain) nameless(e fi.RawError) (int, fi.Errno) {
+// slotWithoutContext finds the slot of an error entry without a context, and its errno. If the
+// kernel copies, shm ends a read or write within the call; shm of 1.17 does not report which one
+// failed, but it is the oldest. The slot is -1 if the error belongs to no operation of this rank:
+// shm also reports peers' failed accesses to this rank's memory.
+func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
 	found := -1
 	if d.info.EP.Protocol != fi.ProtoSHM || e.Flags&(fi.FlagRemoteRead|fi.FlagRemoteWrite) != 0 {
 		return found, e.Err
@@ -307,13 +309,13 @@ func (d *domain) nameless(e fi.RawError) (int, fi.Errno) {
 	slots := d.arena.slots
 	for i := range slots {
 		s := &slots[i]
-		copied := s.what == opRead || s.what == opWrite && d.writing&fi.FlagDeliveryComplete == 0
+		copied := s.what == opRead || s.what == opWrite && d.writeFlags&fi.FlagDeliveryComplete == 0
 		if copied && (found < 0 || s.order < slots[found].order) {
 			found = i
 		}
 	}
-	if found >= 0 && d.refuses(slots[found].peer) {
-		return found, fi.ErrNotConnected // there is no such process
+	if found >= 0 && d.peerGone(slots[found].peer) {
+		return found, fi.ErrNotConnected // the target process has ended
 	}
-	return found, fi.ErrFault // there is no such memory
+	return found, fi.ErrFault // the target has no such memory
 }

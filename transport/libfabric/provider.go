@@ -22,33 +22,33 @@ func New() transport.Provider { return provider{} }
 
 func (provider) Name() string { return name }
 
-// Open opens fabric, domain, completion queue and endpoint of the first
-// provider of libfabric that suits, or of the one that the parameters name. The
-// listener of cfg is closed and its address taken, where that is possible:
-// libfabric makes sockets of its own.
+// Open opens the fabric, domain, completion queue and endpoint of the first libfabric provider that
+// meets the job's needs, or of the provider that the parameters name. If the endpoint can listen at
+// the address of cfg.Listener, Open closes the listener, because libfabric makes sockets of its
+// own, and the endpoint takes that address.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
-	w := wish{
+	h := hints{
 		provider: cfg.Params.String("transport.libfabric.provider"),
 		iface:    cfg.Params.String("transport.libfabric.interface"),
 		oneHost:  cfg.OneHost,
 	}
 	if cfg.Listener != nil {
 		var err error
-		if w.source, err = listening(cfg.Listener); err != nil {
+		if h.source, err = listening(cfg.Listener); err != nil {
 			return nil, fmt.Errorf("libfabric: open: %w", err)
 		}
 	}
-	info, err := w.choose()
+	info, err := h.choose()
 	if err != nil {
 		return nil, fmt.Errorf("libfabric: open: %w", err)
 	}
 	d := newDomain(cfg, info)
-	if cfg.Listener != nil && shakesHands(info) {
-		d.at = w.source
-		_ = cfg.Listener.Close() // so that the endpoint can have its port
+	if cfg.Listener != nil && takesListenerAddr(info) {
+		d.at = h.source
+		_ = cfg.Listener.Close() // so that the endpoint can bind its port
 	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("libfabric: open %s: %w", info.Fabric.ProvName, err), d.Close())
@@ -56,13 +56,13 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	return d, nil
 }
 
-// shakesHands says whether an endpoint may take the place of a socket that has
-// been listening. A peer that connects before that finds itself connected to
-// nobody; most providers see that no answer comes and connect again, but what
-// sockets has sent by then is lost.
-func shakesHands(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
+// takesListenerAddr reports whether an endpoint of this provider may take the address of a socket
+// that is already listening. The kernel accepts a peer's connection to such a socket, although
+// nobody serves it. Most providers notice the missing answer and connect again, but sockets loses
+// the messages that it has sent by then.
+func takesListenerAddr(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
 
-// listening is the address that a socket is bound to.
+// listening returns the address that a listening socket is bound to.
 func listening(f *os.File) (netip.AddrPort, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -85,12 +85,12 @@ func listening(f *os.File) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("listener: not an IP socket")
 }
 
-// portPatience is how long an endpoint tries to get the port that its rank was
-// promised: whoever else has the launcher's socket closes it soon.
-const portPatience = 2 * time.Second
+// bindTimeout bounds how long an endpoint tries to bind the port of its rank. The port is in use
+// until every process that inherited the launcher's socket has closed it, which happens soon.
+const bindTimeout = 2 * time.Second
 
-// open opens everything but address vectors. What is open on an error, Close
-// closes.
+// open opens everything except address vectors. After an error the caller must call Close, which
+// closes what is open.
 func (d *domain) open() error {
 	if err := d.openPoll(); err != nil {
 		return err
@@ -121,12 +121,10 @@ func (d *domain) open() error {
 	return nil
 }
 
-// openCQ opens the queue with a descriptor to sleep on, or without where the
-// provider has none.
+// openCQ opens the completion queue with a wait descriptor if the provider has one, else without.
 func (d *domain) openCQ() error {
 	attr := fi.CQAttr{Size: queueSize, Format: fi.CQData, Wait: fi.WaitFD}
-	// The descriptor of net, in 1.17, is readable for ever after the first
-	// completion.
+	// In 1.17 the descriptor of net stays readable for ever after the first completion.
 	if d.info.Fabric.ProvName != "net" {
 		if q, err := d.fid.OpenCQ(attr); err == nil {
 			d.ficq = q
@@ -149,9 +147,10 @@ func (d *domain) openCQ() error {
 	return err
 }
 
-// openFIEndpoint opens the endpoint, patiently where it needs a certain port.
+// openFIEndpoint opens the endpoint. If the endpoint needs a certain port and the port is in use,
+// openFIEndpoint tries again until bindTimeout.
 func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
-	for end := time.Now().Add(portPatience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
 		ep, err := d.fid.OpenEndpoint(d.info)
 		switch {
 		case err == nil:
@@ -164,8 +163,8 @@ func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
 	}
 }
 
-// insertsSymmetric tries fi_av_insertsym, which several providers lack, on a
-// vector of its own.
+// insertsSymmetric reports whether the provider supports fi_av_insertsym, which several providers
+// lack. It tries the call on a temporary address vector.
 func (d *domain) insertsSymmetric() bool {
 	av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 2})
 	if err != nil {

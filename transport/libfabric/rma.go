@@ -7,18 +7,18 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// rmaEndpoint is an endpoint of a fabric with one-sided transfers.
+// rmaEndpoint is an endpoint of a fabric that supports RMA.
 type rmaEndpoint struct{ *endpoint }
 
-// Read fetches from the peer's memory (fi_read).
+// Read copies from the peer's memory (fi_read).
 //
-// Hot path: no allocation, one crossing to C.
+// Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Read(op *transport.Op) error { return e.d.rma(op, opRead) }
 
-// Write stores in the peer's memory (fi_writemsg), to be complete when the data
-// is there (FI_DELIVERY_COMPLETE).
+// Write copies to the peer's memory (fi_writemsg). It completes when the data is in that memory
+// (FI_DELIVERY_COMPLETE).
 //
-// Hot path: no allocation, one crossing to C.
+// Hot path: no allocation, one call to C.
 func (e rmaEndpoint) Write(op *transport.Op) error { return e.d.rma(op, opWrite) }
 
 func (d *domain) rma(op *transport.Op, what operation) error {
@@ -41,31 +41,31 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 		return err
 	}
 	p := &d.peers[op.Peer]
-	if d.turns && p.flying > 0 && p.access != what {
+	if d.alternateRMA && p.rmaInFlight > 0 && p.rmaKind != what {
 		return transport.ErrAgain
 	}
 	a := d.arena
-	i := a.take(what, op.Peer, op)
+	i := a.acquire(what, op.Peer, op)
 	if i < 0 {
 		return transport.ErrAgain
 	}
-	d.begun++
-	a.slots[i].order = d.begun
+	d.rmaStarted++
+	a.slots[i].order = d.rmaStarted
 	a.slots[i].pin.Pin(&op.Data[0])
 	at, to := fi.AddressOf(op.Data), d.av.at(op.Peer)
 	var rc fi.Errno
 	if what == opRead {
 		rc = d.raw.Read(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i))
 	} else {
-		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i), d.writing)
+		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i), d.writeFlags)
 	}
 	if rc != 0 {
-		a.put(i)
+		a.free(i)
 		return d.postFailed(op.Peer, what.String(), rc)
 	}
-	p.access = what
-	p.flying++
-	p.roomy()
+	p.rmaKind = what
+	p.rmaInFlight++
+	p.clearNoRoom()
 	return nil
 }
 

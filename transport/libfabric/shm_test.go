@@ -21,22 +21,22 @@ import (
 
 const shmPeer = "WEFT_LIBFABRIC_TEST_SHM_PEER"
 
-// TestShmPeer has rank 1 in a process of its own. Close of an endpoint of shm
-// takes memory away that another one of the same process still looks at.
+// TestShmPeer runs rank 1 in a process of its own, because closing an endpoint of shm unmaps memory
+// that other endpoints of the same process still read.
 func TestShmPeer(t *testing.T) {
 	if os.Getenv(shmPeer) != "" {
-		beShmPeer(t)
+		runShmPeer(t)
 		return
 	}
 	t.Run("closed under it", func(t *testing.T) {
-		a, key, base, cmd, in := withShmPeer(t)
+		a, key, base, cmd, in := startShmPeer(t)
 		for i := range 200 {
 			op := &transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: base, Data: make([]byte, 10_000)}
 			if i%2 == 0 {
 				op.Data = op.Data[:500]
-				_, _ = a.ep.Send(op) // whatever it answers
+				_, _ = a.ep.Send(op) // any result is right
 			} else {
-				_ = a.ep.(transport.RMAEndpoint).Read(op) // as above
+				_ = a.ep.(transport.RMAEndpoint).Read(op) // any result is right here, too
 			}
 		}
 		require.NoError(t, a.dom.Close())
@@ -44,7 +44,7 @@ func TestShmPeer(t *testing.T) {
 		require.NoError(t, cmd.Wait())
 	})
 	t.Run("killed", func(t *testing.T) {
-		a, key, base, cmd, _ := withShmPeer(t)
+		a, key, base, cmd, _ := startShmPeer(t)
 		require.NoError(t, cmd.Process.Kill())
 		require.Error(t, cmd.Wait())
 		left, err := filepath.Glob("/dev/shm/" + strconv.Itoa(cmd.Process.Pid) + ":*")
@@ -67,9 +67,9 @@ func TestShmPeer(t *testing.T) {
 	})
 }
 
-// withShmPeer is rank 0, and rank 1 behind a pipe, which has sent key and base
-// of memory.
-func withShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io.Closer) {
+// startShmPeer opens rank 0, starts rank 1 in a subprocess, and returns the key and base of memory
+// that rank 1 has registered. Closing in ends rank 1.
+func startShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io.Closer) {
 	t.Helper()
 	a = newNode(t, "shm", config(0, 2))
 	cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestShmPeer$", "-test.timeout=30s")
@@ -92,9 +92,9 @@ func withShmPeer(t *testing.T) (a *node, key, base uint64, cmd *exec.Cmd, in io.
 	return a, binary.LittleEndian.Uint64(msg), binary.LittleEndian.Uint64(msg[8:]), cmd, stdin
 }
 
-// beShmPeer is rank 1. When it has said where its memory is it makes no call
-// until the end of its input: who is killed within one keeps a lock.
-func beShmPeer(t *testing.T) {
+// runShmPeer is rank 1. After it has sent key and base of its memory it makes no call until the end
+// of its input, because a process that is killed during a call of shm keeps a lock.
+func runShmPeer(t *testing.T) {
 	b := newNode(t, "shm", config(1, 2))
 	fmt.Println(b.ep.Address())
 	in := bufio.NewReader(os.Stdin)

@@ -11,20 +11,20 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// Shutdown takes leave of each peer that messages have been exchanged with:
+// Shutdown exchanges close messages with each peer that it has exchanged messages with:
 //
-//	here:      wait for what is in flight ► bye ► wait for the ack, or a bye
-//	the peer:  read up to bye ► ack ► PeerLeft
+//	this rank: wait for operations in flight ► send close ► wait for its ack, or for the peer's close
+//	the peer:  read up to our close ► send ack ► report PeerLeft
 //
-// so that everything has passed the peer's Read when it returns, and a
-// connection that is closed then has nothing in it that a reset could destroy.
-// Messages that come meanwhile are dropped; completions stay for the next Read.
+// When Shutdown returns, each peer has read everything that this rank sent. So a connection that is
+// closed then holds no data that a reset could destroy. Shutdown drops messages that arrive
+// meanwhile; completions stay for the next Read.
 func (e *endpoint) Shutdown(ctx context.Context) error {
 	d := e.d
 	if d.closed {
 		return transport.ErrClosed
 	}
-	d.left, d.drop = true, true
+	d.shutdown, d.dropMessages = true, true
 	stop := context.AfterFunc(ctx, d.Signal)
 	defer stop()
 	for {
@@ -32,7 +32,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 		if d.broken != nil {
 			return d.broken
 		}
-		done, again := d.takeLeave()
+		done, again := d.sendCloses()
 		if done {
 			return nil
 		}
@@ -40,9 +40,9 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return fmt.Errorf("libfabric: shutdown: %w", err)
 		}
 		if d.arm() {
-			limit := probeAfter // a peer that ends is not always told of
+			limit := probeAfter // not every provider reports the end of a peer
 			if again {
-				limit = lastNap // the fabric does not say when it has room
+				limit = maxNap // the fabric does not signal when it has room again
 			}
 			if err := d.wait(limit); err != nil {
 				return err
@@ -51,34 +51,35 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
-// takeLeave goes a step on with every peer; again: the fabric had no room.
-func (d *domain) takeLeave() (done, again bool) {
-	done = !d.inFlight() && len(d.owed) == 0
-	if !done && !d.anyTold() {
-		return false, false // what is in flight comes first
+// sendCloses sends a close message to each contacted peer that has had none. done: no peer is left to
+// wait for. again: the fabric had no room.
+func (d *domain) sendCloses() (done, again bool) {
+	done = !d.inFlight() && len(d.pendingAcks) == 0
+	if !done && !d.anyCloseSent() {
+		return false, false // operations in flight end before the first close message
 	}
 	for r := range d.peers {
 		p := &d.peers[r]
-		if !p.met || p.err != nil || p.acked {
+		if !p.contacted || p.err != nil || p.closeAcked {
 			continue
 		}
 		done = false
-		if p.told {
-			d.lookFor(transport.Addr(r))
+		if p.closeSent {
+			d.probeInShutdown(transport.Addr(r))
 			continue
 		}
-		switch d.control(transport.Addr(r), kindBye) {
+		switch d.control(transport.Addr(r), kindClose) {
 		case controlSent:
-			p.told = true
+			p.closeSent = true
 		case controlAgain:
 			again = true
-		case controlFailed: // and so has the peer
+		case controlFailed: // the peer has failed
 		}
 	}
 	return done, again
 }
 
-// inFlight says whether an operation has not ended, with a peer that is there.
+// inFlight reports whether an operation with a reachable peer has not ended.
 func (d *domain) inFlight() bool {
 	if d.arena.busy == 0 {
 		return false
@@ -88,64 +89,64 @@ func (d *domain) inFlight() bool {
 		if s.what == opNone {
 			continue
 		}
-		if p := &d.peers[s.peer]; p.err == nil || p.left {
-			d.lookFor(s.peer)
+		if p := &d.peers[s.peer]; p.err == nil || p.closeReceived {
+			d.probeInShutdown(s.peer)
 			return true
 		}
 	}
 	return false
 }
 
-// lookFor gives a peer up that is waited for and is not there any more. It may
-// have ended with our bye unread, of which not all providers tell.
-func (d *domain) lookFor(r transport.Addr) {
+// probeInShutdown marks a peer as down if Shutdown waits for it and it has ended. The peer may have
+// ended without reading our close message, and not all providers report that.
+func (d *domain) probeInShutdown(r transport.Addr) {
 	p := &d.peers[r]
 	now := time.Now()
 	switch {
-	case p.look.IsZero():
-		p.look = now.Add(probeEvery)
-	case now.After(p.look):
-		p.look = now.Add(lookEvery)
-		if r != d.cfg.Self && d.refuses(r) {
+	case p.nextShutdownProbe.IsZero():
+		p.nextShutdownProbe = now.Add(probeInterval)
+	case now.After(p.nextShutdownProbe):
+		p.nextShutdownProbe = now.Add(shutdownProbeInterval)
+		if r != d.cfg.Self && d.peerGone(r) {
 			d.peerDown(r, "shutdown", errRefused)
 		}
 	}
 }
 
-// anyTold says whether leave-taking has begun.
-func (d *domain) anyTold() bool {
+// anyCloseSent reports whether a close message was sent to any peer.
+func (d *domain) anyCloseSent() bool {
 	for r := range d.peers {
-		if d.peers[r].told {
+		if d.peers[r].closeSent {
 			return true
 		}
 	}
 	return false
 }
 
-// lookEvery is how often a peer that is waited for is looked for.
-const lookEvery = 2 * time.Second
+// shutdownProbeInterval is the time between two probes of a peer that Shutdown waits for.
+const shutdownProbeInterval = 2 * time.Second
 
-// ackPatience is how long a bye is worth an answer: who sent it may be gone.
-const ackPatience = time.Second
+// ackTimeout bounds the attempts to acknowledge a close message, because its sender may have ended.
+const ackTimeout = time.Second
 
-// answer acknowledges byes and then reports that the peers have left. Who has
-// been told of our own leaving needs no answer.
-func (d *domain) answer() {
-	kept := d.owed[:0]
-	for _, r := range d.owed {
+// sendAcks acknowledges close messages and then reports that the peers have left. A peer that our own
+// close message was sent to needs no acknowledgment.
+func (d *domain) sendAcks() {
+	kept := d.pendingAcks[:0]
+	for _, r := range d.pendingAcks {
 		p := &d.peers[r]
-		if !p.told && d.control(r, kindAck) == controlAgain {
-			if p.stuck.IsZero() {
-				p.stuck = time.Now()
+		if !p.closeSent && d.control(r, kindCloseAck) == controlAgain {
+			if p.noRoomSince.IsZero() {
+				p.noRoomSince = time.Now()
 			}
-			if time.Since(p.stuck) < ackPatience {
+			if time.Since(p.noRoomSince) < ackTimeout {
 				kept = append(kept, r)
 				continue
 			}
 		}
 		d.done.Later(transport.Completion{Kind: transport.PeerLeft, Peer: r})
 	}
-	d.owed = kept
+	d.pendingAcks = kept
 }
 
 type controlResult int
@@ -156,23 +157,23 @@ const (
 	controlFailed
 )
 
-// control sends a message of our own.
+// control sends a close message or an acknowledgment.
 func (d *domain) control(r transport.Addr, k kind) controlResult {
 	a := d.arena
-	i := a.take(opControl, r, nil)
+	i := a.acquire(opControl, r, nil)
 	if i < 0 {
 		return controlAgain
 	}
-	b := a.buf(i)
+	b := a.slotBuf(i)
 	p := d.tokens(r)
 	d.frame(p, k).put(b)
-	rc := d.raw.Send(a.address(b), frameSize, a.desc, d.av.at(r), a.context(i))
+	rc := d.raw.Send(fi.AddressOf(b), frameSize, a.desc, d.av.at(r), a.context(i))
 	if rc == 0 {
 		p.posted()
 		return controlSent
 	}
-	a.put(i)
-	if rc == fi.ErrAgain && (k == kindAck || d.noRoom(r) == transport.ErrAgain) { //nolint:errorlint // returned bare
+	a.free(i)
+	if rc == fi.ErrAgain && (k == kindCloseAck || d.noRoom(r) == transport.ErrAgain) { //nolint:errorlint // returned bare
 		return controlAgain
 	}
 	if rc != fi.ErrAgain {

@@ -12,15 +12,14 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// Where the provider's queue has no descriptor, Wait naps: ever longer while
-// nothing happens, so that an idle rank costs little and a message that comes
-// soon is found soon.
+// If the provider's queue has no descriptor, Wait sleeps for a fixed time. The time doubles while
+// Read finds nothing, so that an idle rank uses little CPU and an active one has low latency.
 const (
-	firstNap = 20 * time.Microsecond
-	lastNap  = time.Millisecond
+	minNap = 20 * time.Microsecond
+	maxNap = time.Millisecond
 )
 
-// openPoll makes the descriptors that Wait sleeps on.
+// openPoll opens the epoll descriptor that Wait sleeps on and the eventfd that Signal writes to.
 func (d *domain) openPoll() error {
 	var err error
 	if d.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -32,7 +31,7 @@ func (d *domain) openPoll() error {
 	return d.watch(d.evfd)
 }
 
-// watch has Wait end when fd is readable.
+// watch makes Wait return when fd is readable.
 func (d *domain) watch(fd int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
 	if err := unix.EpollCtl(d.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
@@ -51,29 +50,30 @@ func (d *domain) closePoll() {
 	d.epfd, d.evfd = -1, -1
 }
 
-// Arm answers false where a Read has something to do (fi_trywait).
+// Arm returns false if a Read would find something to do (fi_trywait).
 func (q *completionQueue) Arm() bool {
 	return !q.d.done.Pending() && q.d.arm()
 }
 
-// arm is Arm but for completions that are already there.
+// arm is Arm without the check for completions that already await the next Read.
 func (d *domain) arm() bool {
 	switch {
-	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.owed) > 0:
+	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0:
 		return false
-	case d.arena != nil && (len(d.arena.spent) > 0 || d.raw.Pending() > 0):
-		return false // buffers to be posted
+	case d.arena != nil && (len(d.arena.toPost) > 0 || d.raw.Pending() > 0):
+		return false // there are buffers to post
 	}
 	return !d.hasFD || d.raw.TryWait() == 0
 }
 
-// Wait sleeps until the queue's descriptor is readable, or for a nap.
+// Wait sleeps until the queue's descriptor is readable or Signal is called, at most for timeout.
+// Without a descriptor it sleeps for the time that nextNap returns.
 func (q *completionQueue) Wait(timeout time.Duration) error { return q.d.wait(timeout) }
 
 func (d *domain) wait(timeout time.Duration) error {
 	d.sleepMu.Lock()
 	defer d.sleepMu.Unlock()
-	if d.down.Load() {
+	if d.closing.Load() {
 		return transport.ErrClosed
 	}
 	if !d.hasFD {
@@ -87,7 +87,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 	n, err := unix.Ppoll(fds[:], limit, nil)
 	if err == unix.EINTR || err == nil && n == 0 {
-		return nil // early is allowed
+		return nil // Wait may return early
 	}
 	if err != nil {
 		return fmt.Errorf("libfabric: ppoll: %w", err)
@@ -99,36 +99,37 @@ func (d *domain) wait(timeout time.Duration) error {
 	}
 	for _, e := range ev[:max(n, 0)] {
 		if int(e.Fd) == d.evfd {
-			// In this order: a Signal in between ends this Wait. In the other,
-			// its write would be read away and every later Signal with it.
+			// Read first, then clear signaled. In the other order, a Signal between the two
+			// would set signaled and write to evfd; the read would take that write, and no
+			// later Signal would write again.
 			var b [8]byte
 			_, _ = unix.Read(d.evfd, b[:]) // non-blocking; it was readable
 			d.signaled.Swap(false)
 		}
 	}
-	if d.down.Load() {
+	if d.closing.Load() {
 		return transport.ErrClosed
 	}
 	return nil
 }
 
-// nextNap is how long to sleep without a descriptor, timeout at most.
+// nextNap returns how long to sleep without a descriptor, at most timeout.
 func (d *domain) nextNap(timeout time.Duration) time.Duration {
 	if d.found.Swap(false) || d.nap == 0 {
-		d.nap = int64(firstNap)
+		d.nap = int64(minNap)
 	}
 	nap := time.Duration(d.nap)
-	d.nap = min(d.nap*2, int64(lastNap))
+	d.nap = min(d.nap*2, int64(maxNap))
 	if timeout >= 0 {
 		nap = min(nap, timeout)
 	}
 	return nap
 }
 
-// Signal ends a Wait. What it writes is taken by the Wait that it ends.
+// Signal ends the current Wait, or the next one. That Wait consumes what Signal wrote.
 func (q *completionQueue) Signal() { q.d.Signal() }
 
-// Signal is CompletionQueue's.
+// Signal implements CompletionQueue.Signal.
 func (d *domain) Signal() {
 	if !d.signaled.Swap(true) {
 		d.wake()
@@ -141,9 +142,10 @@ func (d *domain) wake() {
 	d.sigMu.Lock()
 	defer d.sigMu.Unlock()
 	if d.evfd >= 0 {
-		_, _ = unix.Write(d.evfd, b[:]) // full means readable already
+		_, _ = unix.Write(d.evfd, b[:]) // EAGAIN means that evfd is readable already
 	}
 }
 
-// FD is a descriptor of epoll over the queue's and that of Signal.
+// FD returns the epoll descriptor that watches the queue's descriptor and Signal's eventfd. The
+// second result is false if the queue has no descriptor.
 func (q *completionQueue) FD() (int, bool) { return q.d.epfd, q.d.hasFD && !q.d.closed }

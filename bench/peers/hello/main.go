@@ -1,4 +1,4 @@
-// Hello is the smallest program: what it takes to start it is what a job costs.
+// Hello is the smallest program. The time to run it is the cost of a job.
 package main
 
 import (

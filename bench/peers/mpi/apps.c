@@ -1,7 +1,6 @@
 /*
- * Communication where programs do it: after each rank has computed. Only the
- * time in calls of MPI counts. It includes the wait for a rank that has computed
- * longer.
+ * Communication as programs use it: after each rank has computed. Only the time in
+ * calls of MPI counts. It includes the wait for a rank that computed longer.
  */
 #include "bench.h"
 
@@ -9,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* compute: ranks in pairs, as mr's. */
+/* compute: an exchange between the same pairs of ranks as in mr. */
 
 enum { EXCHANGED = 8 << 10 }; /* bytes */
 
@@ -55,8 +54,8 @@ static void compute_exchange(struct part *p, int micros)
     p->mean = 1;
 }
 
-/* A strip of a grid: n rows of n points, with a row of each neighbour around
- * them. */
+/* A strip of a grid: n rows of n points, with a row of each neighbour around them,
+ * the halo. */
 
 static int n, up, down; /* neighbours, or MPI_PROC_NULL */
 static long first, last; /* the rank's own points */
@@ -73,7 +72,7 @@ static void begin_strip(int rows)
     down = rank == ranks - 1 ? MPI_PROC_NULL : rank + 1;
 }
 
-/* Rows and two for the halo. */
+/* Allocates n rows and two more for the halo. */
 static double *grid(void) { return allocate(sizeof(double) * (n + 2) * n); }
 
 /* Fills the halo of g. */
@@ -89,7 +88,7 @@ static void exchange(double *g)
     in_mpi += now() - start;
 }
 
-/* Adds a number over all ranks. */
+/* Returns the sum of a number over all ranks. */
 static double sum(double x)
 {
     double start = now();
@@ -108,7 +107,7 @@ static double strip_repeat(long count)
     return in_mpi;
 }
 
-/* Checks a sum and a halo whose values say where they are from. */
+/* Checks a sum, and a halo whose values identify their rank and position. */
 static void strip_check(void)
 {
     double got = sum(rank + 1);
@@ -135,7 +134,7 @@ static void strip(struct part *p, void (*once)(void), void (*check)(void), void 
     p->verify = check;
     p->close = release;
     p->mean = 1;
-    p->sample = 1e-3; /* of an iteration most is no communication */
+    p->sample = 1e-3; /* communication is only a small part of an iteration */
 }
 
 /* jacobi */
@@ -224,7 +223,7 @@ static void cg_begin(void)
 
 static void cg_once(void)
 {
-    if (rho < 1e-20) /* solved: begin again */
+    if (rho < 1e-20) /* solved: start again */
         cg_begin();
     exchange(p);
     laplace(q, p);
@@ -237,8 +236,8 @@ static void cg_once(void)
     rho = next;
 }
 
-/* The residual that the iterations carry along must be the true one, which it is
- * only if all halos and sums were right. */
+/* The residual that the iterations update must equal the residual computed from x.
+ * It does so only if all halos and sums were right. */
 static void cg_check(void)
 {
     strip_check();

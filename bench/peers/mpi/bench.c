@@ -2,11 +2,11 @@
  *   mpicc -O2 -pthread -o bench bench.c p2p.c collectives.c onesided.c overlap.c threads.c apps.c
  *   mpirun -np 2 ./bench NAME SIZE[,SIZE...] SECONDS
  *
- * measures a benchmark with each size for some SECONDS, and prints a JSON object
+  * measures a benchmark with each size for about SECONDS, and prints a JSON object
  * per size with the keys of "bench -json".
  *
  *   prepare -> verify -> warm up, doubling -> rank 0 chooses -> batch ... batch -> reduce the samples
- *                             '-- Bcast: go on? --' '- Bcast -'
+  *                             '- Bcast: continue? -' '- Bcast -'
  */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -18,8 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-/* The samples of a size are at most this many, each long enough that reading
- * the clock does not count. */
+/* Each size has at most so many samples. A sample takes at least so long that the
+ * time to read the clock does not matter. */
 #define MAX_SAMPLES 10000
 #define MIN_SAMPLE 10e-6
 
@@ -47,7 +47,7 @@ void fail(const char *format, ...)
 void *allocate(size_t bytes)
 {
     void *p = NULL;
-    if (posix_memalign(&p, 4096, bytes + 1)) /* never of no bytes */
+    if (posix_memalign(&p, 4096, bytes + 1)) /* + 1: never 0 bytes */
         fail("out of memory");
     return memset(p, 0, bytes);
 }
@@ -108,8 +108,8 @@ double repeat(const struct part *p, long n)
     return sum;
 }
 
-/* Repeats the operation, twice as often each time, for a fifth of the budget,
- * and returns how long one takes. Rank 0 says whether to go on. */
+/* Repeats the operation, twice as often each time, for about a fifth of the time
+ * budget, and returns the time of one operation. Rank 0 decides when to stop. */
 static double warm_up(const struct part *p, double seconds)
 {
     for (long n = 1;;) {
@@ -125,8 +125,8 @@ static double warm_up(const struct part *p, double seconds)
     }
 }
 
-/* How many batches of how many operations all ranks do: rank 0 decides. A batch
- * takes at least the seconds least. */
+/* Sets the number of batches and of operations per batch, which rank 0 chooses for
+ * all ranks. A batch takes at least the seconds least. */
 static void agree(double seconds, double per_op, double least, long *batches, long *per)
 {
     if (per_op < 1e-9)
@@ -151,14 +151,14 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Cores that this process may run on. */
+/* Returns the number of cores that this process may run on. */
 static int cores(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
 }
 
-/* Prints what the samples, seconds per operation, tell. */
+/* Prints the result for these samples, which are seconds per operation. */
 static void print(const char *name, int size, const struct part *p, double *s, long n, long iterations, double computed)
 {
     double sum = 0;
@@ -191,7 +191,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
     agree(seconds, warm_up(&p, seconds), p.sample ? p.sample : MIN_SAMPLE, &batches, &per);
     double *samples = allocate(batches * sizeof *samples);
     MPI_Barrier(MPI_COMM_WORLD);
-    p.computed = p.done = 0; /* not of the warm-up */
+    p.computed = p.done = 0; /* discard those of the warm-up */
     for (long i = 0; i < batches; i++)
         samples[i] = repeat(&p, per) / per;
     if (p.mean) {
@@ -207,7 +207,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
     p.close();
 }
 
-/* The benchmark of a name; NULL if there is none. */
+/* Returns the benchmark with this name, NULL if there is none. */
 static const struct benchmark *find(const char *name)
 {
     const struct benchmark *families[] = { p2p, collectives, onesided, overlaps, threads, apps };

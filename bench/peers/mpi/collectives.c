@@ -1,5 +1,5 @@
-/* Collectives. Sizes are bytes of a rank's part, as OSU's are; what is told is
- * the mean over ranks. Reductions add floats. */
+/* Collectives. Sizes are bytes of a rank's part, as in OSU's benchmarks. Figures are
+ * means over ranks. Reductions add floats. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -25,9 +25,9 @@ static void begin(struct part *p, int bytes, int out, int in, void (*once)(void)
 
 static int elements(void) { return size / (int)sizeof(float); }
 
-/* barrier is timed back to back. Its check lets rank after rank come late: no
- * other may leave earlier than that one arrives, by the clock that all ranks of
- * a host share. */
+/* barrier: consecutive calls. Its check delays one rank after another: no rank may
+ * leave the barrier before the delayed one arrives, by the clock that all ranks of a
+ * host share. */
 
 static void barrier_once(void) { MPI_Barrier(MPI_COMM_WORLD); }
 

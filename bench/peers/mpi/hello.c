@@ -1,4 +1,4 @@
-/* The smallest MPI program, as peers/hello is the smallest of ours: mpicc -O2 -o hello hello.c */
+/* The smallest MPI program; peers/hello is the same for weft: mpicc -O2 -o hello hello.c */
 #include <mpi.h>
 #include <stdio.h>
 

@@ -1,16 +1,16 @@
-/* One-sided transfers between rank 0 and rank 1's part of a window: one, and a
- * flush. Rank 1 takes no part in them: it waits in the collective that ends the
- * size. The library allocates the window, so that it may lie in memory which the
+/* One-sided transfers between rank 0 and rank 1's part of a window: one transfer and a
+ * flush. Rank 1 does not take part: it waits in the collective that ends the
+ * measurement. The library allocates the window, so that it can use memory that the
  * ranks share. */
 #include "bench.h"
 
-/* The window's part is a page at least, as ours is: into one of exactly 8 bytes
- * MPICH 4.0.2 puts nothing, and 8 bytes are got from the origin's own. */
+/* Each rank's part is at least a page, as in ./bench. With a part of exactly 8 bytes
+ * MPICH 4.0.2 does not put anything, and gets 8 bytes from the origin's own part. */
 enum { PAGE = 4096 };
 
 static MPI_Win win;
 static unsigned char *local, *buf;
-static int size, from; /* whose data move */
+static int size, from; /* the rank whose data move */
 
 static void put(void)
 {

@@ -1,4 +1,4 @@
-/* Messages between two ranks: latency, bw, bibw, and mr of all pairs. */
+/* Messages between two ranks: latency, bw and bibw; and between all pairs: mr. */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -57,8 +57,8 @@ void prepare_latency(struct part *p, int bytes)
     p->verify = check;
 }
 
-/* bw: windows of messages one way and an ack. All messages of a window share a
- * buffer, as OSU's do. */
+/* bw: windows of messages in one direction, and an ack. All messages of a window share a
+ * buffer, as in OSU's benchmarks. */
 
 static void stream_out(void)
 {
@@ -96,7 +96,7 @@ static void bw(struct part *p, int bytes)
     p->bytes = (double)WINDOW * bytes;
 }
 
-/* bibw: windows of messages both ways at once. */
+/* bibw: windows of messages in both directions at the same time. */
 
 static void both_ways(void)
 {

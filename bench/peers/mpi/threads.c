@@ -1,4 +1,4 @@
-/* Threads of a rank that communicate at once. MPI must give
+/* Threads of a rank that communicate at the same time. The library must provide
  * MPI_THREAD_MULTIPLE. */
 #include "bench.h"
 
@@ -28,8 +28,8 @@ static void join(void)
     free(members);
 }
 
-/* threads: each thread plays ping-pong with its partner on the other rank, by a
- * tag of their own. */
+/* threads: each thread plays ping-pong with its partner on the other rank, with a tag
+ * of the pair. */
 
 static pthread_barrier_t gate; /* of all members and the main thread */
 static long todo;              /* round trips; 0: end */
@@ -89,7 +89,7 @@ static void threads_prepare(struct part *p, int pairs)
 {
     p->per_op = pairs;
     p->messages = 2.0 * pairs;
-    p->sample = 5e-3; /* the members have to be started */
+    p->sample = 5e-3; /* so that starting the members does not matter */
     p->close = nothing;
     if (rank > 1)
         return;
@@ -104,7 +104,7 @@ static void threads_prepare(struct part *p, int pairs)
     p->close = release;
 }
 
-/* waiters: latency beside threads that are blocked in MPI_Recv. */
+/* waiters: latency while other threads are blocked in MPI_Recv. */
 
 static void *waiter(void *arg)
 {

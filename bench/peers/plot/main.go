@@ -1,5 +1,5 @@
-// Plot draws what bench/peers has found as SVG. It is a module of its own, so that
-// nobody who uses weft gets a plotting library with it.
+// Plot draws the results of bench/peers as SVG. It is a module of its own, so that programs that use
+// weft do not depend on the plotting library.
 //
 //	go run . -o peers.svg picture.json
 package main
@@ -24,7 +24,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// What is drawn, as bench/peers writes it.
+// The input, which bench/peers writes.
 type (
 	picture struct {
 		Title  string  `json:"title"`
@@ -34,7 +34,7 @@ type (
 		Title  string   `json:"title"`
 		Y      string   `json:"y"`
 		Log    bool     `json:"log"`    // the axis of y
-		Labels []string `json:"labels"` // of x = 0, 1 …; none: x is bytes
+		Labels []string `json:"labels"` // the labels of x = 0, 1 …; empty: x is in bytes
 		Series []series `json:"series"`
 	}
 	series struct {
@@ -78,7 +78,7 @@ const (
 	columns     = 3
 	panelWidth  = 9 * vg.Centimeter
 	panelHeight = 6.5 * vg.Centimeter
-	head        = 1 * vg.Centimeter // for the title
+	head        = 1 * vg.Centimeter // height of the title
 )
 
 // write draws the panels in rows.
@@ -119,12 +119,12 @@ func (p *picture) write(w io.Writer) error {
 	if _, err := canvas.WriteTo(&text); err != nil {
 		return err
 	}
-	// Where the font is missing, one of the same widths will do.
+	// If a viewer lacks the font, it may use one with the same widths.
 	_, err := w.Write(bytes.ReplaceAll(text.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif")))
 	return err
 }
 
-// colours are told apart by those who see few of them, too (Okabe and Ito).
+// colours can be distinguished with colour blindness, too (Okabe and Ito).
 var colours = []color.Color{
 	color.RGBA{R: 0, G: 114, B: 178, A: 255},
 	color.RGBA{R: 213, G: 94, B: 0, A: 255},
@@ -155,8 +155,8 @@ func (p *panel) plot() (*plot.Plot, error) {
 	return one, nil
 }
 
-// add draws a series: a line over bytes; over labels points, and a dash for
-// each target.
+// add draws a series. Over bytes it draws a line; over labels it draws points, and a dash for each
+// target.
 func (p *panel) add(one *plot.Plot, s series, style draw.LineStyle) error {
 	points := make(plotter.XYs, len(s.Points))
 	for i, at := range s.Points {
@@ -199,8 +199,7 @@ func (p *panel) add(one *plot.Plot, s series, style draw.LineStyle) error {
 	return nil
 }
 
-// axes sets what is written at them, and their range; above the points there is
-// room for the legend.
+// axes sets the labels and ranges of the axes. It leaves room for the legend above the points.
 func (p *panel) axes(one *plot.Plot) {
 	one.X.Tick.Label.Font.Size, one.Y.Tick.Label.Font.Size = 8, 8
 	one.X.Label.TextStyle.Font.Size, one.Y.Label.TextStyle.Font.Size = 9, 9
@@ -219,7 +218,7 @@ func (p *panel) axes(one *plot.Plot) {
 		one.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 50, Label: "50"}, {Value: 100, Label: "100"}}
 		return
 	}
-	// Powers of two, of which 1 is one.
+	// The ticks are powers of two, and 1 is among them.
 	lo := math.Floor(math.Log2(min(one.Y.Min, 0.9)))
 	hi := math.Ceil(math.Log2(max(one.Y.Max, 1.1))) + 1
 	var ticks []plot.Tick
@@ -237,7 +236,7 @@ func (p *panel) axes(one *plot.Plot) {
 	one.Add(level)
 }
 
-// sizes are the ticks of an axis of bytes: where there are points.
+// sizes returns the ticks of an axis of bytes, one for each point.
 func (p *panel) sizes() []plot.Tick {
 	var ticks []plot.Tick
 	for _, s := range p.Series {
@@ -251,7 +250,7 @@ func (p *panel) sizes() []plot.Tick {
 	return ticks
 }
 
-// bytesText is a number of bytes, as short as can be.
+// bytesText returns a number of bytes in the shortest form, for example "4K".
 func bytesText(n int) string {
 	unit := 0
 	for n >= 1<<10 && n%(1<<10) == 0 && unit < 3 {

@@ -11,20 +11,20 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// call is what an operation knows.
+// call has the arguments of an operation.
 type call struct {
 	*job
 	c      *comm.Comm
-	rng    *rand.Rand // drawn from in the same way by all ranks of c
-	own    *rand.Rand // this rank's
-	salt   uint64     // of the data: another in every operation and communicator
-	tag    int        // the first of tagsPerOperation
-	budget int        // bytes that the ranks together may move
+	rng    *rand.Rand // all ranks of c draw the same numbers
+	own    *rand.Rand // random numbers of this rank
+	salt   uint64     // selects the data; different for every operation and communicator
+	tag    int        // the first of tagsPerOperation tags
+	budget int        // bytes that the ranks together may transfer
 
-	closers []func() error // see close
+	closers []func() error // functions that close calls
 }
 
-// close looks at what lies beside the buffers, and gives memory back.
+// close checks the memory around the buffers, and frees the buffers.
 func (k *call) close() error {
 	for _, f := range k.closers {
 		if err := f(); err != nil {
@@ -35,8 +35,8 @@ func (k *call) close() error {
 	return nil
 }
 
-// wait waits for all requests, in one of the ways that there are, and returns
-// their statuses.
+// wait waits for all requests, with a randomly chosen function of package comm, and returns their
+// statuses.
 func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 	sts := make([]comm.Status, len(rs))
 	switch k.own.IntN(5) {
@@ -67,7 +67,7 @@ func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 			left -= len(done)
 		}
 	case 3:
-		for left := len(rs); left > 0; k.dawdle() {
+		for left := len(rs); left > 0; k.delay() {
 			for _, d := range comm.TestSome(rs, nil) {
 				if sts[d.Index] = d.Status; d.Err != nil {
 					return sts, d.Err
@@ -97,7 +97,7 @@ func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 // subject draws an element type.
 func (k *call) subject() subject { return subjects[k.rng.IntN(len(subjects))] }
 
-// drawBudget is mostly small, so that a job has many operations.
+// drawBudget draws the budget of an operation. Most are small, so that a job does many operations.
 func drawBudget(rng *rand.Rand, limit int) int {
 	switch rng.IntN(20) {
 	case 0:
@@ -109,10 +109,10 @@ func drawBudget(rng *rand.Rand, limit int) int {
 	}
 }
 
-// limits are sizes about which protocols and algorithms change, in bytes.
+// limits are sizes in bytes near which protocols and algorithms may change.
 var limits = []int{8, 16, 64, 128, 256, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20}
 
-// length draws a number of elements of which the budget allows copies.
+// length draws a number of elements, of which so many copies fit the budget.
 func (k *call) length(size, copies int) int {
 	most := k.budget / (size * max(copies, 1))
 	n := 0
@@ -121,14 +121,14 @@ func (k *call) length(size, copies int) int {
 		n = k.rng.IntN(4)
 	case 1, 2, 3:
 		n = limits[k.rng.IntN(len(limits))]/size + k.rng.IntN(3) - 1
-	default: // each order of magnitude as often as another
+	default: // each order of magnitude with the same probability
 		n = int(math.Exp(k.rng.Float64() * math.Log(float64(most+1))))
 	}
 	return max(min(n, most), 0)
 }
 
-// dawdle keeps ranks from being in step.
-func (k *call) dawdle() {
+// delay sometimes delays this rank, so that ranks are not in step.
+func (k *call) delay() {
 	switch k.own.IntN(64) {
 	case 0:
 		time.Sleep(time.Duration(k.own.IntN(int(time.Millisecond))))
@@ -142,7 +142,7 @@ func (k *call) dawdle() {
 	}
 }
 
-// mix is a hash of three numbers, by the finalizer of splitmix64 (Steele, Lea,
+// mix returns a hash of three numbers, by the finalizer of splitmix64 (Steele, Lea,
 // Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 func mix(a, b, c uint64) uint64 {
 	x := a ^ b*0x9e3779b97f4a7c15 ^ (c+1)*0xd1b54a32d192ed03
@@ -151,7 +151,7 @@ func mix(a, b, c uint64) uint64 {
 	return x ^ x>>31
 }
 
-// same is an error where two slices differ; it says where.
+// same returns an error that names the first difference of two slices.
 func same[T comparable](what string, got, want []T) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%s: %d elements instead of %d", what, len(got), len(want))
@@ -170,5 +170,5 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// branch is randomness of this rank for a goroutine of its own.
+// branch returns a random number generator for a goroutine of this rank.
 func (k *call) branch() *rand.Rand { return rand.New(rand.NewPCG(k.own.Uint64(), 0)) }

@@ -7,16 +7,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// kind is one of the collectives: draw draws a call of it.
+// kind is one of the collectives. draw draws a call of it.
 type kind struct {
 	name string
-	draw func(k *call) (deed, error)
+	draw func(k *call) (drawnCall, error)
 }
 
-// kinds are all collectives over an element type.
+// kinds returns all collectives for an element type.
 func (e element[T]) kinds() []kind {
-	even := func(draw func(k *call, even bool) (deed, error), even bool) func(k *call) (deed, error) {
-		return func(k *call) (deed, error) { return draw(k, even) }
+	even := func(draw func(k *call, even bool) (drawnCall, error), even bool) func(k *call) (drawnCall, error) {
+		return func(k *call) (drawnCall, error) { return draw(k, even) }
 	}
 	return []kind{
 		{"Bcast", e.bcast}, {"Reduce", e.reduce}, {"Allreduce", e.allreduce},
@@ -29,9 +29,9 @@ func (e element[T]) kinds() []kind {
 	}
 }
 
-// collectives are up to four, one after the other or all at once.
+// collectives does up to four collectives, one after the other or all at the same time.
 func (e element[T]) collectives(k *call) error {
-	kinds, doing := e.kinds(), *k.doing.Load()
+	kinds, doing := e.kinds(), *k.activity.Load()
 	n, together := 1+k.rng.IntN(4), k.rng.IntN(2) == 0
 	k.budget /= n
 	var requests []comm.Request
@@ -40,7 +40,7 @@ func (e element[T]) collectives(k *call) error {
 		drawn := kinds[k.rng.IntN(len(kinds))]
 		k.salt = mix(k.salt, uint64(i), 0)
 		doing += fmt.Sprintf(", %s of %v", drawn.name, e)
-		k.say(doing)
+		k.setActivity(doing)
 		d, err := drawn.draw(k)
 		if err != nil {
 			return err
@@ -51,7 +51,7 @@ func (e element[T]) collectives(k *call) error {
 			}
 			return err
 		}
-		k.dawdle()
+		k.delay()
 		if together {
 			requests = append(requests, d.start())
 			checks = append(checks, func() error { return named(d.check()) })
@@ -75,7 +75,7 @@ func (e element[T]) collectives(k *call) error {
 	return nil
 }
 
-// fold is what ranks from up to to-1 have, combined in their order.
+// fold combines the parts in their order.
 func fold[T any](do func(lower, upper T) T, parts [][]T) []T {
 	if len(parts) == 0 {
 		return nil
@@ -89,8 +89,8 @@ func fold[T any](do func(lower, upper T) T, parts [][]T) []T {
 	return sum
 }
 
-// operands are n elements of each rank, and buffers with this rank's and for the
-// result, which are one and the same if the collective is done in place.
+// operands returns n elements of each rank, a buffer with this rank's elements, and a buffer for the
+// result. For a collective in place both buffers are the same.
 func (e element[T]) operands(k *call, n int, inPlace bool) (parts [][]T, send, recv []T, err error) {
 	for r := range k.c.Size() {
 		parts = append(parts, e.block(k.salt, r, 0, n))
@@ -102,7 +102,7 @@ func (e element[T]) operands(k *call, n int, inPlace bool) (parts [][]T, send, r
 	return parts, send, recv, err
 }
 
-func (e element[T]) reduce(k *call) (deed, error) {
+func (e element[T]) reduce(k *call) (drawnCall, error) {
 	c, me, root, o := k.c, k.c.Rank(), k.rng.IntN(k.c.Size()), e.draw(k)
 	inPlace := k.own.IntN(4) == 0 && me == root
 	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
@@ -112,14 +112,14 @@ func (e element[T]) reduce(k *call) (deed, error) {
 	} else if me == root {
 		check = expect(recv, fold(o.do, parts), send, parts[me])
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Reduce(c, send, recv, o.op, root) },
 		func() comm.Request { return comm.Ireduce(c, send, recv, o.op, root) },
 		named(o.name, check),
 	}, err
 }
 
-// named is a check whose error says more.
+// named returns a check that adds name to its error.
 func named(name string, check func() error) func() error {
 	return func() error {
 		if err := check(); err != nil {
@@ -129,26 +129,26 @@ func named(name string, check func() error) func() error {
 	}
 }
 
-func (e element[T]) allreduce(k *call) (deed, error) {
+func (e element[T]) allreduce(k *call) (drawnCall, error) {
 	c, o, inPlace := k.c, e.draw(k), k.rng.IntN(4) == 0
 	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
 	check := expect(recv, fold(o.do, parts), send, parts[c.Rank()])
 	if inPlace {
 		check = expect(recv, fold(o.do, parts))
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Allreduce(c, send, recv, o.op) },
 		func() comm.Request { return comm.Iallreduce(c, send, recv, o.op) },
 		named(o.name, check),
 	}, err
 }
 
-// scan is Scan, or without this rank's elements Exscan.
-func (e element[T]) scan(k *call, with bool) (deed, error) {
+// scan draws a Scan, or an Exscan if with is false.
+func (e element[T]) scan(k *call, with bool) (drawnCall, error) {
 	c, me, o, inPlace := k.c, k.c.Rank(), e.draw(k), k.rng.IntN(4) == 0
 	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	want := fold(o.do, parts[:me+1])
 	if !with && me > 0 {
@@ -161,19 +161,19 @@ func (e element[T]) scan(k *call, with bool) (deed, error) {
 		check = expect(recv, want)
 	}
 	if with {
-		return deed{
+		return drawnCall{
 			func() error { return comm.Scan(c, send, recv, o.op) },
 			func() comm.Request { return comm.Iscan(c, send, recv, o.op) }, named(o.name, check),
 		}, nil
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Exscan(c, send, recv, o.op) },
 		func() comm.Request { return comm.Iexscan(c, send, recv, o.op) }, named(o.name, check),
 	}, nil
 }
 
-// reduceScatter is ReduceScatterBlock, or where blocks are not even ReduceScatter.
-func (e element[T]) reduceScatter(k *call, even bool) (deed, error) {
+// reduceScatter draws a ReduceScatterBlock, or a ReduceScatter if even is false.
+func (e element[T]) reduceScatter(k *call, even bool) (drawnCall, error) {
 	c, me, p, o := k.c, k.c.Rank(), k.c.Size(), e.draw(k)
 	counts := k.drawCounts(k.length(e.size(), p*p), even)
 	at, total := 0, 0
@@ -185,7 +185,7 @@ func (e element[T]) reduceScatter(k *call, even bool) (deed, error) {
 	}
 	parts, send, _, err := e.operands(k, total, true)
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	want := fold(o.do, parts)[at : at+counts[me]]
 	recv, err := e.buffer(k, counts[me])
@@ -195,21 +195,21 @@ func (e element[T]) reduceScatter(k *call, even bool) (deed, error) {
 		check = expect(recv, want)
 	}
 	if even {
-		return deed{
+		return drawnCall{
 			func() error { return comm.ReduceScatterBlock(c, send, recv, o.op) },
 			func() comm.Request { return comm.IreduceScatterBlock(c, send, recv, o.op) }, named(o.name, check),
 		}, err
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.ReduceScatter(c, send, recv, counts, o.op) },
 		func() comm.Request { return comm.IreduceScatter(c, send, recv, counts, o.op) }, named(o.name, check),
 	}, err
 }
 
-// barriers are some in a row, blocking or not.
+// barriers does some barriers, blocking or nonblocking.
 func barriers(k *call) error {
 	for range 1 + k.rng.IntN(5) {
-		k.dawdle()
+		k.delay()
 		if k.rng.IntN(2) == 0 {
 			if err := comm.Barrier(k.c); err != nil {
 				return err
@@ -221,7 +221,7 @@ func barriers(k *call) error {
 	return nil
 }
 
-// sums are many short collectives in a row, into the same buffers.
+// sums does many short collectives with the same buffers.
 func sums(k *call) error {
 	p, n := k.c.Size(), 1+k.rng.IntN(16)
 	send, recv := make([]int64, n), make([]int64, n)

@@ -7,13 +7,13 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// contentions are loops in which all ranks change the same elements of a window.
+// contentions are operations in which all ranks change the same elements of a window.
 var contentions = []func(k *call) error{
 	tickets[int32], tickets[int64], tickets[uint16], tickets[uint32], tickets[uint64], tickets[uint],
 	critical[int64], critical[int32], critical[uint16],
 }
 
-// tickets draws numbers from a counter: all ranks together must have each once.
+// tickets increments a counter on all ranks. All ranks together must get each value exactly once.
 func tickets[T comm.Integer](k *call) error {
 	p, home, n := k.c.Size(), k.rng.IntN(k.c.Size()), 1+k.rng.IntN(100)
 	w, err := comm.NewWin[T](k.c, 3)
@@ -22,7 +22,7 @@ func tickets[T comm.Integer](k *call) error {
 	}
 	mine, err := drawTickets(k, w, home, n)
 	if err != nil {
-		_ = w.Revoke() // others may wait for it
+		_ = w.Revoke() // others may wait for this rank
 		return fmt.Errorf("tickets of %T: %w", T(0), err)
 	}
 	all := make([]T, p*n)
@@ -32,7 +32,7 @@ func tickets[T comm.Integer](k *call) error {
 	slices.Sort(all)
 	for i, v := range all {
 		if v != T(i) {
-			return fmt.Errorf("tickets of %T: the one at %d of %d is %d", v, i, len(all), v)
+			return fmt.Errorf("tickets of %T: number %d of %d is %d", v, i, len(all), v)
 		}
 	}
 	return w.Free()
@@ -66,7 +66,7 @@ func drawTickets[T comm.Integer](k *call, w *comm.Win[T], home, n int) (mine []T
 				return nil, err
 			}
 		}
-		k.dawdle()
+		k.delay()
 	}
 	if _, err := k.wait(requests); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func drawTickets[T comm.Integer](k *call, w *comm.Win[T], home, n int) (mine []T
 	return mine, w.UnlockAll()
 }
 
-// critical counts in elements that are got and put under a lock.
+// critical increments elements by Get and Put under an exclusive lock.
 func critical[T comm.Integer](k *call) error {
 	p, home, n, wide := k.c.Size(), k.rng.IntN(k.c.Size()), 1+k.rng.IntN(20), 1+k.rng.IntN(200)
 	w, err := comm.NewWin[T](k.c, wide)
@@ -101,12 +101,12 @@ func critical[T comm.Integer](k *call) error {
 		return err
 	}
 	if err := same("counts", got, slices.Repeat([]T{T(p * n)}, wide)); err != nil {
-		return fmt.Errorf("%w: %w", errOthers, err)
+		return fmt.Errorf("%w: %w", errRemote, err)
 	}
 	return w.Free()
 }
 
-// count1 adds one to all elements.
+// count1 adds one to all elements of the target's part.
 func count1[T comm.Integer](k *call, w *comm.Win[T], home int) error {
 	if err := w.Lock(home, comm.LockExclusive); err != nil {
 		return err
@@ -119,9 +119,9 @@ func count1[T comm.Integer](k *call, w *comm.Win[T], home int) error {
 		return err
 	}
 	if err := same("elements under a lock", b, slices.Repeat(b[:1], len(b))); err != nil {
-		return fmt.Errorf("%w: %w", errOthers, err)
+		return fmt.Errorf("%w: %w", errRemote, err)
 	}
-	k.dawdle()
+	k.delay()
 	for i := range b {
 		b[i]++
 	}

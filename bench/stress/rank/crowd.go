@@ -10,14 +10,14 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// crowd has up to 60 goroutines of each rank communicate at once, in drawn ways:
+// crowd runs up to 60 goroutines on each rank that communicate at the same time:
 //
-//	shift   messages around the ring of ranks, blocking or not, waited for in any way
-//	reduce  collectives of a communicator of the goroutine's own
+//	shift   messages around the ring of ranks, blocking or nonblocking
+//	reduce  collectives on a communicator of the goroutine
 //	idle    blocked in Recv until all others have ended
 //
-// Some compute between two calls, so that the goroutine that polls for all leaves
-// and comes back.
+// Sometimes a goroutine computes between two calls, so that the goroutine that polls the transports
+// changes.
 func crowd(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	members := 1 + k.rng.IntN(60)
@@ -26,7 +26,7 @@ func crowd(k *call) error {
 	idle := k.rng.IntN(3)
 	longest := k.length(8, members*2)
 	var busy, idlers sync.WaitGroup
-	errs := make(chan error, members+own+idle+1) // one of each goroutine, and of this one
+	errs := make(chan error, members+own+idle+1) // room for an error of each goroutine and of this one
 	begin := func(wg *sync.WaitGroup, what string, f func(rng *rand.Rand) error) {
 		rng := k.branch()
 		wg.Go(func() {
@@ -60,7 +60,7 @@ func crowd(k *call) error {
 			for i := range steps {
 				sum := []int{0}
 				r := comm.Iallreduce(c, []int{me + g + i}, sum, comm.Sum)
-				think(rng)
+				computeBriefly(rng)
 				if _, err := r.Wait(); err != nil {
 					return err
 				}
@@ -92,19 +92,19 @@ func crowd(k *call) error {
 	return all
 }
 
-// shift is a goroutine's messages to the next rank and from the one before, where
-// the same goroutine has the same tag.
+// shift is the work of a goroutine that sends to the next rank and receives from the previous one.
+// The goroutines with the same number use the same tag on all ranks.
 type shift struct {
 	c    *comm.Comm
 	tag  int
 	salt uint64
-	n    int // elements, at most
+	n    int // largest number of elements
 }
 
 func (s shift) run(k *call, rng *rand.Rand, steps int) error {
 	p, me := s.c.Size(), s.c.Rank()
 	to, from := (me+1)%p, (me+p-1)%p
-	waits := *k // waits in ways of this goroutine's own
+	waits := *k // for wait, with random numbers of this goroutine
 	waits.own, waits.closers = rng, nil
 	for i := range steps {
 		n := int(mix(s.salt, uint64(i), 1) % uint64(s.n+1)) // the same on all ranks
@@ -119,13 +119,13 @@ func (s shift) run(k *call, rng *rand.Rand, steps int) error {
 			_, err = comm.Sendrecv(s.c, out, to, s.tag, in, from, s.tag)
 		case 1:
 			err = comm.Bsend(s.c, out, to, s.tag)
-			think(rng)
+			computeBriefly(rng)
 			if err == nil {
 				_, err = comm.Recv(s.c, in, from, s.tag)
 			}
 		default:
 			rs := []comm.Request{comm.Irecv(s.c, in, from, s.tag), comm.Isend(s.c, out, to, s.tag)}
-			think(rng)
+			computeBriefly(rng)
 			_, err = waits.wait(rs)
 		}
 		if err == nil {
@@ -134,21 +134,21 @@ func (s shift) run(k *call, rng *rand.Rand, steps int) error {
 		if err != nil {
 			return err
 		}
-		think(rng)
+		computeBriefly(rng)
 	}
 	return nil
 }
 
-// think computes for a moment, mostly none.
-func think(rng *rand.Rand) {
+// computeBriefly sometimes computes for a short time.
+func computeBriefly(rng *rand.Rand) {
 	if rng.IntN(8) == 0 {
 		x := uint64(1)
 		for i := range rng.IntN(20_000) {
 			x = mix(x, uint64(i), 0)
 		}
-		thought.Store(x)
+		computeSink.Store(x)
 	}
 }
 
-// thought keeps the compiler from leaving think out.
-var thought atomic.Uint64
+// computeSink keeps the compiler from removing computeBriefly.
+var computeSink atomic.Uint64

@@ -7,7 +7,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// subject is an element type whose type is not known: what can be done with any.
+// subject is an element type without its type parameter: the operations that every element type has.
 type subject interface {
 	collectives(k *call) error
 	messages(k *call) error
@@ -15,14 +15,14 @@ type subject interface {
 	window(k *call) error
 }
 
-// element is an element type: its values, and what combines them.
+// element is an element type: its values and the reduction operations on them.
 type element[T comparable] struct {
-	of     func(bits uint64) T // values whose combinations are exact in any order
+	of     func(bits uint64) T // makes values whose combinations are exact in any order
 	common []operation[T]      // operations of the library that commute
-	own    []operation[T]      // of the program, which do not
+	own    []operation[T]      // operations of the program, which do not commute
 }
 
-// operation is one of package comm, with what it must do said plainly.
+// operation is an operation of package comm with a plain implementation to compare with.
 type operation[T comparable] struct {
 	name string
 	op   comm.OpFor[T]
@@ -33,7 +33,7 @@ func (e element[T]) String() string { return reflect.TypeFor[T]().String() }
 
 func (e element[T]) size() int { return int(reflect.TypeFor[T]().Size()) }
 
-// block is n elements of a rank, of a stream of data, from element at on.
+// block returns n elements of a rank's data, starting with element at.
 func (e element[T]) block(salt uint64, rank, at, n int) []T {
 	b := make([]T, n)
 	for i := range b {
@@ -42,7 +42,7 @@ func (e element[T]) block(salt uint64, rank, at, n int) []T {
 	return b
 }
 
-// subjects are all element types; those that programs use most come more often.
+// subjects are all element types. Common ones are listed twice and so drawn more often.
 var subjects = []subject{
 	integers[int64](), integers[int64](), integers[int32](), integers[byte](), integers[byte](),
 	integers[int8](), integers[int16](), integers[uint16](), integers[uint32](), integers[uint64](), integers[uint](), integers[uintptr](),
@@ -60,19 +60,19 @@ type (
 	celsius  float64
 	truth    bool
 	triple   [3]byte
-	particle struct { // with gaps between its fields
+	particle struct { // has padding between its fields
 		Kind  int8
 		Speed [3]float64
 		Next  uint16
 	}
-	// affine is x ↦ A·x + B modulo 2^32: composing two does not commute.
+	// affine is the map x ↦ A·x + B modulo 2^32. The composition of two maps does not commute.
 	affine struct{ A, B uint32 }
 )
 
 func (f affine) then(g affine) affine { return affine{g.A * f.A, g.A*f.B + g.B} }
 
-// plain is a type that the library combines by operations of the program only;
-// lower and upper go with any.
+// plain returns an element type for which the library has no operations. Besides ops it gets the
+// operations lower and upper, which work for any type.
 func plain[T comparable](of func(uint64) T, ops ...operation[T]) element[T] {
 	ops = append(ops,
 		operation[T]{"lower", nil, func(lower, _ T) T { return lower }},
@@ -101,7 +101,7 @@ func integers[T comm.Integer]() element[T] {
 		}
 		return 0
 	}
-	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) } // every other one is 0, or truth were always 1
+	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) } // half of the values are 0; otherwise truth would always be 1
 	return with(of,
 		operation[T]{"Sum", comm.Sum[T], func(a, b T) T { return a + b }},
 		operation[T]{"Prod", comm.Prod[T], func(a, b T) T { return a * b }},
@@ -115,7 +115,7 @@ func integers[T comm.Integer]() element[T] {
 		operation[T]{"Lxor", comm.Lxor[T], func(a, b T) T { return truth((a != 0) != (b != 0)) }})
 }
 
-// floats are powers of two: products of 64 are exact, and so are sums.
+// floats uses powers of two, so that sums and products of 64 values are exact.
 func floats[T ~float32 | ~float64]() element[T] {
 	values := [8]T{-2, -1, -0.5, 0.5, 1, 2, 1, -1}
 	return with(func(bits uint64) T { return values[bits>>61] },
@@ -125,7 +125,7 @@ func floats[T ~float32 | ~float64]() element[T] {
 		operation[T]{"Max", comm.Max[T], func(a, b T) T { return max(a, b) }})
 }
 
-// complexes are the units, for the same reason.
+// complexes uses 1, -1, i and -i for the same reason.
 func complexes[T ~complex64 | ~complex128]() element[T] {
 	values := [4]T{1, -1, 1i, -1i}
 	return with(func(bits uint64) T { return values[bits>>62] },
@@ -155,7 +155,7 @@ func places[T comm.Real]() element[comm.Loc[T]] {
 		operation[loc]{"MaxLoc", comm.MaxLoc[T], pick(func(a, b T) bool { return a > b })})
 }
 
-// draw is an operation for a reduction.
+// draw draws an operation for a reduction.
 func (e element[T]) draw(k *call) operation[T] {
 	n := k.rng.IntN(len(e.common) + (len(e.own)+1)/2)
 	if n < len(e.common) {
@@ -164,11 +164,11 @@ func (e element[T]) draw(k *call) operation[T] {
 	return e.own[k.rng.IntN(len(e.own))]
 }
 
-// margin are the elements on either side of a buffer that nothing may touch.
+// margin is the largest number of elements on each side of a buffer that operations must not change.
 const margin = 5
 
-// buffer is n elements of junk, in one of the places that a program may have
-// them. call.close looks whether what lies beside them was touched.
+// buffer returns n elements with arbitrary contents, in Go's heap or in memory of comm.Alloc.
+// call.close checks that the elements around them are unchanged.
 func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	before, after := k.own.IntN(margin+1), k.own.IntN(margin+1)
 	all, free := []T(nil), func() {}
@@ -187,7 +187,7 @@ func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	k.closers = append(k.closers, func() error {
 		for i := range all {
 			if (i < before || i >= before+n) && all[i] != junk[i%len(junk)] {
-				return fmt.Errorf("a buffer of %d %v: element %d was touched", n, e, i-before)
+				return fmt.Errorf("a buffer of %d %v: element %d, outside of it, was changed", n, e, i-before)
 			}
 		}
 		free()
@@ -196,7 +196,7 @@ func (e element[T]) buffer(k *call, n int) ([]T, error) {
 	return all[before : before+n : before+n], nil
 }
 
-// filled is a buffer that holds what it is given.
+// filled returns a buffer with a copy of these elements.
 func (e element[T]) filled(k *call, with []T) ([]T, error) {
 	b, err := e.buffer(k, len(with))
 	copy(b, with)

@@ -6,16 +6,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// layout is where the ranks' parts lie in a slice. Where displs is nil they lie
-// one after the other.
+// layout says where the ranks' parts lie in a slice. If displs is nil, they lie one after the other
+// without gaps.
 type layout struct {
 	counts, displs []int
 	at             []int
 	total          int
 }
 
-// lay draws a layout of parts: packed, or in any order with gaps between them.
-func (k *call) lay(counts []int, packed bool) layout {
+// drawLayout draws a layout of parts: packed, or in any order with gaps between them.
+func (k *call) drawLayout(counts []int, packed bool) layout {
 	l := layout{counts: counts, at: make([]int, len(counts))}
 	order := count(len(counts))
 	if !packed {
@@ -31,12 +31,12 @@ func (k *call) lay(counts []int, packed bool) layout {
 	return l
 }
 
-// part is a rank's part of a slice.
+// part returns a rank's part of a slice.
 func part[T any](l layout, b []T, r int) []T {
 	return b[l.at[r] : l.at[r]+l.counts[r] : l.at[r]+l.counts[r]]
 }
 
-// fill is a copy of a slice with parts in the places that the layout says.
+// fill returns a copy of b with the parts at their places in the layout.
 func fill[T any](l layout, b []T, parts [][]T) []T {
 	b = slices.Clone(b)
 	for r := range parts {
@@ -45,7 +45,7 @@ func fill[T any](l layout, b []T, parts [][]T) []T {
 	return b
 }
 
-// drawCounts are elements per rank: n each, or different numbers up to 2n.
+// drawCounts returns numbers of elements per rank: n each, or different numbers up to 2n.
 func (k *call) drawCounts(n int, even bool) []int {
 	counts := make([]int, k.c.Size())
 	for r := range counts {
@@ -58,8 +58,8 @@ func (k *call) drawCounts(n int, even bool) []int {
 	return counts
 }
 
-// deal are blocks of counts elements, each rank's part of what root sends or gets.
-func (e element[T]) deal(salt uint64, counts []int) [][]T {
+// blocks returns a block of counts[r] elements for each rank r.
+func (e element[T]) blocks(salt uint64, counts []int) [][]T {
 	parts := make([][]T, len(counts))
 	for r, n := range counts {
 		parts[r] = e.block(salt, r, 0, n)
@@ -67,15 +67,16 @@ func (e element[T]) deal(salt uint64, counts []int) [][]T {
 	return parts
 }
 
-// deed is a collective that was drawn: how to call it, blocking or not, and what
-// to look at when it is over.
-type deed struct {
+// drawnCall is a drawn call of a collective: its blocking and nonblocking forms, and the check of its
+// result.
+type drawnCall struct {
 	call  func() error
 	start func() comm.Request
 	check func() error
 }
 
-// expect is the check that buffers, two of each, are equal.
+// expect returns a check that each pair of buffers is equal: the first pair received, the second
+// sent.
 func expect[T comparable](pairs ...[]T) func() error {
 	return func() error {
 		for i := 0; i < len(pairs); i += 2 {
@@ -87,36 +88,36 @@ func expect[T comparable](pairs ...[]T) func() error {
 	}
 }
 
-func (e element[T]) bcast(k *call) (deed, error) {
+func (e element[T]) bcast(k *call) (drawnCall, error) {
 	c, n, root := k.c, k.length(e.size(), k.c.Size()), k.rng.IntN(k.c.Size())
 	want := e.block(k.salt, root, 0, n)
 	buf, err := e.buffer(k, n)
 	if c.Rank() == root {
 		copy(buf, want)
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Bcast(c, buf, root) },
 		func() comm.Request { return comm.Ibcast(c, buf, root) },
 		expect(buf, want),
 	}, err
 }
 
-// gather is Gather, or where blocks are not even Gatherv.
-func (e element[T]) gather(k *call, even bool) (deed, error) {
+// gather draws a Gather, or a Gatherv if even is false.
+func (e element[T]) gather(k *call, even bool) (drawnCall, error) {
 	c, me, root := k.c, k.c.Rank(), k.rng.IntN(k.c.Size())
 	counts := k.drawCounts(k.length(e.size(), k.c.Size()), even)
-	parts := e.deal(k.salt, counts)
+	parts := e.blocks(k.salt, counts)
 	send, err := e.filled(k, parts[me])
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	check := expect(send, parts[me])
 	var l layout
 	var recv []T
 	if me == root {
-		l = k.lay(counts, even || k.own.IntN(2) == 0)
+		l = k.drawLayout(counts, even || k.own.IntN(2) == 0)
 		if recv, err = e.buffer(k, l.total); err != nil {
-			return deed{}, err
+			return drawnCall{}, err
 		}
 		if k.own.IntN(3) == 0 { // in place
 			send = part(l, recv, me)
@@ -125,33 +126,33 @@ func (e element[T]) gather(k *call, even bool) (deed, error) {
 		check = expect(recv, fill(l, recv, parts), send, parts[me])
 	}
 	if even {
-		return deed{
+		return drawnCall{
 			func() error { return comm.Gather(c, send, recv, root) },
 			func() comm.Request { return comm.Igather(c, send, recv, root) }, check,
 		}, nil
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Gatherv(c, send, recv, l.counts, l.displs, root) },
 		func() comm.Request { return comm.Igatherv(c, send, recv, l.counts, l.displs, root) }, check,
 	}, nil
 }
 
-// scatter is Scatter, or where blocks are not even Scatterv.
-func (e element[T]) scatter(k *call, even bool) (deed, error) {
+// scatter draws a Scatter, or a Scatterv if even is false.
+func (e element[T]) scatter(k *call, even bool) (drawnCall, error) {
 	c, me, root := k.c, k.c.Rank(), k.rng.IntN(k.c.Size())
 	counts := k.drawCounts(k.length(e.size(), k.c.Size()), even)
-	parts := e.deal(k.salt, counts)
+	parts := e.blocks(k.salt, counts)
 	recv, err := e.buffer(k, counts[me])
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	check := expect(recv, parts[me])
 	var l layout
 	var send []T
 	if me == root {
-		l = k.lay(counts, even || k.own.IntN(2) == 0)
+		l = k.drawLayout(counts, even || k.own.IntN(2) == 0)
 		if send, err = e.buffer(k, l.total); err != nil {
-			return deed{}, err
+			return drawnCall{}, err
 		}
 		copy(send, fill(l, send, parts))
 		if k.own.IntN(3) == 0 { // in place
@@ -160,30 +161,30 @@ func (e element[T]) scatter(k *call, even bool) (deed, error) {
 		check = expect(recv, parts[me], send, slices.Clone(send))
 	}
 	if even {
-		return deed{
+		return drawnCall{
 			func() error { return comm.Scatter(c, send, recv, root) },
 			func() comm.Request { return comm.Iscatter(c, send, recv, root) }, check,
 		}, nil
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Scatterv(c, send, l.counts, l.displs, recv, root) },
 		func() comm.Request { return comm.Iscatterv(c, send, l.counts, l.displs, recv, root) }, check,
 	}, nil
 }
 
-// allgather is Allgather, or where blocks are not even Allgatherv.
-func (e element[T]) allgather(k *call, even bool) (deed, error) {
+// allgather draws an Allgather, or an Allgatherv if even is false.
+func (e element[T]) allgather(k *call, even bool) (drawnCall, error) {
 	c, me, p := k.c, k.c.Rank(), k.c.Size()
 	counts := k.drawCounts(k.length(e.size(), p*p), even)
-	parts := e.deal(k.salt, counts)
-	l := k.lay(counts, even || k.own.IntN(2) == 0)
+	parts := e.blocks(k.salt, counts)
+	l := k.drawLayout(counts, even || k.own.IntN(2) == 0)
 	recv, err := e.buffer(k, l.total)
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	send, err := e.filled(k, parts[me])
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	if k.rng.IntN(3) == 0 { // in place
 		send = part(l, recv, me)
@@ -191,29 +192,29 @@ func (e element[T]) allgather(k *call, even bool) (deed, error) {
 	}
 	check := expect(recv, fill(l, recv, parts), send, parts[me])
 	if even {
-		return deed{
+		return drawnCall{
 			func() error { return comm.Allgather(c, send, recv) },
 			func() comm.Request { return comm.Iallgather(c, send, recv) }, check,
 		}, nil
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Allgatherv(c, send, recv, l.counts, l.displs) },
 		func() comm.Request { return comm.Iallgatherv(c, send, recv, l.counts, l.displs) }, check,
 	}, nil
 }
 
-// alltoall is Alltoall, or where blocks are not even Alltoallv.
-func (e element[T]) alltoall(k *call, even bool) (deed, error) {
+// alltoall draws an Alltoall, or an Alltoallv if even is false.
+func (e element[T]) alltoall(k *call, even bool) (drawnCall, error) {
 	c, me, p := k.c, k.c.Rank(), k.c.Size()
 	n := k.length(e.size(), p*p)
-	to := make([][]int, p) // what each rank sends to each
+	to := make([][]int, p) // to[r][s]: elements that rank r sends to rank s
 	for r := range to {
 		to[r] = k.drawCounts(n, even)
 	}
 	inPlace := k.rng.IntN(4) == 0
 	from := make([]int, p)
 	for r := range from {
-		if inPlace { // both ways the same
+		if inPlace { // in place both directions must have equal counts
 			to[max(r, me)][min(r, me)] = to[min(r, me)][max(r, me)]
 		}
 		from[r] = to[r][me]
@@ -223,14 +224,14 @@ func (e element[T]) alltoall(k *call, even bool) (deed, error) {
 		sent[r] = e.block(k.salt, me*p+r, 0, to[me][r])
 		wanted[r] = e.block(k.salt, r*p+me, 0, from[r])
 	}
-	out, in := k.lay(to[me], even || k.own.IntN(2) == 0), k.lay(from, even || k.own.IntN(2) == 0)
+	out, in := k.drawLayout(to[me], even || k.own.IntN(2) == 0), k.drawLayout(from, even || k.own.IntN(2) == 0)
 	recv, err := e.buffer(k, in.total)
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	send, err := e.buffer(k, out.total)
 	if err != nil {
-		return deed{}, err
+		return drawnCall{}, err
 	}
 	copy(send, fill(out, send, sent))
 	check := expect(recv, fill(in, recv, wanted), send, slices.Clone(send))
@@ -240,12 +241,12 @@ func (e element[T]) alltoall(k *call, even bool) (deed, error) {
 		send, out.counts, out.displs = recv, nil, nil
 	}
 	if even {
-		return deed{
+		return drawnCall{
 			func() error { return comm.Alltoall(c, send, recv) },
 			func() comm.Request { return comm.Ialltoall(c, send, recv) }, check,
 		}, nil
 	}
-	return deed{
+	return drawnCall{
 		func() error { return comm.Alltoallv(c, send, out.counts, out.displs, recv, in.counts, in.displs) },
 		func() comm.Request {
 			return comm.Ialltoallv(c, send, out.counts, out.displs, recv, in.counts, in.displs)

@@ -8,14 +8,14 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// slots are how many communicators a rank has at a time. Those of a slot are
-// made by one call: no rank has two of them, and some may have none.
+// slots is the number of communicators that a rank can have at a time. One call creates the
+// communicators in a slot, at most one per rank; some ranks may have none.
 const slots = 5
 
-// group is a communicator in a slot; the zero group is none.
+// group is a communicator in a slot. The zero group means an empty slot.
 type group struct {
 	*comm.Comm
-	lowest int // the world's lowest rank in it
+	lowest int // lowest of its ranks in the world
 }
 
 func (g *group) free() error {
@@ -30,8 +30,8 @@ func (g *group) free() error {
 	return nil
 }
 
-// regroup fills a slot anew, from a parent in another, and looks whether the
-// communicator has those whom it must have.
+// regroup replaces the communicator in a slot by one created from a parent in another slot, and
+// checks the new communicator's ranks.
 func (j *job) regroup(i int, rng *rand.Rand) error {
 	slot, from := 1+rng.IntN(slots-1), max(rng.IntN(2*slots)-slots, 0)
 	if from == slot {
@@ -50,7 +50,7 @@ func (j *job) regroup(i int, rng *rand.Rand) error {
 	}
 	if made == nil {
 		if members != nil {
-			return fmt.Errorf("no communicator of ranks %v", members)
+			return fmt.Errorf("got no communicator of ranks %v", members)
 		}
 		return nil
 	}
@@ -77,8 +77,8 @@ func (j *job) regroup(i int, rng *rand.Rand) error {
 	return same("ranks that answered", got, want)
 }
 
-// newComm makes a communicator of ranks of the parent. It says which those must be, in
-// their order; nil for a rank that is not in it.
+// newComm creates a communicator of ranks of the parent. members are the ranks that it must have, in
+// their order; nil on a rank that is not in it.
 func newComm(parent *comm.Comm, rng *rand.Rand, tag int) (made *comm.Comm, members []int, err error) {
 	size, me := parent.Size(), parent.Rank()
 	switch rng.IntN(5) {
@@ -86,7 +86,7 @@ func newComm(parent *comm.Comm, rng *rand.Rand, tag int) (made *comm.Comm, membe
 		made, err = parent.Dup()
 		return made, count(size), err
 	case 1:
-		made, err = parent.SplitNode(-me) // all share one host, in the opposite order
+		made, err = parent.SplitNode(-me) // all ranks share one host; their order is reversed
 		members = count(size)
 		slices.Reverse(members)
 		return made, members, err
@@ -132,7 +132,7 @@ func newComm(parent *comm.Comm, rng *rand.Rand, tag int) (made *comm.Comm, membe
 	}
 }
 
-// count is the numbers from 0 to n-1.
+// count returns the numbers from 0 to n-1.
 func count(n int) []int {
 	s := make([]int, n)
 	for i := range s {

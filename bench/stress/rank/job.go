@@ -16,42 +16,42 @@ import (
 // job is this rank's view of the job.
 type job struct {
 	options
-	groups []group    // by slot; the first is the world
-	own    *rand.Rand // not the same on all ranks
+	groups []group    // by slot; the first is the communicator of all ranks
+	own    *rand.Rand // differs between ranks
 
-	doing  atomic.Pointer[string] // for whoever asks by a signal
-	failed sync.Once
-	leaves bool // where a call fails this rank ends at once, so that the others see one more die
+	activity atomic.Pointer[string] // printed on SIGUSR1
+	failed   sync.Once
+	leaves   bool // this rank exits at its first failed call, as a second failure for the others
 }
 
 func newJob(c *comm.Comm, o options) *job {
 	j := &job{options: o, own: rand.New(rand.NewPCG(o.seed, ^uint64(c.Rank()))), groups: make([]group, slots)}
 	j.leaves = j.own.IntN(2) == 0
-	j.say("nothing yet")
+	j.setActivity("nothing yet")
 	j.groups[0].Comm = c
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)
 	go func() { // ends with the process
 		for range asked {
-			fmt.Fprintf(os.Stderr, "rank %d is at %s\n", c.Rank(), *j.doing.Load())
+			fmt.Fprintf(os.Stderr, "rank %d: %s\n", c.Rank(), *j.activity.Load())
 		}
 	}()
 	return j
 }
 
-// world is the communicator of all ranks.
+// world returns the communicator of all ranks.
 func (j *job) world() *comm.Comm { return j.groups[0].Comm }
 
-func (j *job) say(what string) { j.doing.Store(&what) }
+func (j *job) setActivity(what string) { j.activity.Store(&what) }
 
-// run does the operations, up to the first that fails.
+// run does the operations until one fails.
 func (j *job) run() error {
 	for i := j.first; j.end == 0 || i < j.end; i++ {
 		if err := j.operation(i); err != nil {
-			return j.fail(fmt.Errorf("seed %d, %d ranks, %s: %w", j.seed, j.world().Size(), *j.doing.Load(), err))
+			return j.fail(fmt.Errorf("seed %d, %d ranks, %s: %w", j.seed, j.world().Size(), *j.activity.Load(), err))
 		}
 	}
-	j.say("freeing communicators")
+	j.setActivity("freeing communicators")
 	for i := range j.groups[1:] {
 		if err := j.groups[1+i].free(); err != nil {
 			return j.fail(fmt.Errorf("seed %d, %d ranks, at the end: %w", j.seed, j.world().Size(), err))
@@ -60,9 +60,8 @@ func (j *job) run() error {
 	return nil
 }
 
-// fail notes this rank's first failure, and ends what it does on all its
-// communicators, so that its other goroutines and the ranks that wait for it
-// come back. It returns err.
+// fail reports this rank's first failure and revokes all its communicators, so that calls of its
+// other goroutines and of ranks that wait for it return. It returns err.
 func (j *job) fail(err error) error {
 	j.failed.Do(func() {
 		if j.survive {
@@ -72,16 +71,16 @@ func (j *job) fail(err error) error {
 			}
 		}
 		for _, g := range j.groups {
-			_ = g.Revoke() // nobody has it, or it has been revoked
+			_ = g.Revoke() // fails if the slot is empty or its communicator was freed
 		}
 	})
 	return err
 }
 
-// regroup is the weight of the operation that makes a communicator.
+// regroup is the weight of the operation that creates a communicator.
 const regroup = 8
 
-// operations are the others; each is drawn as often as its weight says.
+// operations are the other operations. The probability of each is proportional to its weight.
 var operations = []struct {
 	name   string
 	weight int
@@ -97,7 +96,7 @@ var operations = []struct {
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},
 }
 
-// crowdAt turns three of four operations into crowds.
+// crowdAt replaces three of four drawn numbers by that of the crowd operation.
 func crowdAt(drawn int) int {
 	if drawn%4 == 0 {
 		return drawn
@@ -112,11 +111,11 @@ func crowdAt(drawn int) int {
 	return at
 }
 
-// tagsPerOperation are the tags that an operation has for itself.
+// tagsPerOperation is the number of tags that each operation has for itself.
 const tagsPerOperation = 64
 
-// operation does one. All ranks of the world draw the same; those of one
-// communicator go on together, and draw from rng as often as each other.
+// operation does operation number i. All ranks draw the same operation, and a slot. Then the ranks
+// of one communicator in that slot do the operation, and draw the same numbers from rng.
 func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
 	total := regroup
@@ -128,7 +127,7 @@ func (j *job) operation(i int) error {
 		drawn = crowdAt(drawn)
 	}
 	if drawn < 0 || i == j.first {
-		j.say(fmt.Sprintf("operation %d: new communicators", i))
+		j.setActivity(fmt.Sprintf("operation %d: new communicators", i))
 		return j.regroup(i, rng)
 	}
 	slot := max(rng.IntN(2*slots)-slots, 0) // the world half of the time
@@ -140,15 +139,15 @@ func (j *job) operation(i int) error {
 		if drawn -= o.weight; drawn >= 0 {
 			continue
 		}
-		j.say(fmt.Sprintf("operation %d: %s in slot %d of %d ranks", i, o.name, slot, g.Size()))
+		j.setActivity(fmt.Sprintf("operation %d: %s in slot %d of %d ranks", i, o.name, slot, g.Size()))
 		k := &call{job: j, c: g.Comm, rng: rng, own: j.own, salt: mix(j.seed, uint64(i), uint64(g.lowest)), tag: i % 1000 * tagsPerOperation}
 		k.budget = drawBudget(rng, j.bytes)
-		k.dawdle()
+		k.delay()
 		err := o.run(k)
 		if err == nil {
 			err = k.close()
 		}
 		return err
 	}
-	return errors.New("no operation has been drawn")
+	return errors.New("no operation was drawn")
 }

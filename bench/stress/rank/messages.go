@@ -8,30 +8,30 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// message is one of those that an operation sends.
+// message is a message that an operation sends.
 type message struct {
 	from, to, tag int
 	n             int // elements
 	data          uint64
-	taken         bool // a receive has got it
+	taken         bool // a receive has matched it
 }
 
-// pattern is what a receive asks for.
+// pattern is the source and tag of a receive.
 type pattern struct{ source, tag int }
 
 func (p pattern) fits(m *message) bool {
 	return (p.source == comm.AnySource || p.source == m.from) && (p.tag == comm.AnyTag || p.tag == m.tag)
 }
 
-// inbox are the messages to this rank. Which of them a receive gets is not known
-// before, where it asks for any source; but of those that fit and come from one
-// rank it is the first, and receives match in the order in which they start.
+// inbox has the messages to this rank. A receive from any source may match a message of any rank,
+// but of the matching messages from one rank it must get the first one. Receives match in the order
+// in which they start.
 type inbox struct {
 	list []*message
-	n    int // elements of the longest
+	n    int // elements of the longest message
 }
 
-// take is the message that the next receive must have got, by its status.
+// take returns the message that the next receive must have matched, given its status.
 func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 	for _, m := range in.list {
 		if m.taken || m.from != st.Source || !p.fits(m) {
@@ -42,11 +42,11 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 		}
 		return m, nil
 	}
-	return nil, fmt.Errorf("receive of %+v: %+v, of which there is none", p, st)
+	return nil, fmt.Errorf("receive of %+v: got %+v, which was not sent", p, st)
 }
 
-// messages are up to 24 between any ranks: this one sends its own in one
-// goroutine while it receives in another, or starts all receives before.
+// messages sends up to 24 messages between any ranks. This rank sends in one goroutine while it
+// receives in another, or starts all receives before it sends.
 func (e element[T]) messages(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	var out []*message
@@ -67,11 +67,11 @@ func (e element[T]) messages(k *call) error {
 			in.n = max(in.n, m.n)
 		}
 	}
-	// What receives leave open is the same for all: one that leaves more open
-	// might take the message of one that leaves less open. Sends that block, and
-	// receives in another order or from any source, wait for each other in vain.
-	w := ways[k.rng.IntN(len(ways))]
-	anySource, anyTag := w.open && k.rng.IntN(3) == 0, w.open && k.rng.IntN(3) == 0
+	// All receives use the same wildcards, because a receive with more wildcards could take the
+	// message of a receive with fewer. Blocking sends with receives in another order, or from any
+	// source, could deadlock.
+	w := messageModes[k.rng.IntN(len(messageModes))]
+	anySource, anyTag := w.wildcards && k.rng.IntN(3) == 0, w.wildcards && k.rng.IntN(3) == 0
 	var patterns []pattern
 	for _, m := range in.list {
 		w := pattern{m.from, m.tag}
@@ -83,7 +83,7 @@ func (e element[T]) messages(k *call) error {
 		}
 		patterns = append(patterns, w)
 	}
-	if w.open {
+	if w.wildcards {
 		k.own.Shuffle(len(patterns), func(i, j int) { patterns[i], patterns[j] = patterns[j], patterns[i] })
 	}
 	var err error
@@ -96,17 +96,18 @@ func (e element[T]) messages(k *call) error {
 		}
 		err = errors.Join(err, sent())
 	}
-	if err == nil && anySource && anyTag { // or the next operation's might be taken
+	if err == nil && anySource && anyTag { // otherwise these receives could take messages of the next operation
 		err = comm.Barrier(k.c)
 	}
 	return err
 }
 
-// sendBeside is send on a goroutine; who calls what it returns waits for its end.
+// sendBeside runs send in a goroutine. The caller must call wait, which waits for the goroutine's
+// end.
 func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func() error) {
 	sent, sender := make(chan error, 1), *k
 	sender.own, sender.closers = k.branch(), nil
-	go func() { // ends with its last send, or with the communicator
+	go func() { // ends after its last send, or when the communicator is revoked
 		err := e.send(&sender, out, blocks)
 		if err != nil {
 			err = k.fail(err)
@@ -120,14 +121,14 @@ func (e element[T]) sendBeside(k *call, out []*message, blocks bool) (wait func(
 	}
 }
 
-// way is how an operation sends and receives.
-type way struct {
-	ahead  bool // all receives are started before the first send
-	open   bool // receives are in any order, and perhaps from any source or with any tag
-	blocks bool // sends may wait for their receive
+// messageMode says how an operation sends and receives.
+type messageMode struct {
+	ahead     bool // start all receives before the first send
+	wildcards bool // receive in any order, possibly from any source or with any tag
+	blocks    bool // sends may block until they are received
 }
 
-var ways = []way{{ahead: true, open: true, blocks: true}, {open: true}, {blocks: true}}
+var messageModes = []messageMode{{ahead: true, wildcards: true, blocks: true}, {wildcards: true}, {blocks: true}}
 
 // startReceives starts all receives, then sends, then waits.
 func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []*message, blocks bool) error {
@@ -141,8 +142,8 @@ func (e element[T]) startReceives(k *call, patterns []pattern, in *inbox, out []
 		buffers = append(buffers, buf)
 		requests = append(requests, comm.Irecv(k.c, buf, p.source, p.tag))
 	}
-	// A send to this rank itself would not come back where the receive for it has
-	// failed with a rank that died, and nobody would look at that.
+	// If the receive of a message to this rank itself has failed because another rank died, a
+	// blocking send of that message would not return, and this goroutine would not see the failure.
 	sent := func() error { return nil }
 	if k.survive {
 		sent = e.sendBeside(k, out, blocks)
@@ -173,7 +174,7 @@ func (e element[T]) compare(k *call, m *message, got []T) error {
 	return same(what, got, e.block(k.salt, int(m.data), 0, m.n))
 }
 
-// send sends messages in their order, each in one of the ways that there are.
+// send sends messages in their order, each with a randomly chosen function.
 func (e element[T]) send(k *call, out []*message, blocks bool) error {
 	var requests []comm.Request
 	for _, m := range out {
@@ -181,7 +182,7 @@ func (e element[T]) send(k *call, out []*message, blocks bool) error {
 		if err != nil {
 			return err
 		}
-		k.dawdle()
+		k.delay()
 		switch n := k.own.IntN(8); {
 		case n == 0:
 			err = comm.Bsend(k.c, buf, m.to, m.tag)
@@ -203,11 +204,10 @@ func (e element[T]) send(k *call, out []*message, blocks bool) error {
 	return err
 }
 
-// receive receives one message after the other, each in one of the ways that
-// there are.
+// receive receives one message after the other, each with a randomly chosen function.
 func (e element[T]) receive(k *call, patterns []pattern, in *inbox) error {
 	for _, p := range patterns {
-		k.dawdle()
+		k.delay()
 		got, st, err := e.receiveOne(k, p, in.n)
 		if err != nil {
 			return fmt.Errorf("receive of %+v: %w", p, err)
@@ -227,7 +227,7 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 	switch k.own.IntN(5) {
 	case 0:
 		return comm.RecvAlloc[T](k.c, p.source, p.tag)
-	case 1: // nobody else receives here, so it gets what was probed
+	case 1: // no other goroutine receives, so Recv gets the probed message
 		if st, err = k.c.Probe(p.source, p.tag); err != nil {
 			return nil, st, err
 		}
@@ -262,8 +262,8 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 	return got, st, err
 }
 
-// ring passes blocks round, from each rank to one some places further on. Some
-// are cut short by their receiver.
+// ring sends a block from each rank to the rank by places further on. Some receivers have a too short
+// buffer, and must get ErrTruncate.
 func (e element[T]) ring(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	for i := range 1 + k.rng.IntN(10) {

@@ -12,15 +12,15 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// survive is main of a rank that outlives others. For the program that kills
-// them it prints lines of its rank:
+// survive is the main function of a rank that survives the failure of others. It prints lines that
+// bench/stress parses:
 //
-//	stress RANK ready PID              SIGTERM does not end it from now on
+//	stress RANK ready PID              the rank ignores SIGTERM from now on
 //	stress RANK failed TIME KIND TEXT  a call returned an error, TIME ns after 1970
-//	stress RANK ended TEXT             what Finalize has said
+//	stress RANK ended TEXT             the error of Finalize
 func survive(o options) {
 	signal.Ignore(syscall.SIGTERM)
-	tell(fmt.Sprint("ready ", os.Getpid()))
+	printLine(fmt.Sprint("ready ", os.Getpid()))
 	c, err := comm.Init(context.Background())
 	if err != nil {
 		report(fmt.Errorf("init: %w", err))
@@ -32,12 +32,12 @@ func survive(o options) {
 	if err == nil && ended != nil {
 		report(fmt.Errorf("finalize: %w", ended))
 	}
-	tell(fmt.Sprintf("ended %v", ended))
+	printLine(fmt.Sprintf("ended %v", ended))
 }
 
-func tell(what string) { fmt.Printf("stress %s %s\n", os.Getenv("PMI_RANK"), what) }
+func printLine(what string) { fmt.Printf("stress %s %s\n", os.Getenv("PMI_RANK"), what) }
 
-// report tells when an error came, and of which kind it is.
+// report prints the time and the kind of an error.
 func report(err error) {
 	kind := "other"
 	switch {
@@ -45,10 +45,10 @@ func report(err error) {
 		kind = "process-failed"
 	case errors.Is(err, comm.ErrRevoked):
 		kind = "revoked"
-	case errors.Is(err, comm.ErrFinalized): // of a rank that has called Finalize because a process has failed
+	case errors.Is(err, comm.ErrFinalized): // the peer has called Finalize because of the failure
 		kind = "finalized"
-	case errors.Is(err, errOthers):
+	case errors.Is(err, errRemote):
 		kind = "others"
 	}
-	tell(fmt.Sprintf("failed %d %s %q", time.Now().UnixNano(), kind, err))
+	printLine(fmt.Sprintf("failed %d %s %q", time.Now().UnixNano(), kind, err))
 }

@@ -8,26 +8,26 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// field is a window, and what all its parts must hold. Every part is in as many
-// blocks of n elements as there are ranks: one for each, where only it puts.
-type field[T comparable] struct {
+// windowState is a window and the expected contents of all its parts. Every part has one block of n
+// elements per rank, which only that rank puts to.
+type windowState[T comparable] struct {
 	e element[T]
 	*call
 	w     *comm.Win[T]
 	n     int
 	parts [][]T
 	salt  uint64
-	op    operation[T] // all accumulates are of one, or floats might be rounded
+	op    operation[T] // all accumulates use this operation, so that float results are exact
 }
 
-// errOthers is what another rank's memory does not hold. That of one that has left or
-// died may hold anything before this rank is told.
-var errOthers = errors.New("the memory of another rank")
+// errRemote reports unexpected contents of another rank's memory. The memory of a rank that has
+// ended may hold anything before this rank learns of its end.
+var errRemote = errors.New("the memory of another rank")
 
-// window makes one and does some epochs of any kind.
+// window creates a window and does some epochs of random kinds.
 func (e element[T]) window(k *call) (err error) {
 	p, me := k.c.Size(), k.c.Rank()
-	f := field[T]{e: e, call: k, n: k.length(e.size(), p*p*4), op: operation[T]{"Replace", comm.Replace[T], func(_, b T) T { return b }}}
+	f := windowState[T]{e: e, call: k, n: k.length(e.size(), p*p*4), op: operation[T]{"Replace", comm.Replace[T], func(_, b T) T { return b }}}
 	if len(e.common) > 0 {
 		f.op = e.common[k.rng.IntN(len(e.common))]
 	}
@@ -71,13 +71,14 @@ func (e element[T]) window(k *call) (err error) {
 	return f.w.Free()
 }
 
-// block is what a rank puts into its block of another's part, at its displacement.
-func (f *field[T]) block(origin, target int) (b []T, disp int) {
+// block returns the elements that origin puts to its block of target's part, and the displacement
+// of the block.
+func (f *windowState[T]) block(origin, target int) (b []T, disp int) {
 	return f.e.block(f.salt, origin*f.c.Size()+target, 0, f.n), origin * f.n
 }
 
-// put notes what all ranks put.
-func (f *field[T]) put() {
+// put adds the puts of all ranks to the expected contents.
+func (f *windowState[T]) put() {
 	for o := range f.c.Size() {
 		for t := range f.c.Size() {
 			b, at := f.block(o, t)
@@ -86,26 +87,26 @@ func (f *field[T]) put() {
 	}
 }
 
-// some is a random piece of a part.
-func (f *field[T]) some() (disp, n int) {
+// some returns a random range of a part.
+func (f *windowState[T]) some() (disp, n int) {
 	all := f.c.Size() * f.n
 	disp = f.own.IntN(all + 1)
 	return disp, f.own.IntN(all - disp + 1)
 }
 
-// look is whether this rank's part holds what it must.
-func (f *field[T]) look() error {
+// verify compares this rank's part with the expected contents.
+func (f *windowState[T]) verify() error {
 	return same("this rank's part", f.w.Local(), f.parts[f.c.Rank()])
 }
 
-// fence puts to all, and in another epoch gets of all.
-func (f *field[T]) fence() error {
+// fence puts to all ranks, and in another epoch gets from all ranks.
+func (f *windowState[T]) fence() error {
 	if err := f.w.Fence(); err != nil {
 		return err
 	}
 	for _, t := range f.own.Perm(f.c.Size()) {
 		b, at := f.block(f.c.Rank(), t)
-		f.dawdle()
+		f.delay()
 		if err := f.w.Put(b, t, at); err != nil {
 			return err
 		}
@@ -114,7 +115,7 @@ func (f *field[T]) fence() error {
 		return err
 	}
 	f.put()
-	if err := f.look(); err != nil {
+	if err := f.verify(); err != nil {
 		return err
 	}
 	type piece struct {
@@ -134,7 +135,7 @@ func (f *field[T]) fence() error {
 		pieces = append(pieces, piece{t, at, got})
 		if part, ok := f.w.Shared(t); ok {
 			if err := same("the part as memory", part, f.parts[t]); err != nil {
-				return fmt.Errorf("%w: %w", errOthers, err)
+				return fmt.Errorf("%w: %w", errRemote, err)
 			}
 		}
 	}
@@ -149,10 +150,10 @@ func (f *field[T]) fence() error {
 	return nil
 }
 
-// accumulate combines pieces with those of all ranks, the same or each rank its
-// block, between fences or with all locked. What a rank fetches is known where no
-// other changes it: its own accumulates to a place are in order.
-func (f *field[T]) accumulate() error {
+// accumulate accumulates to ranges of all ranks' parts, between fences or under LockAll. All ranks
+// use the same ranges, or each rank uses its own block. The fetched values are checked only where
+// no other rank changes them: accumulates of one rank to one place are in order.
+func (f *windowState[T]) accumulate() error {
 	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
 	begin, end := f.w.LockAll, f.w.UnlockAll
 	if fences {
@@ -161,7 +162,7 @@ func (f *field[T]) accumulate() error {
 	if err := begin(); err != nil {
 		return err
 	}
-	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // what replaces must not depend on an order of ranks
+	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // the result of Replace must not depend on the order of ranks
 	var requests []comm.Request
 	var fetched, expected [][]T
 	for range 1 + f.rng.IntN(3) {
@@ -181,9 +182,9 @@ func (f *field[T]) accumulate() error {
 				if o != me {
 					continue
 				}
-				f.dawdle()
+				f.delay()
 				var err error
-				var got []T // nil: not fetched
+				var got []T // nil: nothing is fetched
 				switch {
 				case len(b) == 1 && f.own.IntN(2) == 0:
 					got = make([]T, 1)
@@ -216,25 +217,25 @@ func (f *field[T]) accumulate() error {
 			return err
 		}
 	}
-	return f.lookLocked()
+	return f.verifyLocked()
 }
 
-// lookLocked is look where epochs were the others' own.
-func (f *field[T]) lookLocked() error {
+// verifyLocked verifies this rank's part after epochs in which only the other ranks synchronised.
+func (f *windowState[T]) verifyLocked() error {
 	if err := comm.Barrier(f.c); err != nil {
 		return err
 	}
 	if err := f.w.Lock(f.c.Rank(), comm.LockExclusive); err != nil {
 		return err
 	}
-	if err := f.look(); err != nil {
+	if err := f.verify(); err != nil {
 		return err
 	}
 	return f.w.Unlock(f.c.Rank())
 }
 
-// locks puts to one target after the other, and reads back.
-func (f *field[T]) locks() error {
+// locks puts to one target after the other under a lock, and gets the data back.
+func (f *windowState[T]) locks() error {
 	for _, t := range f.own.Perm(f.c.Size()) {
 		kind := comm.LockShared
 		if f.own.IntN(2) == 0 {
@@ -257,7 +258,7 @@ func (f *field[T]) locks() error {
 			}
 			if err == nil {
 				if err = same("what was replaced", got, f.parts[t][at:at+f.n]); err != nil {
-					err = fmt.Errorf("%w: %w", errOthers, err)
+					err = fmt.Errorf("%w: %w", errRemote, err)
 				}
 			}
 		}
@@ -270,7 +271,7 @@ func (f *field[T]) locks() error {
 		}
 		if err == nil {
 			if err = same("what was put", got, b); err != nil {
-				err = fmt.Errorf("%w: %w", errOthers, err)
+				err = fmt.Errorf("%w: %w", errRemote, err)
 			}
 		}
 		if err != nil {
@@ -281,11 +282,11 @@ func (f *field[T]) locks() error {
 		}
 	}
 	f.put()
-	return f.lookLocked()
+	return f.verifyLocked()
 }
 
-// post puts to one rank while another puts here.
-func (f *field[T]) post() error {
+// post puts to one rank while another rank puts to this one.
+func (f *windowState[T]) post() error {
 	me, p := f.c.Rank(), f.c.Size()
 	by := f.rng.IntN(p)
 	to := (me + by) % p
@@ -299,7 +300,7 @@ func (f *field[T]) post() error {
 	if err := f.w.Put(b, to, at); err != nil {
 		return err
 	}
-	f.dawdle()
+	f.delay()
 	if err := f.w.Complete(); err != nil {
 		return err
 	}
@@ -310,5 +311,5 @@ func (f *field[T]) post() error {
 		b, at := f.block(o, (o+by)%p)
 		copy(f.parts[(o+by)%p][at:], b)
 	}
-	return f.look()
+	return f.verify()
 }

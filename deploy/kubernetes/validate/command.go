@@ -13,20 +13,19 @@ import (
 
 // command is what the first container of a pod runs.
 type command struct {
-	job   *job.Job    // of gorun as launcher; else nil
-	agent job.Options // of gorun as agent: Action is job.Agent
+	job   *job.Job    // the job, if gorun runs as launcher; else nil
+	agent job.Options // the options, if gorun runs as agent: Action is job.Agent
 	sshd  bool
 }
 
-// files are the flags that name files of a pod, which gorun looks at early.
+// files are the flags that name files of a pod and that gorun reads while it parses its flags.
 var files = []string{"secret-file", "hostfile"}
 
-// commandOf reads a command line with gorun's own eyes: its flags exist, and
-// their values are possible, each by itself and together. A hostfile is the one
-// that this text is put into.
+// commandOf parses a command line with gorun's own parser, which checks the flags, their values and
+// their combination. The flag -hostfile names a file with the contents hostfile.
 func commandOf(args []string, hostfile string) (command, error) {
 	if len(args) == 0 {
-		return command{}, fmt.Errorf("its first container has no command: it would be the image's")
+		return command{}, fmt.Errorf("its first container has no command, so the image's command would run")
 	}
 	switch path.Base(args[0]) {
 	case "sshd":
@@ -43,21 +42,21 @@ func commandOf(args []string, hostfile string) (command, error) {
 	defer remove()
 	j, opts, err := job.Parse(args, nil)
 	if err != nil {
-		return command{}, fmt.Errorf("gorun would not take its arguments: %w", err)
+		return command{}, fmt.Errorf("gorun would refuse its arguments: %w", err)
 	}
 	switch {
 	case opts.Action == job.Agent:
 		opts.SecretFile = restore(opts.SecretFile)
 		return command{agent: opts}, nil
 	case opts.Action != job.Run:
-		return command{}, fmt.Errorf("gorun would start nothing")
+		return command{}, fmt.Errorf("gorun would start no job with its arguments")
 	}
 	j.SecretFile, j.Hostfile = restore(j.SecretFile), restore(j.Hostfile)
 	return command{job: j}, nil
 }
 
-// standIn has flags name files that exist instead of those of a pod. restore
-// gives their names back.
+// standIn creates temporary files and changes the flags in args to name them instead of files of a
+// pod. restore returns the original name of such a file.
 func standIn(args []string, hostfile string) (restore func(string) string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "weft-validate-")
 	if err != nil {

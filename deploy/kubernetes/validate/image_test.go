@@ -23,13 +23,13 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestImage: what the manifests run is what the Dockerfile puts there, and its
-// user is theirs.
+// TestImage checks that the Dockerfile installs the programs that the manifests run, and that both
+// use the same user.
 func TestImage(t *testing.T) {
 	stages := strings.Split(read(t, "../Dockerfile"), "\nFROM ")
 	require.Len(t, stages, 4)
 	for name, text := range manifests(t) {
-		stage := stages[3] // the last is built without --target
+		stage := stages[3] // docker builds the last stage without --target
 		if name == "mpijob-ssh.yaml" {
 			stage = stages[2]
 			require.Contains(t, stage, " AS ssh\n")
@@ -51,7 +51,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestSSH: client, server and manifest agree on port and place of the key.
+// TestSSH checks that client, server and manifest use the same port and path of the key.
 func TestSSH(t *testing.T) {
 	text := manifests(t)["mpijob-ssh.yaml"]
 	documents := strings.Split(text, "\n---\n")
@@ -70,7 +70,7 @@ func TestSSH(t *testing.T) {
 	require.Contains(t, client, " "+keys+"/id_rsa.pub\n")
 }
 
-// TestRankPorts: ranks listen where the policies let them be reached.
+// TestRankPorts checks that the policies permit the ports that ranks listen on.
 func TestRankPorts(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../../launcher/internal/procs/layout.go", nil, 0)
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestRankPorts(t *testing.T) {
 	require.True(t, found, "no constant firstPort")
 }
 
-// TestPage: the page names the versions that the manifests are checked with.
+// TestPage checks that the page names the versions of the APIs that the manifests are checked with.
 func TestPage(t *testing.T) {
 	page := read(t, "../../../docs/launching-kubernetes.md")
 	for _, m := range regexp.MustCompile(`(?m)^\t(k8s\.io/api|sigs\.k8s\.io/jobset|github\.com/kubeflow/mpi-operator) (v\S+)$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {

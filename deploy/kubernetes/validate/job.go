@@ -15,15 +15,15 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// member is pods, and what they do in the job.
+// member is a set of pods and the command that they run in the job.
 type member struct {
 	podSet
 	command
 }
 
-// checkJob checks what the objects of a manifest are together: one job of weft,
-// whose launcher and agents find each other; in pods that the strictest of the
-// Pod Security Standards admits, and that nobody else reaches.
+// checkJob checks that the objects of a manifest together are one weft job whose launcher and
+// agents find each other. Its pods must meet the strictest of the Pod Security Standards, and other
+// pods must not be able to connect to them.
 func checkJob(objects []runtime.Object) []error {
 	var services []*corev1.Service
 	var policies []*networkingv1.NetworkPolicy
@@ -62,7 +62,7 @@ func checkJob(objects []runtime.Object) []error {
 		}
 	}
 	if len(launchers) != 1 || len(agents) == 0 {
-		return append(errs, fmt.Errorf("a job has one launcher and agents, and this one has %d and %d kinds of them", len(launchers), len(agents)))
+		return append(errs, fmt.Errorf("a job has one launcher and agents, but this one has %d launchers and %d kinds of agents", len(launchers), len(agents)))
 	}
 	launcher := launchers[0]
 	for _, err := range checkAgreement(launcher, agents, policies) {
@@ -71,18 +71,18 @@ func checkJob(objects []runtime.Object) []error {
 	return errs
 }
 
-// checkAgreement checks a launcher and those who run its ranks against each other.
+// checkAgreement checks that the launcher and the agents agree.
 func checkAgreement(launcher member, agents []member, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if launcher.count != 1 {
-		fail("there are %d of it", launcher.count)
+		fail("expected one launcher pod, found %d", launcher.count)
 	}
 	there := 0
 	for _, a := range agents {
 		there += a.count
 		if a.spec.Containers[0].Image != launcher.spec.Containers[0].Image {
-			fail("%s has another image", a.name)
+			fail("%s has an image other than the launcher's", a.name)
 		}
 		for _, b := range agents {
 			if !admitted(policies, a.podSet, b.podSet, firstRankPort, lastPort) {
@@ -101,13 +101,13 @@ func checkAgreement(launcher member, agents []member, policies []*networkingv1.N
 		}
 	}
 	if np := launcher.job.NP(); np > slots {
-		fail("-np %d, and %d pods take %d ranks", np, there, slots)
+		fail("-np %d, but %d pods have slots for only %d ranks", np, there, slots)
 	}
 	return errs
 }
 
-// checkDial: agents look for the launcher where it is, there are as many as it
-// expects, and they have its secret.
+// checkDial checks that the agents connect to the launcher's address, that there are as many as the
+// launcher expects, and that they have its secret.
 func checkDial(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -121,13 +121,13 @@ func checkDial(launcher member, agents []member, there int, policies []*networki
 		return []error{fmt.Errorf("-listen: %w", err)}
 	}
 	if !slices.Contains(launcher.ports(), int32(port)) {
-		fail("-listen %s is none of the container's ports", j.Listen)
+		fail("-listen %s is not one of the container's ports", j.Listen)
 	}
 	if launcher.host == "" {
-		fail("nobody gives its pod a name: it takes an Indexed Job, and a headless Service that is named in subdomain and selects it")
+		fail("its pod has no DNS name: the Job must be Indexed, and subdomain must name a headless Service that selects the pod")
 	}
 	if j.Agents != there {
-		fail("-agents %d, and there are %d", j.Agents, there)
+		fail("-agents %d, but there are %d agents", j.Agents, there)
 	}
 	secret, err := launcher.secret(j.SecretFile)
 	if err != nil {
@@ -136,11 +136,11 @@ func checkDial(launcher member, agents []member, there int, policies []*networki
 	want := net.JoinHostPort(launcher.host, text)
 	for _, a := range agents {
 		if a.sshd || a.agent.Connect != want {
-			fail("%s connects to %q, and the launcher is at %q", a.name, a.agent.Connect, want)
+			fail("%s connects to %q, but the launcher is at %q", a.name, a.agent.Connect, want)
 			continue
 		}
 		if got, err := a.secret(a.agent.SecretFile); err != nil || got != secret {
-			fail("%s has the secret %q, and the launcher %q", a.name, got, secret)
+			fail("%s has the secret %q, but the launcher has %q", a.name, got, secret)
 		}
 		if !admitted(policies, a.podSet, launcher.podSet, int32(port), int32(port)) {
 			fail("no NetworkPolicy lets %s reach port %d", a.name, port)
@@ -149,27 +149,27 @@ func checkDial(launcher member, agents []member, there int, policies []*networki
 	return errs
 }
 
-// checkSSH: the launcher reads mpi-operator's hostfile, and its hosts run sshd.
+// checkSSH checks that the launcher reads mpi-operator's hostfile, and that its hosts run sshd.
 func checkSSH(launcher member, agents []member, there int, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	j := launcher.job
 	if launcher.hostfile == "" || j.Hostfile != mpiHostfile {
-		fail("-hostfile %q, and the hosts stand in %s of an MPIJob", j.Hostfile, mpiHostfile)
+		fail("-hostfile %q, but an MPIJob has its hosts in %s", j.Hostfile, mpiHostfile)
 	}
 	if len(j.Hosts) != there {
-		fail("the hostfile names %d hosts, and there are %d", len(j.Hosts), there)
+		fail("the hostfile names %d hosts, but there are %d", len(j.Hosts), there)
 	}
 	for _, a := range agents {
 		if !a.sshd {
-			fail("%s runs no sshd, and the launcher has no -listen", a.name)
+			fail("%s runs no sshd, but the launcher has no -listen", a.name)
 			continue
 		}
 		if len(a.ports()) == 0 {
-			fail("%s does not say on which port sshd listens", a.name)
+			fail("%s does not declare the port of sshd", a.name)
 		}
 		for _, port := range a.ports() {
-			for _, from := range append([]member{launcher}, agents...) { // agents start others
+			for _, from := range append([]member{launcher}, agents...) { // agents start other agents
 				if !admitted(policies, from.podSet, a.podSet, port, port) {
 					fail("no NetworkPolicy lets %s reach sshd of %s on port %d", from.name, a.name, port)
 				}
@@ -179,16 +179,16 @@ func checkSSH(launcher member, agents []member, there int, policies []*networkin
 	return errs
 }
 
-// secret names what a file is: a Secret, and its key.
+// secret returns the Secret and the key that a file comes from, as NAME/KEY.
 func (p podSet) secret(file string) (string, error) {
 	v := p.volume(path.Dir(file))
 	switch {
 	case v == nil || v.Secret == nil:
 		return "", fmt.Errorf("-secret-file %q is not in a mounted Secret", file)
 	case v.Secret.DefaultMode == nil || *v.Secret.DefaultMode != 0o400 || len(v.Secret.Items) > 0:
-		return "", fmt.Errorf("-secret-file %q has not mode 0400", file)
+		return "", fmt.Errorf("-secret-file %q does not have mode 0400", file)
 	case p.spec.SecurityContext == nil || p.spec.SecurityContext.FSGroup == nil:
-		return "", errors.New("no fsGroup: files of a Secret are root's, and the pod's user could not read it")
+		return "", errors.New("no fsGroup: root owns the files of a Secret, so the pod's user could not read the secret")
 	}
 	return v.Secret.SecretName + "/" + path.Base(file), nil
 }

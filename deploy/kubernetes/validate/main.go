@@ -1,10 +1,10 @@
-// Command validate checks manifests of weft jobs as a cluster would, without
-// one, and that the parts of a job agree with each other:
+// Command validate checks manifests of weft jobs as a cluster does, but needs no cluster. It also
+// checks that the parts of a job agree with each other:
 //
-//	go -C deploy/kubernetes/validate run .             the manifests beside it
-//	go -C deploy/kubernetes/validate run . FILE...     others
+//	go -C deploy/kubernetes/validate run .             the manifests in deploy/kubernetes
+//	go -C deploy/kubernetes/validate run . FILE...     these files
 //
-// It is a module of its own: nothing else of weft needs the API of Kubernetes.
+// It is a module of its own, because nothing else in weft needs the API of Kubernetes.
 package main
 
 import (
@@ -18,13 +18,13 @@ func main() {
 	os.Exit(run(os.Stdout, os.Stderr, os.Args[1:]))
 }
 
-// run checks the files, or those beside the module, and returns the exit code:
-// 1 where one of them is wrong, 2 where it could not look.
+// run checks the files, by default ../*.yaml, and returns the exit code: 1 if one of them is wrong,
+// 2 if a file cannot be read.
 func run(stdout, stderr io.Writer, files []string) int {
 	if len(files) == 0 {
 		var err error
 		if files, err = filepath.Glob("../*.yaml"); err != nil || len(files) == 0 {
-			fmt.Fprintln(stderr, "validate: no ../*.yaml here; name the files, or use go -C deploy/kubernetes/validate run .")
+			fmt.Fprintln(stderr, "validate: found no ../*.yaml; name the files, or use go -C deploy/kubernetes/validate run .")
 			return 2
 		}
 	}
@@ -46,7 +46,7 @@ func run(stdout, stderr io.Writer, files []string) int {
 			fmt.Fprintf(stderr, "%s: %v\n", file, err)
 		}
 		if len(errs) == 0 {
-			fmt.Fprintf(stdout, "%s: as it should be\n", file)
+			fmt.Fprintf(stdout, "%s: valid\n", file)
 		}
 	}
 	return code

@@ -34,13 +34,13 @@ func newTypes() *runtime.Scheme {
 		corev1.AddToScheme, batchv1.AddToScheme, networkingv1.AddToScheme, jobset.AddToScheme, mpiv2.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // of two packages that claim one kind
+			panic(err) // two packages register the same kind
 		}
 	}
 	return s
 }
 
-// checkManifest checks each document of a file, then what they are together.
+// checkManifest checks each document of a file, then all of them together.
 func checkManifest(schemas map[schema.GroupVersionKind]*kindSchema, text []byte) []error {
 	var errs []error
 	var objects []runtime.Object
@@ -65,8 +65,8 @@ func checkManifest(schemas map[schema.GroupVersionKind]*kindSchema, text []byte)
 	return checkJob(objects)
 }
 
-// checkDocument decodes a document into the type of its kind, as strictly as an
-// API server does when it is asked to (fieldValidation: Strict), and checks it.
+// checkDocument decodes a document into the type of its kind and checks it. The decoding is as
+// strict as that of an API server with fieldValidation: Strict.
 func checkDocument(schemas map[schema.GroupVersionKind]*kindSchema, doc []byte) (runtime.Object, []error) {
 	decoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 	object, kind, err := decoder.Decode(doc, nil, nil)
@@ -100,7 +100,7 @@ func checkDocument(schemas map[schema.GroupVersionKind]*kindSchema, doc []byte) 
 	return object, list
 }
 
-// treeOf reads a document as the schemas want it: integers are int64.
+// treeOf decodes a document into the form that the schemas need: integers are int64.
 func treeOf(doc []byte) (tree map[string]any, err error) {
 	text, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
@@ -109,7 +109,7 @@ func treeOf(doc []byte) (tree map[string]any, err error) {
 	return tree, utiljson.Unmarshal(text, &tree)
 }
 
-// checkMeta is a name and labels, of which each kind needs the first.
+// checkMeta checks an object's name, which is required, and its labels.
 func checkMeta(object metav1.Object) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("metadata")

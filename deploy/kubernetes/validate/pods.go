@@ -12,13 +12,13 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// podSet is pods of one template.
+// podSet is the pods of one template.
 type podSet struct {
-	name     string // of what makes them
+	name     string // the object that creates them
 	count    int
 	longest  string // the longest of their names
-	host     string // the name by which others find the first of them; "": none
-	hostfile string // that they find at mpiHostfile; "": none
+	host     string // the DNS name of the first pod; "": none
+	hostfile string // contents of the file at mpiHostfile; "": none
 	labels   labels.Set
 	spec     *corev1.PodSpec
 }
@@ -26,12 +26,12 @@ type podSet struct {
 const (
 	// mpiHostfile is where mpi-operator mounts its hostfile in a launcher.
 	mpiHostfile = "/etc/mpi/hostfile"
-	// suffix is as long as what a Job adds to the name of a pod.
+	// suffix has the length of the suffix that a Job adds to the name of a pod.
 	suffix = "-abcde"
 )
 
-// podSetsOf lists the pods that a controller will make of an object, under the
-// names and with the labels that it gives them.
+// podSetsOf returns the pods that a controller creates for an object, with the names and labels that
+// the controller gives them.
 func podSetsOf(object runtime.Object, services []*corev1.Service) []podSet {
 	switch o := object.(type) {
 	case *batchv1.Job:
@@ -44,8 +44,9 @@ func podSetsOf(object runtime.Object, services []*corev1.Service) []podSet {
 	return nil
 }
 
-// podsOfJob: pods of an Indexed Job are named after it and their index, in the
-// subdomain that a headless Service of that name makes of those it selects.
+// podsOfJob returns the pods of a Job. The DNS name of a pod of an Indexed Job consists of the name
+// of the Job, the index, and the subdomain, if a headless Service with the name of the subdomain
+// selects the pod.
 func podsOfJob(job *batchv1.Job, services []*corev1.Service) podSet {
 	template := &job.Spec.Template
 	n := count(&job.Spec)
@@ -82,7 +83,7 @@ func podsOfJobSet(set *jobset.JobSet) []podSet {
 			longest: fmt.Sprintf("%s-%s-%d-%d%s", set.Name, r.Name, r.Replicas, n, suffix),
 			labels:  labels.Merge(template.Labels, labels.Set{jobset.JobSetNameKey: set.Name, jobset.ReplicatedJobNameKey: r.Name}),
 		}
-		if named && (r.Template.Spec.CompletionMode == nil || indexed(&r.Template.Spec)) { // the default is Indexed here
+		if named && (r.Template.Spec.CompletionMode == nil || indexed(&r.Template.Spec)) { // a JobSet's default is Indexed
 			p.host = fmt.Sprintf("%s-%s-0-0.%s", set.Name, r.Name, subdomain)
 		}
 		list = append(list, p)
@@ -117,11 +118,10 @@ func podsOfMPIJob(job *mpiv2.MPIJob) []podSet {
 	return list
 }
 
-// maxWorkers bounds what is written of a hostfile.
+// maxWorkers bounds the lines of a hostfile.
 const maxWorkers = 1 << 12
 
-// hostfileOf is the hostfile that mpi-operator writes, of a job in the namespace
-// default.
+// hostfileOf returns the hostfile that mpi-operator writes for a job in the namespace default.
 func hostfileOf(job *mpiv2.MPIJob) string {
 	format := "%s slots=%d\n"
 	if job.Spec.MPIImplementation != mpiv2.MPIImplementationOpenMPI {
@@ -136,7 +136,7 @@ func hostfileOf(job *mpiv2.MPIJob) string {
 	return b.String()
 }
 
-// count is how many pods of a Job run at the same time.
+// count returns how many pods of a Job run at the same time.
 func count(job *batchv1.JobSpec) int {
 	n := 1
 	if job.Parallelism != nil {
@@ -156,7 +156,7 @@ func selects(selector map[string]string, have labels.Set) bool {
 	return len(selector) > 0 && labels.SelectorFromSet(selector).Matches(have)
 }
 
-// command is what the first container runs.
+// command returns the command that the first container runs.
 func (p podSet) command() (command, error) {
 	c := p.spec.Containers[0]
 	line := append(append([]string(nil), c.Command...), c.Args...)
@@ -166,7 +166,7 @@ func (p podSet) command() (command, error) {
 	return commandOf(line, p.hostfile)
 }
 
-// volume is what is mounted at a path of the first container; nil: nothing.
+// volume returns the volume that is mounted at a path of the first container, nil if there is none.
 func (p podSet) volume(at string) *corev1.VolumeSource {
 	for _, m := range p.spec.Containers[0].VolumeMounts {
 		if m.MountPath != at || m.SubPath != "" {
@@ -181,7 +181,7 @@ func (p podSet) volume(at string) *corev1.VolumeSource {
 	return nil
 }
 
-// ports are those that the first container says it listens on.
+// ports returns the declared ports of the first container.
 func (p podSet) ports() []int32 {
 	var list []int32
 	for _, port := range p.spec.Containers[0].Ports {

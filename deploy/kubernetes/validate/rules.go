@@ -16,19 +16,19 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Ranks listen on ports that package launcher/internal/procs draws from firstRankPort on, or
-// on any that the kernel gives them.
+// Ranks listen on ports from firstRankPort on, which package launcher/internal/procs chooses, or on
+// any port that the kernel assigns.
 const (
 	firstRankPort = 10000
 	lastPort      = 65535
 )
 
-// checkPods checks a template against the restricted profile of the Pod
-// Security Standards, and against what a Job or a kubelet would refuse.
+// checkPods checks a template against the restricted profile of the Pod Security Standards, and finds
+// errors for which a Job controller or a kubelet would refuse the pods.
 func checkPods(p podSet) []error {
 	var errs []error
 	for _, why := range validation.IsDNS1123Label(p.longest) {
-		errs = append(errs, fmt.Errorf("the name of a pod, as %s: %s", p.longest, why))
+		errs = append(errs, fmt.Errorf("the name of a pod, for example %s: %s", p.longest, why))
 	}
 	restricted, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -79,7 +79,7 @@ func checkContainer(c corev1.Container, volumes map[string]bool) []error {
 	return errs
 }
 
-// checkSharedMemory: /dev/shm is memory, and not more than the pod may have.
+// checkSharedMemory checks that /dev/shm is in memory, and smaller than the pod's memory limit.
 func checkSharedMemory(p podSet) []error {
 	v := p.volume("/dev/shm")
 	if v == nil || v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory || v.EmptyDir.SizeLimit == nil {
@@ -87,13 +87,13 @@ func checkSharedMemory(p podSet) []error {
 	}
 	limit := p.spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
 	if v.EmptyDir.SizeLimit.Cmp(limit) >= 0 {
-		return []error{fmt.Errorf("/dev/shm of %s, and the pod may have %s of memory", v.EmptyDir.SizeLimit, &limit)}
+		return []error{fmt.Errorf("/dev/shm of %s, but the pod's memory limit is %s", v.EmptyDir.SizeLimit, &limit)}
 	}
 	return nil
 }
 
-// checkIsolation looks for a policy that lets the pods be reached by pods that
-// have their labels, and by nobody else.
+// checkIsolation checks that policies limit the pods' connections, and that only pods selected by the
+// same policy can connect to them.
 func checkIsolation(p podSet, policies []*networkingv1.NetworkPolicy) []error {
 	var errs []error
 	in, out := false, false
@@ -105,23 +105,24 @@ func checkIsolation(p podSet, policies []*networkingv1.NetworkPolicy) []error {
 		out = out || limits(n, networkingv1.PolicyTypeEgress, p)
 		for _, rule := range n.Spec.Ingress {
 			if len(rule.From) == 0 || len(rule.Ports) == 0 {
-				errs = append(errs, fmt.Errorf("NetworkPolicy %s lets everybody in, or on every port", n.Name))
+				errs = append(errs, fmt.Errorf("NetworkPolicy %s admits any source, or any port", n.Name))
 			}
 			for _, from := range rule.From {
 				if !isOwn(from) || !sameSelector(from.PodSelector, &n.Spec.PodSelector) {
-					errs = append(errs, fmt.Errorf("NetworkPolicy %s lets others in than it selects", n.Name))
+					errs = append(errs, fmt.Errorf("NetworkPolicy %s admits pods other than those that it selects", n.Name))
 				}
 			}
 		}
 	}
 	if !in || !out {
-		errs = append(errs, errors.New("no NetworkPolicy limits who reaches it, and whom it reaches"))
+		errs = append(errs, errors.New("no NetworkPolicy limits its incoming and outgoing connections"))
 	}
 	return errs
 }
 
-// admitted says whether the policies let one pod reach another on all ports of a
-// range. A pod that no policy of a direction selects is free in it.
+// admitted reports whether the policies permit connections from one pod to another on all ports of
+// a range. If no policy for a direction selects a pod, all its connections in that direction are
+// permitted.
 func admitted(policies []*networkingv1.NetworkPolicy, from, to podSet, first, last int32) bool {
 	in, out := true, true
 	for _, n := range policies {
@@ -143,7 +144,7 @@ func admitted(policies []*networkingv1.NetworkPolicy, from, to podSet, first, la
 	return in && out
 }
 
-// limits says whether a policy is one of a direction, and of these pods.
+// limits reports whether a policy applies to these pods in this direction.
 func limits(n *networkingv1.NetworkPolicy, direction networkingv1.PolicyType, p podSet) bool {
 	return selected(&n.Spec.PodSelector, p.labels) && slices.Contains(n.Spec.PolicyTypes, direction)
 }
@@ -152,12 +153,12 @@ func names(peers []networkingv1.NetworkPolicyPeer, have labels.Set) bool {
 	return slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return isOwn(p) && selected(p.PodSelector, have) })
 }
 
-// isOwn says whether a peer is pods of the policy's own namespace.
+// isOwn reports whether a peer names pods of the policy's own namespace.
 func isOwn(p networkingv1.NetworkPolicyPeer) bool {
 	return p.PodSelector != nil && p.NamespaceSelector == nil && p.IPBlock == nil
 }
 
-// covers says whether one of the ports is all of a range of tcp.
+// covers reports whether one of the ports covers a whole range of TCP ports.
 func covers(ports []networkingv1.NetworkPolicyPort, first, last int32) bool {
 	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kindSchema is what an API server checks custom resources of a kind with.
+// kindSchema is what an API server uses to check custom resources of a kind.
 type kindSchema struct {
 	props      *apiextensions.JSONSchemaProps
 	structural *structural.Structural
@@ -37,8 +37,7 @@ var (
 	mpiJobKind = schema.GroupVersionKind{Group: "kubeflow.org", Version: "v2beta1", Kind: "MPIJob"}
 )
 
-// definitions are the files of the custom resource definitions, as the modules
-// of the operators ship them.
+// definitions are the files with the custom resource definitions in the modules of the operators.
 var definitions = []struct {
 	module, file string
 	kind         schema.GroupVersionKind
@@ -47,8 +46,8 @@ var definitions = []struct {
 	{"github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml", mpiJobKind},
 }
 
-// loadSchemas reads the definitions. That of JobSet holds the whole of batch/v1
-// Job, whose own schema no module has: its template is what a Job is checked with.
+// loadSchemas reads the definitions. No module has the schema of batch/v1 Job, but the definition of
+// JobSet contains it as a template. So loadSchemas uses that template for a Job.
 func loadSchemas() (map[schema.GroupVersionKind]*kindSchema, error) {
 	schemas := make(map[schema.GroupVersionKind]*kindSchema)
 	for _, d := range definitions {
@@ -70,7 +69,7 @@ func loadSchemas() (map[schema.GroupVersionKind]*kindSchema, error) {
 	}
 	jobs := schemas[jobSetKind].props.Properties["spec"].Properties["replicatedJobs"]
 	if jobs.Items == nil || jobs.Items.Schema == nil {
-		return nil, fmt.Errorf("definition of JobSet: spec.replicatedJobs is no list")
+		return nil, fmt.Errorf("definition of JobSet: spec.replicatedJobs is not a list")
 	}
 	template := jobs.Items.Schema.Properties["template"]
 	job, err := newKindSchema(&template, false)
@@ -81,7 +80,7 @@ func loadSchemas() (map[schema.GroupVersionKind]*kindSchema, error) {
 	return schemas, nil
 }
 
-// moduleDir is where a module that this one requires lies.
+// moduleDir returns the directory of a module that this one requires.
 func moduleDir(module string) (string, error) {
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
 	cmd.Stderr = new(bytes.Buffer)
@@ -89,7 +88,7 @@ func moduleDir(module string) (string, error) {
 	if dir := string(bytes.TrimSpace(out)); err == nil && dir != "" {
 		return dir, nil
 	}
-	return "", fmt.Errorf("go list -m %s, which has to be run in the module of validate, tells no directory: %w: %s", module, err, cmd.Stderr)
+	return "", fmt.Errorf("go list -m %s found no directory; run validate in its module: %w: %s", module, err, cmd.Stderr)
 }
 
 func propsOf(text []byte, kind schema.GroupVersionKind) (*apiextensions.JSONSchemaProps, error) {
@@ -98,7 +97,7 @@ func propsOf(text []byte, kind schema.GroupVersionKind) (*apiextensions.JSONSche
 		return nil, err
 	}
 	if crd.Spec.Group != kind.Group || crd.Spec.Names.Kind != kind.Kind {
-		return nil, fmt.Errorf("it is one of %s in %s", crd.Spec.Names.Kind, crd.Spec.Group)
+		return nil, fmt.Errorf("it defines %s in %s", crd.Spec.Names.Kind, crd.Spec.Group)
 	}
 	for _, v := range crd.Spec.Versions {
 		if v.Name == kind.Version && v.Served && v.Schema != nil {
@@ -122,9 +121,8 @@ func newKindSchema(props *apiextensions.JSONSchemaProps, root bool) (*kindSchema
 	return &kindSchema{props: props, structural: s, validator: v, rules: cel.NewValidator(s, root, celconfig.PerCallLimit)}, nil
 }
 
-// check does what an API server does at the creation of an object that an
-// operator defines: unknown fields, defaults, the schema, its lists and rules.
-// It changes the object.
+// check does the checks of an API server at the creation of a custom resource: unknown fields,
+// defaults, the schema, its lists and rules. It changes the object.
 func (k *kindSchema) check(object map[string]any, root bool) field.ErrorList {
 	var errs field.ErrorList
 	unknown := pruning.PruneWithOptions(object, k.structural, root, structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
@@ -135,7 +133,7 @@ func (k *kindSchema) check(object map[string]any, root bool) field.ErrorList {
 	errs = append(errs, validation.ValidateCustomResource(nil, object, k.validator)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, object)...)
 	errs = append(errs, objectmeta.Validate(nil, object, k.structural, root)...)
-	if k.rules != nil && len(errs) == 0 { // the rules presume the schema
+	if k.rules != nil && len(errs) == 0 { // the rules assume that the schema holds
 		broken, _ := k.rules.Validate(context.Background(), nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
 		errs = append(errs, broken...)
 	}

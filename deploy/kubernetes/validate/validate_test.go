@@ -13,7 +13,7 @@ import (
 
 var schemas = sync.OnceValues(loadSchemas)
 
-// manifests are the files beside the module, by their names.
+// manifests returns the manifests of deploy/kubernetes by file name.
 func manifests(t testing.TB) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("../*.yaml")
@@ -48,7 +48,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// TestRefuses spoils a manifest in one place, and expects to be told of that.
+// TestRefuses changes a manifest in one place and expects an error for that.
 func TestRefuses(t *testing.T) {
 	texts := manifests(t)
 	for _, test := range []struct{ name, file, old, new, want string }{
@@ -64,28 +64,28 @@ func TestRefuses(t *testing.T) {
 		{"name of capitals", "job.yaml", "name: allreduce-workers", "name: Allreduce-workers", "metadata.name: Invalid"},
 		{"name that makes those of pods too long", "jobset.yaml", "kind: JobSet\nmetadata:\n  name: allreduce", "kind: JobSet\nmetadata:\n  name: " + strings.Repeat("a", 46), "must be no more than 63"},
 
-		{"flag that gorun lacks", "jobset.yaml", "- -tag-output", "- -tag-outputs", "gorun would not take its arguments: -tag-outputs"},
-		{"flag that an agent lacks", "jobset.yaml", "- -agent\n", "- -agent\n                    - -radix=2\n", "gorun would not take its arguments: -agent"},
-		{"value that gorun refuses", "job.yaml", "-connect-timeout=10m", "-connect-timeout=10", "gorun would not take its arguments: -connect-timeout"},
-		{"launcher that waits for nobody", "job.yaml", "- -listen=:7070", "- -v", "gorun would not take its arguments: -launcher"},
+		{"flag that gorun lacks", "jobset.yaml", "- -tag-output", "- -tag-outputs", "gorun would refuse its arguments: -tag-outputs"},
+		{"flag that an agent lacks", "jobset.yaml", "- -agent\n", "- -agent\n                    - -radix=2\n", "gorun would refuse its arguments: -agent"},
+		{"value that gorun refuses", "job.yaml", "-connect-timeout=10m", "-connect-timeout=10", "gorun would refuse its arguments: -connect-timeout"},
+		{"launcher that waits for nobody", "job.yaml", "- -listen=:7070", "- -v", "gorun would refuse its arguments: -launcher"},
 		{"another program", "job.yaml", "command: [/usr/local/bin/gorun]", "command: [/bin/sh]", `runs "/bin/sh"`},
 		{"command left to the image", "job.yaml", "command: [/usr/local/bin/gorun]", "", "has no command"},
 
-		{"more agents than there are", "jobset.yaml", "-agents=2", "-agents=3", "-agents 3, and there are 2"},
-		{"fewer at a time", "job.yaml", "parallelism: 2", "parallelism: 1", "-agents 2, and there are 1"},
-		{"other replicas", "mpijob.yaml", "replicas: 2", "replicas: 4", "-agents 2, and there are 4"},
-		{"too many ranks", "jobset.yaml", "-np=8", "-np=9", "-np 9, and 2 pods take 8 ranks"},
-		{"too many ranks for a hostfile", "mpijob-ssh.yaml", "-np=8", "-np=9", "-np 9, and 2 pods take 8 ranks"},
-		{"other port", "jobset.yaml", "-listen=:7070", "-listen=:7071", "is none of the container's ports"},
-		{"other address", "mpijob.yaml", "-connect=allreduce-launcher.", "-connect=allreduce-launcher-0.", `and the launcher is at "allreduce-launcher.allreduce:7070"`},
-		{"name that nobody gives", "job.yaml", "completionMode: Indexed", "completionMode: NonIndexed", "nobody gives its pod a name"},
-		{"Service that selects nothing", "job.yaml", "selector:\n    weft-job: allreduce", "selector:\n    weft-job: other", "nobody gives its pod a name"},
-		{"other image", "job.yaml", "registry.example.com/weft-allreduce:1", "registry.example.com/weft-allreduce:2", "another image"},
-		{"other secret", "jobset.yaml", "secretName: weft-secret", "secretName: secret-weft", `has the secret "weft-secret/secret", and the launcher "secret-weft/secret"`},
-		{"secret for all", "jobset.yaml", "defaultMode: 0400", "defaultMode: 0444", "has not mode 0400"},
+		{"more agents than there are", "jobset.yaml", "-agents=2", "-agents=3", "-agents 3, but there are 2"},
+		{"fewer at a time", "job.yaml", "parallelism: 2", "parallelism: 1", "-agents 2, but there are 1"},
+		{"other replicas", "mpijob.yaml", "replicas: 2", "replicas: 4", "-agents 2, but there are 4"},
+		{"too many ranks", "jobset.yaml", "-np=8", "-np=9", "-np 9, but 2 pods have slots for only 8 ranks"},
+		{"too many ranks for a hostfile", "mpijob-ssh.yaml", "-np=8", "-np=9", "-np 9, but 2 pods have slots for only 8 ranks"},
+		{"other port", "jobset.yaml", "-listen=:7070", "-listen=:7071", "is not one of the container's ports"},
+		{"other address", "mpijob.yaml", "-connect=allreduce-launcher.", "-connect=allreduce-launcher-0.", `but the launcher is at "allreduce-launcher.allreduce:7070"`},
+		{"name that nobody gives", "job.yaml", "completionMode: Indexed", "completionMode: NonIndexed", "its pod has no DNS name"},
+		{"Service that selects nothing", "job.yaml", "selector:\n    weft-job: allreduce", "selector:\n    weft-job: other", "its pod has no DNS name"},
+		{"other image", "job.yaml", "registry.example.com/weft-allreduce:1", "registry.example.com/weft-allreduce:2", "an image other than the launcher's"},
+		{"other secret", "jobset.yaml", "secretName: weft-secret", "secretName: secret-weft", `has the secret "weft-secret/secret", but the launcher has "secret-weft/secret"`},
+		{"secret for all", "jobset.yaml", "defaultMode: 0400", "defaultMode: 0444", "does not have mode 0400"},
 		{"secret for root", "job.yaml", "fsGroup: 65532", "fsGroupChangePolicy: Always", "no fsGroup"},
 		{"secret that is not there", "job.yaml", "-secret-file=/etc/weft/secret", "-secret-file=/etc/secret", "is not in a mounted Secret"},
-		{"other hostfile", "mpijob-ssh.yaml", "-hostfile=/etc/mpi/hostfile", "-hostfile=/etc/hostfile", "the hosts stand in /etc/mpi/hostfile"},
+		{"other hostfile", "mpijob-ssh.yaml", "-hostfile=/etc/mpi/hostfile", "-hostfile=/etc/hostfile", "has its hosts in /etc/mpi/hostfile"},
 		{"no sshd", "mpijob-ssh.yaml", "command: [/usr/sbin/sshd]\n              args: [-D, -e, -f, /etc/weft/sshd_config]",
 			"command: [gorun]\n              args: [-agent, -connect=allreduce-launcher.allreduce:7070, -secret-file=/x]", "runs no sshd"},
 
@@ -99,8 +99,8 @@ func TestRefuses(t *testing.T) {
 		{"more shared memory than memory", "mpijob-ssh.yaml", "sizeLimit: 1Gi", "sizeLimit: 8Gi", "/dev/shm of 8Gi"},
 
 		{"policy for others", "jobset.yaml", "podSelector:\n    matchLabels:\n      weft-job: allreduce", "podSelector:\n    matchLabels:\n      weft-job: other", "no NetworkPolicy limits"},
-		{"policy that lets all in", "job.yaml", "    - from:\n        - podSelector:\n            matchLabels:\n              weft-job: allreduce\n      ports:", "    - ports:", "lets everybody in"},
-		{"policy that lets namespaces in", "job.yaml", "    - from:\n        - podSelector:", "    - from:\n        - namespaceSelector: {}\n          podSelector:", "lets others in"},
+		{"policy that lets all in", "job.yaml", "    - from:\n        - podSelector:\n            matchLabels:\n              weft-job: allreduce\n      ports:", "    - ports:", "admits any source"},
+		{"policy that lets namespaces in", "job.yaml", "    - from:\n        - podSelector:", "    - from:\n        - namespaceSelector: {}\n          podSelector:", "admits pods other"},
 		{"policy without the launcher's port", "jobset.yaml", "- port: 7070 # the launcher", "- port: 7071", "no NetworkPolicy lets ReplicatedJob workers reach port 7070"},
 		{"policy without some ports of ranks", "jobset.yaml", "endPort: 65535", "endPort: 32767", "no NetworkPolicy lets ranks"},
 		{"policy without sshd", "mpijob-ssh.yaml", "- port: 2222 # sshd", "- port: 22", "reach sshd of Worker on port 2222"},
@@ -116,14 +116,14 @@ func TestRun(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, 0, run(&stdout, &stderr, nil), stderr.String())
 	require.Empty(t, stderr.String())
-	require.Equal(t, 4, strings.Count(stdout.String(), "as it should be\n"))
+	require.Equal(t, 4, strings.Count(stdout.String(), ": valid\n"))
 
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("kind: Pod\n"), 0o600))
 	stdout.Reset()
 	require.Equal(t, 1, run(&stdout, &stderr, []string{bad, "../job.yaml"}))
 	require.Contains(t, stderr.String(), bad+": document 1: ")
-	require.Contains(t, stdout.String(), "../job.yaml: as it should be")
+	require.Contains(t, stdout.String(), "../job.yaml: valid")
 
 	require.Equal(t, 2, run(&stdout, &stderr, []string{filepath.Join(t.TempDir(), "none.yaml")}))
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Data transfer does not allocate: a message goes from here to there, in every
-// way that takes no vector, and in those that do with a context that has done
-// it before.
+// TestAllocations checks that data transfer does not allocate: a message in each direction, by
+// every call without vectors, and by the calls with vectors if their context has done one before.
 func TestAllocations(t *testing.T) {
 	ways := map[string]struct {
 		send func(n *node, buf []byte, msg *TMsg) error
@@ -103,7 +102,7 @@ func TestAllocations(t *testing.T) {
 	})
 }
 
-// drain reads both queues without keeping what is read.
+// drain reads and discards completions from both queues.
 func drain(a, b *node) {
 	_, _ = a.cq.Read(a.entries[:])
 	_, _ = b.cq.ReadFrom(b.entries[:], b.from[:])

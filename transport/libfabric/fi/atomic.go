@@ -12,34 +12,34 @@ import (
 	"sync/atomic"
 )
 
-// Atomic operations (fi_atomic(3)) on the elements of a peer's memory, each
-// element by itself, atomically towards other operations of the same provider;
-// towards the peer's own loads and stores only as far as the provider says.
+// Atomic operations (fi_atomic(3)) work on the elements of a peer's memory. Each element is updated
+// atomically with respect to other operations of the same provider, and with respect to the peer's
+// own loads and stores only if the provider says so.
 //
-// The peer's memory is named as in RMA; what the region's Access must permit
-// is AccessRemoteWrite, for fetching and comparing AccessRemoteRead as well.
-// Buffers hold whole elements of the datatype in the machine's own form: their
-// lengths say how many there are. They belong to libfabric until the completion
-// has been read. The target should be aligned to the size of an element.
+// Key and address name the peer's memory as in RMA. Its region must permit AccessRemoteWrite, and
+// AccessRemoteRead as well for fetching and comparing operations. Buffers hold whole elements of the
+// datatype in native byte order; their length gives the count. They belong to libfabric until the
+// completion has been read. The target should be aligned to the size of an element.
 //
-// What a provider can do is asked by AtomicValid, FetchAtomicValid and
-// CompareAtomicValid. The calls ask as well, once for each operation and datatype,
-// and post nothing else: with several providers the target would jump to address
-// zero. Of rxd before libfabric 2.0 nothing that fetches is valid, whatever it
-// says itself: its completion would end the process by and by.
+// AtomicValid, FetchAtomicValid and CompareAtomicValid report what a provider supports. Every posting
+// call checks that, too, with one query per operation and datatype, and posts no unsupported
+// operation, because the target of several providers would jump to address zero. With rxd before
+// libfabric 2.0 no fetching operation is valid, although rxd says otherwise, because its completion
+// would end the process sooner or later.
 //
-// The calls do not block and, but for the first, do not allocate. They return a
-// bare Errno: ErrAgain if the endpoint is full or not yet connected, and the
-// caller is to read the completion queue and post again; ErrNotSupported for what
-// the provider cannot do; ErrMsgSize for more elements than it takes, ErrTooBig for
-// more buffers; ErrInvalid
-// for a buffer that is no multiple of an element, or buffers that do not fit
-// together; ErrBusy if ctx is in flight; ErrClosed.
+// The calls do not block. Only the first call on an endpoint allocates. They return a bare Errno:
+//
+//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrNotSupported: the provider does not support the operation.
+//   - ErrMsgSize: too many elements. ErrTooBig: too many buffers.
+//   - ErrInvalid: a buffer is not a multiple of the element size, or the lengths do not match.
+//   - ErrBusy: ctx is in flight.
+//   - ErrClosed: the endpoint is closed.
 
-// family is which of the three kinds of call.
+// family is the kind of call: base, fetch or compare.
 type family = C.enum_weft_family
 
-// target is what all calls have in common.
+// target returns the arguments that all calls have in common.
 func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_target {
 	return C.struct_weft_target{
 		dest: C.fi_addr_t(dest), addr: C.uint64_t(addr), key: C.uint64_t(key),
@@ -47,7 +47,7 @@ func target(dest Addr, addr, key uint64, t Datatype, op AtomicOp) C.struct_weft_
 	}
 }
 
-// Atomic does op with the elements of buf to those of dest (fi_atomic).
+// Atomic applies op to the elements of buf and those in the memory of dest (fi_atomic).
 func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
 	if err != nil {
@@ -61,10 +61,10 @@ func (e *Endpoint) Atomic(buf []byte, desc Desc, dest Addr, addr, key uint64, t 
 	return ctx.posted(rc)
 }
 
-// InjectAtomic is Atomic with at most TxAttr.InjectSize bytes; buf is the
-// caller's again on return and there is no completion (fi_inject_atomic).
+// InjectAtomic is Atomic for at most TxAttr.InjectSize bytes (fi_inject_atomic). The caller may
+// reuse buf when it returns, and there is no completion.
 func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datatype, op AtomicOp) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	n, err := e.elements(C.WEFT_BASE, buf, dest, t, op)
@@ -76,8 +76,8 @@ func (e *Endpoint) InjectAtomic(buf []byte, dest Addr, addr, key uint64, t Datat
 	return (*Context)(nil).posted(rc)
 }
 
-// FetchAtomic is Atomic and puts the former values of dest's elements into
-// result, which is as long as buf (fi_fetch_atomic). AtomicRead needs no buf.
+// FetchAtomic is Atomic and stores the former values of the target's elements in result, which must
+// be as long as buf (fi_fetch_atomic). AtomicRead needs no buf.
 func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
@@ -98,10 +98,9 @@ func (e *Endpoint) FetchAtomic(buf []byte, desc Desc, result []byte, resultDesc 
 	return ctx.posted(rc)
 }
 
-// CompareAtomic replaces the elements of dest by those of buf where the
-// comparison of op with the elements of compare holds, or as the masks in
-// compare say, and puts their former values into result (fi_compare_atomic).
-// The three buffers are equally long.
+// CompareAtomic replaces the target's elements by those of buf where op's comparison with the
+// elements of compare holds, or under the masks in compare. It stores their former values in result
+// (fi_compare_atomic). The three buffers must be of equal length.
 func (e *Endpoint) CompareAtomic(buf []byte, desc Desc, compare []byte, compareDesc Desc, result []byte, resultDesc Desc,
 	dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context,
 ) error {
@@ -123,8 +122,8 @@ func (e *Endpoint) CompareAtomic(buf []byte, desc Desc, compare []byte, compareD
 	return ctx.posted(rc)
 }
 
-// AtomicValid asks whether Atomic does op on elements of t, and if so on how
-// many at once (fi_atomicvalid). The error is ErrNotSupported if it does not.
+// AtomicValid returns how many elements of type t one Atomic with op takes (fi_atomicvalid). It
+// returns ErrNotSupported if the provider does not support the operation.
 func (e *Endpoint) AtomicValid(t Datatype, op AtomicOp) (count int, err error) {
 	return e.atomicValid("fi_atomicvalid", C.WEFT_BASE, t, op)
 }
@@ -144,7 +143,7 @@ func (e *Endpoint) atomicValid(function string, kind family, t Datatype, op Atom
 		return 0, closedError(function)
 	}
 	if !t.known() || !op.known() || kind != C.WEFT_BASE && e.domain.fetchingCrashes() {
-		return 0, lacks(function)
+		return 0, unsupported(function)
 	}
 	var count C.size_t
 	rc := C.weft_atomicvalid(e.ep(), kind, C.uint32_t(t), C.uint32_t(op), &count)
@@ -160,23 +159,23 @@ const (
 	FlagCompareAtomic Flags = C.FI_COMPARE_ATOMIC
 )
 
-// AtomicAttr is how a domain does an operation (struct fi_atomic_attr).
+// AtomicAttr describes a domain's support for an operation (struct fi_atomic_attr).
 type AtomicAttr struct {
-	Count int // elements at once
-	Size  int // bytes of one
+	Count int // largest number of elements per operation
+	Size  int // bytes of an element
 }
 
-// QueryAtomic asks how the domain does op on elements of t: without flags by
-// Atomic, with FlagFetchAtomic by FetchAtomic, with FlagCompareAtomic by
-// CompareAtomic, with FlagTagged to a tagged receive buffer (fi_query_atomic).
-// The error is ErrNotSupported if it does not.
+// QueryAtomic returns the domain's limits for op on elements of t (fi_query_atomic): without flags
+// for Atomic, with FlagFetchAtomic for FetchAtomic, with FlagCompareAtomic for CompareAtomic, with
+// FlagTagged for operations on a tagged receive buffer. It returns ErrNotSupported if the domain
+// does not support the operation.
 func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, error) {
 	const function = "fi_query_atomic"
 	if !d.isOpen() {
 		return AtomicAttr{}, closedError(function)
 	}
 	if !t.known() || !op.known() || flags&(FlagFetchAtomic|FlagCompareAtomic) != 0 && d.fetchingCrashes() {
-		return AtomicAttr{}, lacks(function)
+		return AtomicAttr{}, unsupported(function)
 	}
 	var attr C.struct_fi_atomic_attr
 	rc := C.fi_query_atomic((*C.struct_fid_domain)(d.pointer()), C.enum_fi_datatype(t), C.enum_fi_op(op),
@@ -187,17 +186,16 @@ func (d *Domain) QueryAtomic(t Datatype, op AtomicOp, flags Flags) (AtomicAttr, 
 	return AtomicAttr{Count: int(attr.count), Size: int(attr.size)}, nil
 }
 
-// fetchingCrashes says whether the provider is one that forgets an atomic
-// operation when the peer has acknowledged it, though what it fetches is still to
-// come.
+// fetchingCrashes reports whether the provider frees an atomic operation when the peer has
+// acknowledged it, although the fetched data has not arrived yet.
 func (d *Domain) fetchingCrashes() bool {
 	return strings.HasSuffix(d.fabric.provider, "ofi_rxd") && LibraryVersion() < MakeVersion(2, 0)
 }
 
-// elements is how many of t there are in buf, if a call of that family may do op
-// with them at dest.
+// elements returns the number of elements of t in buf, or the error of posting op with them to
+// dest.
 func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op AtomicOp) (C.size_t, error) {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return 0, err
 	}
 	limit := e.root.atomicLimit(kind, t, op)
@@ -214,14 +212,13 @@ func (e *Endpoint) elements(kind family, buf []byte, dest Addr, t Datatype, op A
 	return C.size_t(len(buf) / size), nil
 }
 
-// atomicLimits has the answers of AtomicValid and its siblings, one more than
-// each: 0 has not been asked yet.
+// atomicLimits caches the results of AtomicValid, FetchAtomicValid and CompareAtomicValid. An entry
+// is the result plus one; 0: not queried yet.
 type atomicLimits struct {
 	table atomic.Pointer[[C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32]
 }
 
-// atomicLimit is how many elements the provider takes at once, 0 if it cannot do
-// op at all.
+// atomicLimit returns how many elements one operation takes, 0 if the provider does not support op.
 func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
 	if !t.known() || !op.known() {
 		return 0
@@ -229,7 +226,7 @@ func (e *Endpoint) atomicLimit(kind family, t Datatype, op AtomicOp) int {
 	table := e.atomics.table.Load()
 	if table == nil {
 		table = new([C.WEFT_COMPARE + 1][C.WEFT_ATOMIC_OP_END][C.WEFT_DATATYPE_END]atomic.Int32)
-		e.atomics.table.Store(table) // another goroutine's answers are the same
+		e.atomics.table.Store(table) // a table that another goroutine stored would get the same values
 	}
 	limit := &table[kind][op][t]
 	if n := limit.Load(); n != 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// words are 64-bit integers as they lie in memory.
+// words returns the memory of 64-bit integers.
 func words(values ...uint64) []byte {
 	var b []byte
 	for _, v := range values {
@@ -18,7 +18,7 @@ func words(values ...uint64) []byte {
 	return b
 }
 
-// The calls with vectors and messages, and the one that injects.
+// TestAtomicCalls tests the vector and message calls, and InjectAtomic.
 func TestAtomicCalls(t *testing.T) {
 	const typ = TypeUint64
 	for _, p := range atomicProviders {
@@ -26,7 +26,7 @@ func TestAtomicCalls(t *testing.T) {
 			a, b := atomicPair(t, p.prov)
 			w, l := b.remote(4096), a.local(4096)
 			ctx, d := NewContext("atomic"), l.mr.Desc()
-			// Three buffers of two pieces each, cut at different places.
+			// Three vectors of two buffers each, split at different positions.
 			operand := Vector{Bufs: [][]byte{l.mem[0:8], l.mem[16:32]}, Descs: []Desc{d, d}}
 			compare := Vector{Bufs: [][]byte{l.mem[64:72], l.mem[80:96]}, Descs: []Desc{d, d}}
 			result := Vector{Bufs: [][]byte{l.mem[128:144], l.mem[160:168]}, Descs: []Desc{d, d}}
@@ -50,7 +50,7 @@ func TestAtomicCalls(t *testing.T) {
 			a.post(func() error { return a.ep.InjectAtomic(one, a.peer, w.base, w.key, typ, AtomicSum) })
 			clear(one)
 			a.arrives(at, words(16, 22, 33))
-			// Messages name several pieces of the target's memory.
+			// Messages name several segments of the target's memory.
 			msg := &AtomicMsg{
 				Operand: operand, Compare: compare, Result: result, Addr: a.peer, Context: ctx,
 				RMA:      []RMAIoc{{w.base + 512, 2, w.key}, {w.base + 1024, 1, w.key}},
@@ -106,7 +106,7 @@ func TestAtomicCalls(t *testing.T) {
 	}
 }
 
-// Of the increments that both sides do at once none is lost.
+// TestAtomicIncrements checks that no increment is lost when both sides increment concurrently.
 func TestAtomicIncrements(t *testing.T) {
 	const each = 100
 	for _, p := range atomicProviders {
@@ -131,7 +131,7 @@ func TestAtomicIncrements(t *testing.T) {
 	}
 }
 
-// net says that it has CapAtomic, and can do nothing.
+// TestAtomicsOfNet checks that net supports no operation although it has CapAtomic.
 func TestAtomicsOfNet(t *testing.T) {
 	a, b := atomicPair(t, "net")
 	w := b.remote(64)
@@ -151,8 +151,8 @@ func TestAtomicsOfNet(t *testing.T) {
 	require.False(t, ctx.InFlight())
 }
 
-// Operations that name a key nobody has, memory beyond the region, or memory
-// that they have no right to.
+// TestAtomicViolations tests operations with an unknown key, beyond the region, and without the
+// right to access it.
 func TestAtomicViolations(t *testing.T) {
 	for _, p := range atomicProviders {
 		for _, f := range forms {
@@ -188,7 +188,7 @@ func TestAtomicViolations(t *testing.T) {
 					case lost:
 						a.wait(ctx)
 					default:
-						t.Fatal("not expected of any provider")
+						t.Fatal("no provider is expected to do this")
 					}
 					require.True(t, w.untouched())
 					require.Equal(t, words(1, 2, 3), l.mem[:24])
@@ -232,7 +232,7 @@ func TestMisuseOfAtomics(t *testing.T) {
 	require.Equal(t, ErrNotSupp, a.ep.Atomic(l.mem[:8], d, a.peer, w.base, w.key, TypeUint64, 1000, ctx))
 	require.Equal(t, ErrNotSupp, a.ep.AtomicV(v(8), a.peer, w.base, w.key, TypeVoid, AtomicNoop, ctx))
 	tagged := &AtomicMsg{Operand: v(8), Addr: a.peer, RMA: []RMAIoc{{0, 1, 7}}, Datatype: TypeUint64, Op: AtomicSum, Context: ctx}
-	require.Equal(t, ErrNotSupp, a.ep.AtomicMsg(tagged, FlagTagged), "shm would take the tag for a key")
+	require.Equal(t, ErrNotSupp, a.ep.AtomicMsg(tagged, FlagTagged), "shm would use the tag as a key")
 	require.False(t, ctx.InFlight())
 	require.True(t, w.untouched())
 
@@ -251,7 +251,7 @@ func TestMisuseOfAtomics(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
-// The names are those that the library has for the same numbers.
+// TestNamesOfAtomics compares names with those of the library.
 func TestNamesOfAtomics(t *testing.T) {
 	require.Len(t, AtomicOps(), 20)
 	require.Len(t, Datatypes(), 20)

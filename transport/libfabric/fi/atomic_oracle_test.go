@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// What fi_atomic(3) says that the operations do, in Go, element by element.
+// An oracle in Go: the operations as fi_atomic(3) defines them, on single elements.
 
-// kind is what the operations distinguish datatypes by.
+// kind is the category of a datatype; operations differ by it.
 type kind int
 
 const (
@@ -35,7 +35,7 @@ func (t Datatype) signed() bool {
 	return slices.Contains([]Datatype{TypeInt8, TypeInt16, TypeInt32, TypeInt64, TypeInt128}, t)
 }
 
-// cell is the value of an element: an integer, or else a floating point number
+// cell is the value of an element: an integer, or a floating point number
 // or complex one.
 type cell struct {
 	i big.Int
@@ -51,7 +51,7 @@ func (t Datatype) cell(re, im int64) cell {
 	return t.wrapped(c)
 }
 
-// wrapped is c as far as t can hold it.
+// wrapped returns c converted to the range and precision of t.
 func (t Datatype) wrapped(c cell) cell {
 	if t.kind() != integer {
 		return cell{f: c.f}
@@ -70,11 +70,11 @@ func (c cell) zero() bool         { return c.i.Sign() == 0 && c.f == 0 }
 func (c cell) equals(d cell) bool { return c.i.Cmp(&d.i) == 0 && c.f == d.f }
 func (c cell) less(d cell) bool   { return c.i.Cmp(&d.i) < 0 || real(c.f) < real(d.f) }
 
-// String does not tell the two zeros of floating point apart.
+// String prints both floating point zeros alike.
 func (c cell) String() string { return fmt.Sprintf("%v|%v", &c.i, c.f+0) }
 
-// apply is the target's new value, and whether the operation is one on such
-// elements at all.
+// apply returns the target's new value. It returns false if the operation is not defined for the
+// datatype.
 func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool) {
 	truth := func(b bool) cell {
 		if b {
@@ -149,7 +149,7 @@ func (t Datatype) apply(op AtomicOp, target, operand, compare cell) (cell, bool)
 	return cell{}, false
 }
 
-// append adds the element's bytes as C has them on a little-endian machine.
+// append appends the element's bytes in the layout of C on a little-endian machine.
 func (t Datatype) append(b []byte, c cell) []byte {
 	re, im := real(c.f), imag(c.f)
 	switch t { //nolint:exhaustive // all others are integers
@@ -173,7 +173,7 @@ func (t Datatype) append(b []byte, c cell) []byte {
 	return append(b, bytes...)
 }
 
-// cells is the way back.
+// cells is the inverse of append.
 func (t Datatype) cells(b []byte) []cell {
 	var out []cell
 	for ; len(b) > 0; b = b[t.Size():] {
@@ -202,8 +202,8 @@ func (t Datatype) cells(b []byte) []cell {
 	return out
 }
 
-// appendX87 adds an extended double of amd64: 64 bits of mantissa with its first
-// one, 15 of exponent, a sign, and six bytes that are nothing.
+// appendX87 appends an extended double of amd64: 64 bits of mantissa including the leading one, 15
+// of exponent, a sign, and six bytes of padding.
 func appendX87(b []byte, f float64) []byte {
 	var mantissa uint64
 	var exponent uint16

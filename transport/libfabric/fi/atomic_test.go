@@ -15,7 +15,7 @@ type form struct {
 	name  string
 	query Flags
 	valid func(*Endpoint, Datatype, AtomicOp) (int, error)
-	has   func(AtomicOp) bool // whether fi_atomic(3) has op in this family
+	has   func(AtomicOp) bool // reports whether fi_atomic(3) defines op for this family
 	post  func(a *node, w *window, buf, compare, result []byte, desc Desc, t Datatype, op AtomicOp, ctx *Context) error
 }
 
@@ -46,15 +46,15 @@ var forms = []form{
 	},
 }
 
-// atomicProviders is what each provider of libfabric 1.17 does, so that a change
-// is noticed: how many bytes at once in each family, which datatypes not at all, and
-// what happens where the target's memory must not be reached. Debian builds the library without atomics of 16 bytes.
+// atomicProviders has the behaviour of each provider of libfabric 1.17, so that the tests notice
+// changes: the largest size in bytes per family, unsupported datatypes, and the effect of a
+// forbidden access. Debian builds the library without atomics of 16 bytes.
 var atomicProviders = []struct {
 	prov      string
 	bytes     map[string]int
 	lacks     []Datatype
 	violation map[string]onViolation
-	crashes   bool // what fetches would end the process by and by, and is refused
+	crashes   bool // fetching operations would end the process, so this package refuses them
 }{
 	{
 		"shm", map[string]int{"base": 4096, "fetch": 4096, "compare": 2048}, append(wide, TypeInt128, TypeUint128),
@@ -76,7 +76,7 @@ var atomicProviders = []struct {
 
 var wide = []Datatype{
 	TypeComplex128, TypeLongDouble, TypeLongDoubleComplex, // 16 bytes and more
-	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // of libfabric 2
+	TypeFloat16, TypeBFloat16, TypeFloat8E4M3, TypeFloat8E5M2, // types of libfabric 2
 }
 
 func atomicPair(t *testing.T, prov string) (a, b *node) {
@@ -84,8 +84,8 @@ func atomicPair(t *testing.T, prov string) (a, b *node) {
 	return openPair(t, setup{prov: prov, caps: CapMsg | CapRMA | CapAtomic})
 }
 
-// Every operation on every datatype does what the manual says, if the provider
-// says that it can, and is refused otherwise.
+// TestAtomics compares every operation on every datatype with apply. If the provider does not
+// support one, the calls must return an error.
 func TestAtomics(t *testing.T) {
 	for _, p := range atomicProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// checkAtomic does one operation on n elements and compares with apply.
+// checkAtomic does one operation on n elements and compares the result with apply.
 func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int, ctx *Context) {
 	a.t.Helper()
 	values := []int64{0, 1, 2, -1, 3, 7, -100, 127, 85, -128}
@@ -127,7 +127,7 @@ func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int
 	for i := range n {
 		x, y, z := values[i%10], values[i/10%10], values[(i/3)%10]
 		if i%3 == 0 {
-			z = x // else a comparison would hardly ever find the same
+			z = x // otherwise the comparison would hardly ever hold
 		}
 		im := int64(i % 3)
 		target = append(target, typ.cell(x, im))
@@ -152,7 +152,7 @@ func checkAtomic(a *node, f form, w, l *window, typ Datatype, op AtomicOp, n int
 		require.Equal(a.t, texts(target), texts(typ.cells(result)), "%s %v %v: fetched", f.name, typ, op)
 	}
 	want := texts(expected)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); a.progress() {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); a.progress() {
 		if slices.Equal(want, texts(typ.cells(there))) {
 			return
 		}

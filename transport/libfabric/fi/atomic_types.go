@@ -12,8 +12,8 @@ import "fmt"
 type Datatype uint32
 
 // The datatypes. A complex number is its real part, then its imaginary part.
-// Which of them a provider can do, and with which operation, is what
-// Endpoint.AtomicValid and its siblings and Domain.QueryAtomic say.
+// [Endpoint.AtomicValid], its variants and [Domain.QueryAtomic] report which of them a provider
+// supports with which operation.
 const (
 	TypeInt8              Datatype = C.FI_INT8
 	TypeUint8             Datatype = C.FI_UINT8
@@ -31,14 +31,14 @@ const (
 	TypeLongDoubleComplex Datatype = C.FI_LONG_DOUBLE_COMPLEX // two of them
 	TypeInt128            Datatype = C.FI_INT128
 	TypeUint128           Datatype = C.FI_UINT128
-	TypeFloat16           Datatype = 16 // IEEE 754 binary16; libfabric 2.0 and newer, as the next three
+	TypeFloat16           Datatype = 16 // IEEE 754 binary16; this and the next three: libfabric 2.0 and newer
 	TypeBFloat16          Datatype = 17
 	TypeFloat8E4M3        Datatype = 18
 	TypeFloat8E5M2        Datatype = 19
-	TypeVoid              Datatype = C.FI_VOID // no data: for collectives alone
+	TypeVoid              Datatype = C.FI_VOID // no data; only for collectives
 )
 
-// datatypes has the name and the size of each of them.
+// datatypes has the name and the size of each datatype.
 var datatypes = [...]struct {
 	name string
 	size int
@@ -65,8 +65,8 @@ var datatypes = [...]struct {
 	TypeFloat8E5M2:        {"FI_FLOAT8_E5M2", 1},
 }
 
-// Datatypes lists every datatype that atomic operations may work on, in the
-// order of libfabric, those of newer headers too.
+// Datatypes returns every datatype of atomic operations in libfabric's order, including those of
+// newer headers.
 func Datatypes() []Datatype {
 	all := make([]Datatype, len(datatypes))
 	for i := range all {
@@ -75,8 +75,7 @@ func Datatypes() []Datatype {
 	return all
 }
 
-// Size is the number of bytes of one element, 0 for TypeVoid and for what is
-// no datatype.
+// Size returns the bytes of one element, 0 for TypeVoid and for an unknown datatype.
 func (t Datatype) Size() int {
 	if int(t) < len(datatypes) {
 		return datatypes[t].size
@@ -84,8 +83,8 @@ func (t Datatype) Size() int {
 	return 0
 }
 
-// String is the name in C, as "FI_INT8". fi_tostr of an older library does not
-// know the newer ones.
+// String returns the name in C, for example "FI_INT8". It does not call fi_tostr, because an older
+// library does not know newer datatypes.
 func (t Datatype) String() string {
 	if int(t) < len(datatypes) {
 		return datatypes[t].name
@@ -96,18 +95,17 @@ func (t Datatype) String() string {
 	return fmt.Sprintf("Datatype(%d)", uint32(t))
 }
 
-// known reports whether the headers that this was built with have the type.
+// known reports whether the headers of this build have the datatype.
 func (t Datatype) known() bool { return t < C.WEFT_DATATYPE_END }
 
 // AtomicOp is what an atomic operation does to the elements at the target
-// (enum fi_op, fi_atomic(3)). Below, target is an element of the target's
-// memory, operand one of the buffer that is sent, compare one of the buffer to
-// compare with.
+// (enum fi_op, fi_atomic(3)). In the comments below, target is an element of the
+// target's memory, operand an element of the sent buffer, compare an element of the
+// buffer to compare with.
 type AtomicOp uint32
 
-// The operations. Those to AtomicWrite may be done with or without fetching the
-// target's former value, but that AtomicRead is nothing without; those from
-// AtomicCompareSwap to AtomicMaskSwap are for CompareAtomic.
+// The operations. Those up to AtomicWrite are for Atomic and FetchAtomic, except AtomicRead, which is
+// useful only with FetchAtomic. Those from AtomicCompareSwap to AtomicMaskSwap are for CompareAtomic.
 const (
 	AtomicMin           AtomicOp = C.FI_MIN
 	AtomicMax           AtomicOp = C.FI_MAX
@@ -122,14 +120,14 @@ const (
 	AtomicRead          AtomicOp = C.FI_ATOMIC_READ
 	AtomicWrite         AtomicOp = C.FI_ATOMIC_WRITE
 	AtomicCompareSwap   AtomicOp = C.FI_CSWAP    // target = operand if compare == target
-	AtomicCompareSwapNE AtomicOp = C.FI_CSWAP_NE // if compare != target
-	AtomicCompareSwapLE AtomicOp = C.FI_CSWAP_LE // if compare <= target
-	AtomicCompareSwapLT AtomicOp = C.FI_CSWAP_LT // if compare < target
-	AtomicCompareSwapGE AtomicOp = C.FI_CSWAP_GE // if compare >= target
-	AtomicCompareSwapGT AtomicOp = C.FI_CSWAP_GT // if compare > target
+	AtomicCompareSwapNE AtomicOp = C.FI_CSWAP_NE // target = operand if compare != target
+	AtomicCompareSwapLE AtomicOp = C.FI_CSWAP_LE // target = operand if compare <= target
+	AtomicCompareSwapLT AtomicOp = C.FI_CSWAP_LT // target = operand if compare < target
+	AtomicCompareSwapGE AtomicOp = C.FI_CSWAP_GE // target = operand if compare >= target
+	AtomicCompareSwapGT AtomicOp = C.FI_CSWAP_GT // target = operand if compare > target
 	AtomicMaskSwap      AtomicOp = C.FI_MSWAP    // target = operand&compare | target&^compare
 	AtomicDiff          AtomicOp = 19            // target = target - operand; libfabric 2.0 and newer
-	AtomicNoop          AtomicOp = C.FI_NOOP     // for collectives alone
+	AtomicNoop          AtomicOp = C.FI_NOOP     // only for collectives
 )
 
 var atomicOps = [...]string{
@@ -155,8 +153,8 @@ var atomicOps = [...]string{
 	AtomicDiff:          "FI_DIFF",
 }
 
-// AtomicOps lists every operation between two endpoints, in the order of
-// libfabric, those of newer headers too.
+// AtomicOps returns every operation between two endpoints in libfabric's order, including those of
+// newer headers.
 func AtomicOps() []AtomicOp {
 	all := make([]AtomicOp, len(atomicOps))
 	for i := range all {
@@ -165,7 +163,7 @@ func AtomicOps() []AtomicOp {
 	return all
 }
 
-// String is the name in C, as "FI_MIN".
+// String returns the name in C, for example "FI_MIN".
 func (op AtomicOp) String() string {
 	if int(op) < len(atomicOps) {
 		return atomicOps[op]
@@ -176,5 +174,5 @@ func (op AtomicOp) String() string {
 	return fmt.Sprintf("AtomicOp(%d)", uint32(op))
 }
 
-// known reports whether the headers that this was built with have the operation.
+// known reports whether the headers of this build have the operation.
 func (op AtomicOp) known() bool { return op < C.WEFT_ATOMIC_OP_END }

@@ -10,94 +10,93 @@ import (
 	"unsafe"
 )
 
-// Vector is the elements of several buffers, at most TxAttr.IovLimit, one after
-// the other, for the vector calls of the atomic operations.
+// Vector is a sequence of buffers with elements, for the vector calls of atomic operations. It has at
+// most TxAttr.IovLimit buffers.
 type Vector struct {
 	Bufs  [][]byte
-	Descs []Desc // for each of Bufs, or none
+	Descs []Desc // one per buffer, or empty
 }
 
-// RMAIoc is a piece of a peer's memory (struct fi_rma_ioc).
+// RMAIoc is a segment of a peer's memory (struct fi_rma_ioc).
 type RMAIoc struct {
 	Addr  uint64 // virtual address or offset
 	Count uint64 // elements
 	Key   uint64
 }
 
-// AtomicMsg is an atomic operation with all that it may have (struct
-// fi_msg_atomic).
+// AtomicMsg has all arguments of an atomic operation (struct fi_msg_atomic).
 type AtomicMsg struct {
 	Operand  Vector
-	Compare  Vector   // for CompareAtomicMsg
-	Result   Vector   // for FetchAtomicMsg and CompareAtomicMsg
+	Compare  Vector   // used by CompareAtomicMsg
+	Result   Vector   // used by FetchAtomicMsg and CompareAtomicMsg
 	Addr     Addr     // the peer
-	RMA      []RMAIoc // its memory, at most TxAttr.RMAIovLimit pieces; left alone until completion with ModeAsyncIov
+	RMA      []RMAIoc // the peer's memory, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
 	Datatype Datatype
 	Op       AtomicOp
 	Context  *Context
-	Data     uint64 // for FlagRemoteCQData
+	Data     uint64 // immediate data, with FlagRemoteCQData
 }
 
-// AtomicV is Atomic with the elements of several buffers (fi_atomicv).
+// AtomicV is Atomic for the elements of several buffers (fi_atomicv).
 func (e *Endpoint) AtomicV(operand Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	v, err := e.beginAtomic(ctx, C.WEFT_BASE, dest, t, op, operand, Vector{}, Vector{}, 0)
 	if err != nil {
 		return err
 	}
 	rc := C.weft_atomicv(e.ep(), v.operand, target(dest, addr, key, t, op), ctx.address())
-	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(v.arrays)
 	runtime.KeepAlive(operand)
 	return ctx.posted(rc)
 }
 
-// FetchAtomicV is FetchAtomic with several buffers (fi_fetch_atomicv). Operand
-// and result have equally many elements, not necessarily in equally many
-// buffers. AtomicRead needs no operand.
+// FetchAtomicV is FetchAtomic for several buffers (fi_fetch_atomicv). Operand and result must have
+// equally many elements; their numbers of buffers may differ. AtomicRead needs no operand.
 func (e *Endpoint) FetchAtomicV(operand, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	v, err := e.beginAtomic(ctx, C.WEFT_FETCH, dest, t, op, operand, Vector{}, result, 0)
 	if err != nil {
 		return err
 	}
 	rc := C.weft_fetch_atomicv(e.ep(), v.operand, v.result, target(dest, addr, key, t, op), ctx.address())
-	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(v.arrays)
 	runtime.KeepAlive(operand)
 	runtime.KeepAlive(result)
 	return ctx.posted(rc)
 }
 
-// CompareAtomicV is CompareAtomic with several buffers (fi_compare_atomicv).
-// The three have equally many elements.
+// CompareAtomicV is CompareAtomic for several buffers (fi_compare_atomicv). The three vectors must
+// have equally many elements.
 func (e *Endpoint) CompareAtomicV(operand, compare, result Vector, dest Addr, addr, key uint64, t Datatype, op AtomicOp, ctx *Context) error {
 	v, err := e.beginAtomic(ctx, C.WEFT_COMPARE, dest, t, op, operand, compare, result, 0)
 	if err != nil {
 		return err
 	}
 	rc := C.weft_compare_atomicv(e.ep(), v.operand, v.compare, v.result, target(dest, addr, key, t, op), ctx.address())
-	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(v.arrays)
 	runtime.KeepAlive(operand)
 	runtime.KeepAlive(compare)
 	runtime.KeepAlive(result)
 	return ctx.posted(rc)
 }
 
-// AtomicMsg is Atomic as msg says (fi_atomicmsg). FlagInject gives the buffers
-// back at once; FlagTagged aims at a tagged receive buffer, whose tag is the key.
+// AtomicMsg is Atomic with the arguments in msg (fi_atomicmsg). With FlagInject the caller may
+// reuse the buffers when it returns. With FlagTagged the target is a tagged receive buffer, and the
+// key is its tag.
 func (e *Endpoint) AtomicMsg(msg *AtomicMsg, flags Flags) error {
 	return e.atomicMsg(C.WEFT_BASE, msg, flags)
 }
 
-// FetchAtomicMsg is FetchAtomic as msg says (fi_fetch_atomicmsg).
+// FetchAtomicMsg is FetchAtomic with the arguments in msg (fi_fetch_atomicmsg).
 func (e *Endpoint) FetchAtomicMsg(msg *AtomicMsg, flags Flags) error {
 	return e.atomicMsg(C.WEFT_FETCH, msg, flags)
 }
 
-// CompareAtomicMsg is CompareAtomic as msg says (fi_compare_atomicmsg).
+// CompareAtomicMsg is CompareAtomic with the arguments in msg (fi_compare_atomicmsg).
 func (e *Endpoint) CompareAtomicMsg(msg *AtomicMsg, flags Flags) error {
 	return e.atomicMsg(C.WEFT_COMPARE, msg, flags)
 }
 
 func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
-	if err := e.sendsMsg(msg.Operand.Bufs, flags, msg.Addr); err != nil {
+	if err := e.checkSendMsg(msg.Operand.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	if len(msg.RMA) > e.root.limits.rma {
@@ -115,50 +114,51 @@ func (e *Endpoint) atomicMsg(kind family, msg *AtomicMsg, flags Flags) error {
 	rc := C.weft_atomicmsg(e.ep(), kind, v.operand, v.compare, v.result,
 		target(msg.Addr, 0, 0, msg.Datatype, msg.Op), rma, C.size_t(len(msg.RMA)),
 		ctx.address(), C.uint64_t(msg.Data), C.uint64_t(flags))
-	runtime.KeepAlive(v.home)
+	runtime.KeepAlive(v.arrays)
 	runtime.KeepAlive(msg)
 	return ctx.posted(rc)
 }
 
-// vectors is what a call with vectors gets. Home has the arrays.
+// vectors are the arguments of a vector call. They point into arrays of the Context in the field
+// arrays, which the caller keeps alive during the call.
 type vectors struct {
-	home                     *Context
+	arrays                   *Context
 	operand, compare, result C.struct_weft_iocs
 }
 
-// beginAtomic puts ctx in flight with the buffers of all vectors. The arrays of
-// the three stand one after the other in the context; struct fi_ioc is like
-// struct iovec, but counts elements.
+// beginAtomic marks ctx as in flight and pins the buffers of all vectors. The context holds the
+// arrays of the three vectors one after the other. struct fi_ioc has the layout of struct iovec,
+// but counts elements.
 func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype, op AtomicOp, operand, compare, result Vector, flags Flags) (vectors, error) {
-	if err := e.sends(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
+	if err := e.checkSend(max(len(operand.Bufs), len(compare.Bufs), len(result.Bufs)), flags, dest); err != nil {
 		return vectors{}, err
 	}
-	if err := e.fitAtomic(kind, t, op, &operand, &compare, &result, flags); err != nil {
+	if err := e.checkAtomicVectors(kind, t, op, &operand, &compare, &result, flags); err != nil {
 		return vectors{}, err
 	}
 	if op == AtomicRead && len(operand.Bufs) == 0 {
-		operand = result // providers count the target's elements by it, and do not read it
+		operand = result // providers take the number of elements from it, and do not read it
 	}
 	if err := ctx.begin(e.root, false); err != nil {
 		return vectors{}, err
 	}
-	home := ctx
-	if home == nil {
-		home = new(Context) // a place for the arrays alone
+	arrays := ctx
+	if arrays == nil {
+		arrays = new(Context) // holds only the arrays
 	}
-	home.iov, home.descs = home.iov[:0], home.descs[:0]
+	arrays.iov, arrays.descs = arrays.iov[:0], arrays.descs[:0]
 	for _, v := range [...]*Vector{&operand, &compare, &result} {
 		for i, b := range v.Bufs {
 			var desc Desc
 			if i < len(v.Descs) {
 				desc = v.Descs[i]
 			}
-			home.iov = append(home.iov, iovec{uintptr(ctx.pin(b)), uintptr(len(b) / t.Size())})
-			home.descs = append(home.descs, desc)
+			arrays.iov = append(arrays.iov, iovec{uintptr(ctx.pin(b)), uintptr(len(b) / t.Size())})
+			arrays.descs = append(arrays.descs, desc)
 		}
 	}
-	iov := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(home.iov)), len(home.iov))
-	desc := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(home.descs)), len(home.descs))
+	iov := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(arrays.iov)), len(arrays.iov))
+	desc := ctx.pinArray(unsafe.Pointer(unsafe.SliceData(arrays.descs)), len(arrays.descs))
 	next := func(v *Vector) C.struct_weft_iocs {
 		n := len(v.Bufs)
 		if n == 0 {
@@ -169,14 +169,15 @@ func (e *Endpoint) beginAtomic(ctx *Context, kind family, dest Addr, t Datatype,
 		desc += C.uintptr_t(n) * C.uintptr_t(unsafe.Sizeof(Desc{}))
 		return at
 	}
-	return vectors{home: home, operand: next(&operand), compare: next(&compare), result: next(&result)}, nil
+	return vectors{arrays: arrays, operand: next(&operand), compare: next(&compare), result: next(&result)}, nil
 }
 
-// kindFlags ask QueryAtomic for a family.
+// kindFlags are the flags of QueryAtomic for each family.
 var kindFlags = [...]Flags{C.WEFT_BASE: 0, C.WEFT_FETCH: FlagFetchAtomic, C.WEFT_COMPARE: FlagCompareAtomic}
 
-// fitAtomic is the error of vectors that a call of that family must not have.
-func (e *Endpoint) fitAtomic(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
+// checkAtomicVectors returns the error of vectors that do not fit the family, datatype and
+// operation.
+func (e *Endpoint) checkAtomicVectors(kind family, t Datatype, op AtomicOp, operand, compare, result *Vector, flags Flags) error {
 	limit := 0
 	if flags&FlagTagged == 0 {
 		limit = e.root.atomicLimit(kind, t, op)

@@ -12,20 +12,19 @@ import (
 	"unsafe"
 )
 
-// Addr is a peer as data transfer calls take it: what inserting the peer's
-// address into an address vector gave. In a vector of type AVTable it is the
-// index of insertion.
+// Addr is the address of a peer in data transfer calls: the value that inserting the peer's address
+// into an address vector returned. In a vector of type AVTable it is the insertion index.
 type Addr uint64
 
-// The addresses that are none. They are the same number.
+// Special values of Addr. libfabric uses the same number for both.
 const (
-	AddrUnspec   = ^Addr(0) // any peer, where a receive says from whom
-	AddrNotAvail = ^Addr(0) // not inserted, not known
+	AddrUnspec   = ^Addr(0) // as the source of a receive: any peer
+	AddrNotAvail = ^Addr(0) // an address that is not in the vector
 )
 
-// AVAttr is how an address vector is opened (struct fi_av_attr).
+// AVAttr has the attributes for opening an address vector (struct fi_av_attr).
 type AVAttr struct {
-	Type      AVType  // AVTable, or what the domain says
+	Type      AVType  // AVTable, or the domain's type
 	RxCtxBits int     // bits of an Addr that name a receive context, see RxAddr
 	Count     int     // addresses expected; 0: unknown
 	EPPerNode int     // endpoints expected per node; 0: unknown
@@ -34,24 +33,23 @@ type AVAttr struct {
 	Flags     Flags   // FlagEvent, FlagRead (only read the shared vector Name), FlagSymmetric, FlagAVUserID
 }
 
-// AV is an address vector: who is where (fi_av(3)). Endpoints that are
-// connectionless need one; endpoints of a domain may share one.
+// AV is an address vector, the table of peers' addresses (fi_av(3)). A connectionless endpoint needs
+// one. Endpoints of a domain may share one.
 //
-// Insertions complete before the call returns, unless the vector was opened
-// with FlagEvent: then they complete by events of a bound EQ, and Remove and
-// Lookup do not check their arguments.
+// Insertions complete before the call returns, unless the vector was opened with FlagEvent. Then an
+// event of the bound EQ reports the completion, and Remove and Lookup do not check their arguments.
 //
-// Calls on one vector must not run at once.
+// Calls on one vector must not run concurrently.
 type AV struct {
 	object
 	attr    AVAttr
-	known   *known // nil: others insert too, or events tell what was inserted
+	known   *known // nil: other processes insert, too, or events report insertions
 	format  AddrFormat
-	removed bool // something was removed, so the next index is a hole
+	removed bool // an address was removed, so the table has holes that insertions fill
 }
 
-// OpenAV opens an address vector (fi_av_open). The vector needs the domain. A
-// Name is ErrNotSupported with all providers of libfabric 1.17 but sockets.
+// OpenAV opens an address vector (fi_av_open). The vector needs the domain. In libfabric 1.17 only
+// sockets supports a Name; other providers return ErrNotSupported.
 func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 	if !d.isOpen() {
 		return nil, closedError("fi_av_open")
@@ -88,15 +86,14 @@ func (d *Domain) OpenAV(attr AVAttr) (*AV, error) {
 	return v, nil
 }
 
-// Attr is how the vector was opened, with what the provider chose: the type,
-// the base of a shared vector.
+// Attr returns the attributes that the vector was opened with, including what the provider chose:
+// the type, the count and the base of a shared vector.
 func (v *AV) Attr() AVAttr { return v.attr }
 
-// BindEQ has insertions complete by events of eq (fi_av_bind), as FlagEvent
-// asks: EventAVComplete with the number of addresses inserted as Data, after an
-// error for each that was not, with its position as Data. The queue is needed
-// from then on. Deprecated in libfabric 2.x; shm of 1.17 inserts at once, and
-// writes no event.
+// BindEQ makes insertions complete by events of eq (fi_av_bind), as FlagEvent requires. For each
+// address that failed there is an error with its position as Data, then an EventAVComplete with the
+// number of inserted addresses as Data. The vector needs the queue from then on. Deprecated in
+// libfabric 2.x. shm of 1.17 inserts at once and writes no event.
 func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	if !v.isOpen() || !eq.isOpen() {
 		return closedError("fi_av_bind")
@@ -108,9 +105,9 @@ func (v *AV) BindEQ(eq *EQ, flags Flags) error {
 	return nil
 }
 
-// Lookup is the address that was inserted as a (fi_av_lookup). It may be longer
-// than what was given: names of shm come with the zero byte of C. An address
-// that is not in the vector is ErrInvalid.
+// Lookup returns the address that was inserted as a (fi_av_lookup). It may be longer than the
+// inserted one: names of shm end with a zero byte. If a is not in the vector, Lookup returns
+// ErrInvalid.
 func (v *AV) Lookup(a Addr) ([]byte, error) {
 	if !v.isOpen() {
 		return nil, closedError("fi_av_lookup")
@@ -118,20 +115,20 @@ func (v *AV) Lookup(a Addr) ([]byte, error) {
 	if !v.isKnown(a) {
 		return nil, &Error{"fi_av_lookup", ErrInvalid}
 	}
-	return sized("fi_av_lookup", func(buf unsafe.Pointer, size *C.size_t) C.int {
+	return growBuffer("fi_av_lookup", func(buf unsafe.Pointer, size *C.size_t) C.int {
 		return C.fi_av_lookup(v.c(), C.fi_addr_t(a), buf, size)
 	})
 }
 
-// StrAddr is the text of an address in the vector's format, which need not have
-// been inserted (fi_av_straddr); empty for one that the provider cannot read.
+// StrAddr returns the text of an address in the vector's format (fi_av_straddr). The address need
+// not be in the vector. StrAddr returns "" if the provider cannot parse the address.
 func (v *AV) StrAddr(addr []byte) string {
 	if !v.isOpen() || len(addr) == 0 {
 		return ""
 	}
 	in := newAddrBuf(addr)
 	defer in.free()
-	text, err := sized("fi_av_straddr", func(buf unsafe.Pointer, size *C.size_t) C.int {
+	text, err := growBuffer("fi_av_straddr", func(buf unsafe.Pointer, size *C.size_t) C.int {
 		if C.fi_av_straddr(v.c(), in.p, (*C.char)(buf), size) == nil {
 			return -C.FI_EINVAL
 		}
@@ -146,9 +143,8 @@ func (v *AV) StrAddr(addr []byte) string {
 	return string(text)
 }
 
-// SetUserID has completions name the peer a by id (fi_av_set_user_id), in a
-// vector opened with FlagAVUserID. FlagAuthKey says that a is an authorisation
-// key. Needs libfabric 2.x.
+// SetUserID makes completions name the peer a by id (fi_av_set_user_id). The vector must have been
+// opened with FlagAVUserID. With FlagAuthKey a is an authorisation key. Needs libfabric 2.x.
 func (v *AV) SetUserID(a, id Addr, flags Flags) error {
 	if !v.isOpen() {
 		return closedError("fi_av_set_user_id")
@@ -157,33 +153,33 @@ func (v *AV) SetUserID(a, id Addr, flags Flags) error {
 		C.weft_av_set_user_id(v.c(), C.fi_addr_t(a), C.fi_addr_t(id), C.uint64_t(flags)))
 }
 
-// RxAddr is the receive context with this index of the scalable endpoint a, in
-// a vector with as many RxCtxBits (fi_rx_addr).
+// RxAddr returns the address of the receive context with this index of the scalable endpoint a
+// (fi_rx_addr). rxCtxBits must be that of the vector.
 func RxAddr(a Addr, index, rxCtxBits int) Addr {
 	return Addr(uint64(index)<<(64-uint(rxCtxBits))) | a
 }
 
-// GroupAddr is peer a as a member of a peer group (fi_group_addr), which at most
-// the domain's MaxGroupID says. Needs the headers of libfabric 2.x: older
-// providers take the group's bits for a part of the index.
+// GroupAddr returns the address of peer a as a member of a peer group (fi_group_addr). group must
+// not exceed the domain's MaxGroupID. Needs the headers of libfabric 2.x, because older providers
+// would use the group's bits as part of the index.
 func GroupAddr(a Addr, group uint32) (Addr, error) {
 	if C.WEFT_GROUP_ADDR == 0 {
-		return AddrNotAvail, lacks("fi_group_addr")
+		return AddrNotAvail, unsupported("fi_group_addr")
 	}
 	return Addr(uint64(group)<<32) | a, nil
 }
 
-// c is the vector as libfabric knows it.
+// c returns the C object.
 func (v *AV) c() *C.struct_fid_av { return (*C.struct_fid_av)(v.pointer()) }
 
-// isKnown says whether the library may be asked about a.
+// isKnown reports whether calls may pass a to the library.
 func (v *AV) isKnown(a Addr) bool {
 	mask := ^Addr(0) >> uint(v.attr.RxCtxBits)
 	return v.known == nil || v.known.has(a&mask)
 }
 
-// note remembers the addresses of an insertion.
-func (v *AV) note(addrs []Addr) {
+// addKnown records the addresses of an insertion.
+func (v *AV) addKnown(addrs []Addr) {
 	for _, a := range addrs {
 		if v.known != nil && a != AddrNotAvail {
 			v.known.add(a)
@@ -191,8 +187,8 @@ func (v *AV) note(addrs []Addr) {
 	}
 }
 
-// addrBuf is C memory with an address and zeros behind it: the string that some
-// providers look for, and the length that others assume.
+// addrBuf is C memory that holds an address followed by zeros, because some providers expect a
+// terminated string and others read a fixed length.
 type addrBuf struct{ p unsafe.Pointer }
 
 const addrPad = 64
@@ -205,8 +201,8 @@ func newAddrBuf(addr []byte) addrBuf {
 
 func (b addrBuf) free() { C.free(b.p) }
 
-// sized calls f with buffers of rising size until its output fits.
-func sized(function string, f func(buf unsafe.Pointer, size *C.size_t) C.int) ([]byte, error) {
+// growBuffer calls f with larger and larger buffers until its output fits.
+func growBuffer(function string, f func(buf unsafe.Pointer, size *C.size_t) C.int) ([]byte, error) {
 	size := C.size_t(128)
 	for {
 		buf := make([]byte, size)

@@ -17,17 +17,17 @@ import (
 	"unsafe"
 )
 
-// ErrAlready is the error of inserting an address that is in the vector.
+// ErrAlready is the error of inserting an address that the vector already contains.
 const ErrAlready Errno = C.FI_EALREADY
 
-// InsertError says which of several addresses were not inserted. errors.Is
-// finds the errnos of all of them in it.
+// InsertError reports which of several addresses were not inserted. errors.Is finds the errno of each
+// of them.
 type InsertError struct {
 	Func string  // the C function
-	Errs []error // by position: nil, or an Errno; ErrOther where the provider gives no reason
+	Errs []error // by position: nil, or an Errno; ErrOther if the provider gives no reason
 }
 
-// Error counts the failures and gives the first.
+// Error returns the number of failures and the first of them.
 func (e *InsertError) Error() string {
 	failed := e.Unwrap()
 	for i, err := range e.Errs {
@@ -39,7 +39,7 @@ func (e *InsertError) Error() string {
 	return e.Func
 }
 
-// Unwrap gives the errors of the addresses that failed.
+// Unwrap returns the errors of the addresses that failed.
 func (e *InsertError) Unwrap() []error {
 	var failed []error
 	for _, err := range e.Errs {
@@ -50,28 +50,26 @@ func (e *InsertError) Unwrap() []error {
 	return failed
 }
 
-// Insert inserts addresses, in the domain's AddrFormat, and puts what they are
-// called from now on into out, which is nil or as long as addrs; AddrNotAvail
-// is for those that failed. It returns how many were inserted, and an
-// InsertError if that is not all. With FlagSyncErr the provider is asked for the
-// reasons, which sockets refuses: ErrBadFlags. With FlagAVUserID or FlagAuthKey
-// out is read first.
+// Insert inserts addresses in the domain's AddrFormat (fi_av_insert). out is nil or as long as addrs;
+// Insert stores each peer's Addr there, AddrNotAvail for addresses that failed. It returns the number
+// of inserted addresses, and an InsertError if some failed. With FlagSyncErr it asks the provider for
+// the reasons; sockets refuses that with ErrBadFlags. With FlagAVUserID or FlagAuthKey the provider
+// reads out first.
 //
-// An address should be in a vector once. Where a provider finds out, it is
-// ErrAlready, and out is what it was called before. So it is with shm of 1.17
-// for peers whose endpoints are not enabled yet, if there are two: both get one
-// place, which the last has. Insert addresses of shm when all peers are there.
+// An address should be in a vector once. If a provider detects a second insertion, the error is
+// ErrAlready and out has the Addr of the first. shm of 1.17 confuses peers whose endpoints are not
+// enabled yet: two of them get the same Addr, which then means the second one. So insert addresses of
+// shm after all peers have enabled their endpoints.
 //
-// It is one fi_av_insert for each address, all but the last with FlagMore,
-// because vectors with an invalid address are handled by each provider in its
-// own way, and badly by some of 1.17: of those after one that fails, rxm leaves
-// as many half set up, and crashes when they are removed, and rxd gives up. A
-// socket address of the wrong family or length is not given to the provider at
-// all, as it may spoil the whole vector: ErrInvalid.
+// Insert calls fi_av_insert once per address, with FlagMore for all but the last, because providers
+// of 1.17 handle an invalid address among several differently, and some badly: rxm leaves the
+// addresses after it half initialised and crashes when they are removed, and rxd stops. Insert
+// refuses a socket address of the wrong family or length with ErrInvalid, because the provider could
+// damage the whole vector.
 //
-// In a vector opened with FlagEvent it is one call, which returns 0 as soon as
-// the insertion is under way. The addresses must be of one length then, or
-// strings; out is written until the event comes, which carries context.
+// In a vector opened with FlagEvent Insert makes one call, which returns 0 when the insertion has
+// started. Then the addresses must be of equal length, or strings, and the provider writes to out
+// until the event comes. The event carries context.
 func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (int, error) {
 	const function = "fi_av_insert"
 	if !v.isOpen() {
@@ -83,7 +81,7 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 	if v.attr.Flags&FlagEvent != 0 {
 		var all []byte
 		for _, addr := range addrs {
-			if !fits(addr, v.format) || v.format != AddrStr && len(addr) != len(addrs[0]) {
+			if !validAddr(addr, v.format) || v.format != AddrStr && len(addr) != len(addrs[0]) {
 				return 0, &Error{function, ErrInvalid}
 			}
 			all = append(all, v.terminated(addr)...)
@@ -112,7 +110,7 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 		}
 		if results[i] == nil {
 			inserted++
-			v.note([]Addr{a})
+			v.addKnown([]Addr{a})
 		}
 		if out != nil {
 			out[i] = a
@@ -124,9 +122,9 @@ func (v *AV) Insert(addrs [][]byte, out []Addr, flags Flags, context uintptr) (i
 	return inserted, nil
 }
 
-// insertOne inserts an address at once.
+// insertOne inserts one address synchronously.
 func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
-	if !fits(addr, v.format) {
+	if !validAddr(addr, v.format) {
 		return AddrNotAvail, ErrInvalid
 	}
 	in := newAddrBuf(addr)
@@ -149,8 +147,8 @@ func (v *AV) insertOne(addr []byte, a Addr, flags Flags) (Addr, error) {
 	return AddrNotAvail, ErrOther
 }
 
-// fits says whether addr can be an address of a format.
-func fits(addr []byte, format AddrFormat) bool {
+// validAddr reports whether addr can be an address of the format.
+func validAddr(addr []byte, format AddrFormat) bool {
 	if format < Sockaddr || format > SockaddrIB {
 		return len(addr) > 0
 	}
@@ -167,8 +165,8 @@ func fits(addr []byte, format AddrFormat) bool {
 	}
 }
 
-// terminated is addr as it stands in a vector of addresses: strings end with a
-// zero byte.
+// terminated returns addr in the form that a vector of addresses needs: strings end with a zero
+// byte.
 func (v *AV) terminated(addr []byte) []byte {
 	if v.format == AddrStr && (len(addr) == 0 || addr[len(addr)-1] != 0) {
 		return append(append([]byte(nil), addr...), 0)
@@ -176,9 +174,9 @@ func (v *AV) terminated(addr []byte) []byte {
 	return addr
 }
 
-// start is an insertion of n addresses whose end is an event. What it writes to
-// stays pinned until the vector is closed, as the event goes to whoever reads
-// the queue.
+// start starts an asynchronous insertion of n addresses. The provider writes to out until the event
+// comes, and any reader of the queue may get the event, so out stays pinned until the vector is
+// closed.
 func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t) C.int) (int, error) {
 	if out == nil {
 		out = make([]Addr, max(n, 1))
@@ -199,18 +197,18 @@ func (v *AV) start(function string, out []Addr, n int, insert func(*C.fi_addr_t)
 	return 0, nil
 }
 
-// InsertSvc inserts the address that node and service name, as GetInfo takes
-// them (fi_av_insertsvc). In FormatStr node is the whole address and service
-// empty. shm and rxd of 1.17 answer ErrNotSupported. It may ask a name server,
-// and blocks until that has answered. In a vector opened with FlagEvent the
-// address is not known before the event: it is AddrNotAvail.
+// InsertSvc inserts the address that node and service name, as in GetInfo (fi_av_insertsvc). In
+// AddrStr format node is the whole address and service is empty. shm and rxd of 1.17 return
+// ErrNotSupported. InsertSvc may query a name server, and blocks until it answers. In a vector
+// opened with FlagEvent InsertSvc returns AddrNotAvail, because the Addr is known only after the
+// event.
 func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	const function = "fi_av_insertsvc"
 	if !v.isOpen() {
 		return AddrNotAvail, closedError(function)
 	}
 	if node == "" || service == "" && v.format != AddrStr {
-		return AddrNotAvail, &Error{function, ErrInvalid} // they are read without a look
+		return AddrNotAvail, &Error{function, ErrInvalid} // providers read them without a check
 	}
 	cnode := C.CString(node)
 	defer C.free(unsafe.Pointer(cnode))
@@ -231,24 +229,23 @@ func (v *AV) InsertSvc(node, service string, flags Flags) (Addr, error) {
 	if err := check(function, rc); err != nil {
 		return AddrNotAvail, err
 	}
-	// A name that is not found is a positive number in sockets: minus that of
+	// If sockets does not find the name, it returns a positive number: the negated error of
 	// getaddrinfo.
 	if rc != 1 || Addr(a) == AddrNotAvail {
 		return AddrNotAvail, &Error{function, ErrAddrNotAvail}
 	}
-	v.note([]Addr{Addr(a)})
+	v.addKnown([]Addr{Addr(a)})
 	return Addr(a), nil
 }
 
-// InsertSym inserts the addresses of a symmetric cluster (fi_av_insertsym): from
-// node on, so many nodes in a row, each with so many services from service on.
-// The service is a port number with the IP providers. out is nil or
-// nodes*services long; out[n*services+s] becomes service s of node n. It returns how many were inserted, and an InsertError if that is not all.
+// InsertSym inserts the addresses of a symmetric cluster (fi_av_insertsym): consecutive nodes from
+// node on, each with consecutive services from service on. With IP providers a service is a port
+// number. out is nil or nodes*services long; InsertSym stores the Addr of service s of node n in
+// out[n*services+s]. It returns the number of inserted addresses, and an InsertError if some failed.
 //
-// Give node as a numeric address if there is more than one: in the IP providers
-// from libfabric 1.17 on, a name such as "host10" is inserted again and again
-// instead of host10, host11 and so on, but for sockets. shm, rxd and most native
-// providers have no such call: ErrNotSupported; use Insert there.
+// If there are several nodes, give node as a numeric address: all IP providers of libfabric 1.17
+// and newer except sockets insert a name such as "host10" repeatedly, instead of host10, host11 and
+// so on. shm, rxd and most native providers return ErrNotSupported; use Insert with them.
 func (v *AV) InsertSym(node string, nodes int, service string, services int, out []Addr, flags Flags) (int, error) {
 	const function = "fi_av_insertsym"
 	if !v.isOpen() {
@@ -281,9 +278,9 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 		return 0, err
 	}
 	if int(rc) == n && out[0] != AddrNotAvail && n > 1 && out[1] == AddrNotAvail {
-		v.countDown(out)
+		v.fillIndices(out)
 	}
-	v.note(out)
+	v.addKnown(out)
 	results, inserted := make([]error, n), 0
 	for i, a := range out {
 		if a == AddrNotAvail {
@@ -298,9 +295,9 @@ func (v *AV) InsertSym(node string, nodes int, service string, services int, out
 	return n, nil
 }
 
-// symmetric says whether node and so many services in a row can be peers, in a
-// format of IP. Some that cannot would leave rxm of 1.17 with peers that are
-// half set up, and all its providers take the service for a number.
+// symmetric reports whether node, and so many services in a row, can be addresses of peers. It
+// checks only formats of IP. With invalid ones rxm of 1.17 would leave half initialised peers. All
+// IP providers of 1.17 require the service to be a number.
 func symmetric(node, service string, services int, format AddrFormat) bool {
 	if format != Sockaddr && format != SockaddrIn && format != SockaddrIn6 {
 		return true
@@ -310,10 +307,10 @@ func symmetric(node, service string, services int, format AddrFormat) bool {
 	return err == nil && port > 0 && port+services-1 <= math.MaxUint16 && (notIP != nil || !ip.IsUnspecified())
 }
 
-// countDown completes what sockets makes of out: it writes all addresses to the
-// first place, so that the last remains. They were inserted one after the other
-// at the end of the table, unless it has holes.
-func (v *AV) countDown(out []Addr) {
+// fillIndices completes out after sockets, which writes every Addr to the first element, so that
+// only the last one remains there. The addresses were appended to the table one after the other,
+// unless the table has holes; then fillIndices changes nothing.
+func (v *AV) fillIndices(out []Addr) {
 	last := out[0]
 	if v.removed || last < Addr(len(out)-1) {
 		return
@@ -323,9 +320,8 @@ func (v *AV) countDown(out []Addr) {
 	}
 }
 
-// Remove takes addresses out of the vector (fi_av_remove). Nothing may be on its
-// way to them. If one is not in the vector, it is ErrInvalid and nothing is
-// removed.
+// Remove removes addresses from the vector (fi_av_remove). No operation to them may be in flight.
+// If one of them is not in the vector, Remove returns ErrInvalid and removes nothing.
 func (v *AV) Remove(addrs []Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {
@@ -337,7 +333,7 @@ func (v *AV) Remove(addrs []Addr) error {
 	if v.known != nil {
 		for i, a := range addrs {
 			if !v.known.remove(a) {
-				v.note(addrs[:i])
+				v.addKnown(addrs[:i])
 				return &Error{function, ErrInvalid}
 			}
 		}
@@ -346,7 +342,7 @@ func (v *AV) Remove(addrs []Addr) error {
 	rc := C.fi_av_remove(v.c(), (*C.fi_addr_t)(unsafe.Pointer(&addrs[0])), C.size_t(len(addrs)), 0)
 	err := check(function, rc)
 	if errors.Is(err, ErrBusy) {
-		v.note(addrs)
+		v.addKnown(addrs)
 	}
 	return err
 }

@@ -7,17 +7,16 @@ import "C"
 
 import "unsafe"
 
-// InsertAuthKey inserts an authorisation key, in the provider's form, into a
-// vector of a domain that takes its keys from vectors (fi_av_insert_auth_key).
-// The Addr stands for all peers under that key, where FlagAuthKey says so. Needs
-// libfabric 2.x.
+// InsertAuthKey inserts an authorisation key, in the provider's form, into a vector of a domain
+// that takes its keys from vectors (fi_av_insert_auth_key). In calls with FlagAuthKey the returned
+// Addr means all peers with that key. Needs libfabric 2.x.
 func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 	const function = "fi_av_insert_auth_key"
 	if !v.isOpen() {
 		return AddrNotAvail, closedError(function)
 	}
 	if C.WEFT_AV_AUTH_KEY == 0 {
-		return AddrNotAvail, lacks(function)
+		return AddrNotAvail, unsupported(function)
 	}
 	in := newAddrBuf(key)
 	defer in.free()
@@ -26,7 +25,7 @@ func (v *AV) InsertAuthKey(key []byte, flags Flags) (Addr, error) {
 	return Addr(a), check(function, rc)
 }
 
-// LookupAuthKey is the authorisation key that a was inserted as, or with
+// LookupAuthKey returns the authorisation key that a was inserted as or with
 // (fi_av_lookup_auth_key). Needs libfabric 2.x.
 func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 	const function = "fi_av_lookup_auth_key"
@@ -34,23 +33,22 @@ func (v *AV) LookupAuthKey(a Addr) ([]byte, error) {
 		return nil, closedError(function)
 	}
 	if C.WEFT_AV_AUTH_KEY == 0 {
-		return nil, lacks(function)
+		return nil, unsupported(function)
 	}
-	return sized(function, func(buf unsafe.Pointer, size *C.size_t) C.int {
+	return growBuffer(function, func(buf unsafe.Pointer, size *C.size_t) C.int {
 		return C.weft_av_lookup_auth_key(v.c(), C.fi_addr_t(a), buf, size)
 	})
 }
 
-// RemoveAuthKey takes an authorisation key out of the vector (fi_av_remove with
-// FI_AUTH_KEY): ErrBusy while enabled endpoints use it. Needs libfabric
-// 2.x.
+// RemoveAuthKey removes an authorisation key from the vector (fi_av_remove with FI_AUTH_KEY). It
+// returns ErrBusy while enabled endpoints use the key. Needs libfabric 2.x.
 func (v *AV) RemoveAuthKey(a Addr) error {
 	const function = "fi_av_remove"
 	if !v.isOpen() {
 		return closedError(function)
 	}
 	if C.WEFT_AV_AUTH_KEY == 0 {
-		return lacks(function)
+		return unsupported(function)
 	}
 	addr := C.fi_addr_t(a)
 	return check(function, C.fi_av_remove(v.c(), &addr, 1, C.uint64_t(FlagAuthKey)))

@@ -2,11 +2,11 @@
 
 package fi
 
-// known is the set of the addresses of an address vector. libfabric promises
-// FI_EINVAL for others, but 1.17 reads, and in sockets writes, beyond its
-// tables instead, also for the AddrNotAvail of an insertion that failed.
+// known is the set of the addresses in an address vector. libfabric documents
+// FI_EINVAL for other addresses, but 1.17 reads, and in sockets writes, beyond its
+// tables instead, also for the AddrNotAvail of a failed insertion.
 //
-// Indices, which nearly all addresses are, take a bit each.
+// Nearly all addresses are small indices, for which known needs one bit each.
 type known struct {
 	low  []uint64
 	high map[Addr]struct{}
@@ -36,7 +36,7 @@ func (k *known) add(a Addr) {
 	k.low[a/64] |= 1 << (a % 64)
 }
 
-// remove says whether a was there.
+// remove removes a and reports whether it was in the set.
 func (k *known) remove(a Addr) bool {
 	if !k.has(a) {
 		return false
@@ -49,7 +49,7 @@ func (k *known) remove(a Addr) bool {
 	return true
 }
 
-// last is an address beyond which there is none, but for AddrNotAvail.
+// last returns an upper bound of the addresses in the set, except AddrNotAvail.
 func (k *known) last() Addr {
 	last := max(Addr(64*len(k.low)), 1) - 1
 	for a := range k.high {

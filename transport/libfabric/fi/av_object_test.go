@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openEQ opens an event queue until the test ends.
+// openEQ opens an event queue and closes it when the test ends.
 func openEQ(t *testing.T, d *Domain) *EQ {
 	t.Helper()
 	eq, err := d.Fabric().OpenEQ(EQAttr{Wait: WaitUnspec})
@@ -21,10 +21,10 @@ func openEQ(t *testing.T, d *Domain) *EQ {
 	return eq
 }
 
-// nextEvent waits for an event of the queue, good or bad.
+// nextEvent waits for an event or an error of the queue.
 func nextEvent(t *testing.T, eq *EQ) (*EQEvent, *EQError) {
 	t.Helper()
-	ev, err := eq.SRead(patience, 0)
+	ev, err := eq.SRead(testTimeout, 0)
 	if errors.Is(err, ErrAvail) {
 		failed, err := eq.ReadErr(0)
 		require.NoError(t, err)
@@ -45,12 +45,12 @@ func TestAVAsync(t *testing.T) {
 			require.ErrorIs(t, err, ErrNoEQ, "before a queue is bound")
 		}
 		require.NoError(t, v.BindEQ(eq, 0))
-		require.ErrorIs(t, eq.Close(), ErrBusy, "the vector needs it")
+		require.ErrorIs(t, eq.Close(), ErrBusy, "the vector needs the queue")
 
 		n, err := v.Insert(addrs[:5], out[:5], 0, 77)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		if !facts.async { // inserted, and nobody told
+		if !facts.async { // the address is inserted without an event
 			require.Equal(t, []Addr{0, 1, 2, 3, 4}, out[:5])
 			_, err := eq.SRead(10*time.Millisecond, 0)
 			require.ErrorIs(t, err, ErrAgain)
@@ -63,7 +63,7 @@ func TestAVAsync(t *testing.T) {
 		require.Equal(t, uint64(5), ev.Data, "inserted")
 		require.Equal(t, []Addr{0, 1, 2, 3, 4}, out[:5])
 
-		// Nothing to insert has an event too.
+		// An insertion of no addresses causes an event, too.
 		_, err = v.Insert(nil, nil, 0, 78)
 		require.NoError(t, err)
 		ev, failed = nextEvent(t, eq)
@@ -71,13 +71,13 @@ func TestAVAsync(t *testing.T) {
 		require.Equal(t, uintptr(78), ev.Context)
 		require.Zero(t, ev.Data)
 
-		// One that fails, behind a good one.
+		// One address fails, after a valid one.
 		_, err = v.Insert([][]byte{addrs[5], sockaddr("127.0.0.1", 0)}, nil, 0, 79)
 		require.NoError(t, err)
 		ev, failed = nextEvent(t, eq)
 		require.Nil(t, ev)
 		require.Equal(t, uintptr(79), failed.Context)
-		require.Equal(t, uint64(1), failed.Data, "its position")
+		require.Equal(t, uint64(1), failed.Data, "position of the failed address")
 		require.NotZero(t, failed.Err)
 		ev, failed = nextEvent(t, eq)
 		require.Nil(t, failed)
@@ -85,11 +85,11 @@ func TestAVAsync(t *testing.T) {
 		require.Equal(t, uint64(1), ev.Data, "inserted")
 
 		_, err = v.Insert([][]byte{addrs[5], {1, 2}}, nil, 0, 80)
-		require.ErrorIs(t, err, ErrInvalid, "addresses of several lengths")
+		require.ErrorIs(t, err, ErrInvalid, "addresses of different lengths")
 		if facts.sym {
 			_, err = v.InsertSym("127.0.0.2", 2, "4000", 2, nil, 0)
 			require.NoError(t, err)
-			for inserted := 0; inserted < 4; { // sockets tells of each
+			for inserted := 0; inserted < 4; { // sockets writes an event per address
 				ev, failed = nextEvent(t, eq)
 				require.Nil(t, failed)
 				inserted += int(ev.Data)
@@ -99,7 +99,7 @@ func TestAVAsync(t *testing.T) {
 			require.Equal(t, sockaddr("127.0.0.3", 4001), got)
 		}
 		require.NoError(t, v.Close())
-		require.NoError(t, eq.Close(), "nobody needs it any more")
+		require.NoError(t, eq.Close(), "no object needs the queue any more")
 	})
 }
 
@@ -129,13 +129,13 @@ func TestAVShared(t *testing.T) {
 		}
 		out := make([]Addr, 1)
 		n, err := second.Insert(addrs[3:4], out, 0, 0)
-		require.NoError(t, err, "inserting into what is only read finds the address")
+		require.NoError(t, err, "insertion into a read-only vector finds the address")
 		require.Equal(t, 1, n)
 		require.Equal(t, Addr(3), out[0])
 
 		attr.Name = ""
 		_, err = d.OpenAV(attr)
-		require.ErrorIs(t, err, ErrInvalid, "read what?")
+		require.ErrorIs(t, err, ErrInvalid, "FlagRead needs a Name")
 	})
 }
 
@@ -172,11 +172,11 @@ func TestAVSet(t *testing.T) {
 
 		other, err := v.OpenSet(AVSetAttr{})
 		require.NoError(t, err)
-		require.Empty(t, members(other), "it begins empty")
+		require.Empty(t, members(other), "the set is empty at first")
 		require.NoError(t, other.Insert(8))
-		require.ErrorIs(t, other.Insert(8), ErrInvalid, "it is a member")
-		require.ErrorIs(t, other.Insert(10), ErrInvalid, "it is not in the vector")
-		require.ErrorIs(t, other.Remove(7), ErrInvalid, "it is not a member")
+		require.ErrorIs(t, other.Insert(8), ErrInvalid, "8 is a member")
+		require.ErrorIs(t, other.Insert(10), ErrInvalid, "10 is not in the vector")
+		require.ErrorIs(t, other.Remove(7), ErrInvalid, "7 is not a member")
 		require.NoError(t, even.Diff(other))
 		require.NoError(t, even.Union(other))
 		require.NoError(t, other.Insert(9))
@@ -194,7 +194,7 @@ func TestAVSet(t *testing.T) {
 		_, err = v.OpenSet(AVSetAttr{Start: 3, End: 2, Stride: 1})
 		require.ErrorIs(t, err, ErrInvalid)
 
-		require.ErrorIs(t, v.Close(), ErrBusy, "its sets need it")
+		require.ErrorIs(t, v.Close(), ErrBusy, "its sets need the vector")
 		for _, s := range []*AVSet{full, other, even} {
 			require.NoError(t, s.Close())
 			require.NoError(t, s.Close())
@@ -207,7 +207,8 @@ func TestAVSet(t *testing.T) {
 	})
 }
 
-// What libfabric 2.x has is refused with the headers of 1.17, and by providers.
+// TestAVKeys checks that calls of libfabric 2.x return ErrNotSupported with the headers of 1.17 and
+// from providers.
 func TestAVKeys(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})
@@ -238,15 +239,15 @@ func TestAVClosing(t *testing.T) {
 	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
 		v, err := d.OpenAV(AVAttr{Type: AVTable})
 		require.NoError(t, err)
-		require.ErrorIs(t, d.Close(), ErrBusy, "the vector needs it")
+		require.ErrorIs(t, d.Close(), ErrBusy, "the vector needs the domain")
 		addrs := testAddrs(t, d, 1)
 		_, err = v.Insert(addrs, nil, 0, 0)
-		require.NoError(t, err, "the domain is still there")
+		require.NoError(t, err, "the domain is still open")
 
 		ep, err := d.OpenEndpoint(d.Info())
 		require.NoError(t, err)
 		require.NoError(t, ep.BindAV(v))
-		require.ErrorIs(t, v.Close(), ErrBusy, "the endpoint needs it")
+		require.ErrorIs(t, v.Close(), ErrBusy, "the endpoint needs the vector")
 		require.NoError(t, ep.Close())
 		require.NoError(t, v.Close())
 		require.NoError(t, v.Close(), "again")

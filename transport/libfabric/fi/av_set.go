@@ -7,27 +7,26 @@ import "C"
 
 import "unsafe"
 
-// AVSetAttr is how a set is made (struct fi_av_set_attr).
+// AVSetAttr has the attributes for opening a set (struct fi_av_set_attr).
 type AVSetAttr struct {
-	Count      int    // members expected, and the most that there may be; 0: those of the vector
-	Start, End Addr   // with a Stride: the first member, and the last that may be one
-	Stride     int    // 0: the set begins empty
-	CommKey    []byte // of a fabric's manager of collectives; nil: none
-	Flags      Flags  // FlagUniverse, and which collectives: FlagBarrierSet, ...; none of those: all
+	Count      int    // largest number of members; 0: the size of the vector
+	Start, End Addr   // with a Stride: the first member, and the upper bound of members
+	Stride     int    // 0: the set is empty at first
+	CommKey    []byte // key of the fabric's collective manager; nil: none
+	Flags      Flags  // FlagUniverse, and the collectives: FlagBarrierSet, ...; none of those: all
 }
 
-// AVSet is an ordered set of addresses of a vector: the members of a collective
-// operation (fi_av_set(3)). Making and changing it is local. In libfabric 1.17
-// only the vectors of net and rxm have sets, those of others are
-// ErrNotSupported.
+// AVSet is an ordered set of addresses of a vector: the members of a collective operation
+// (fi_av_set(3)). Opening and changing a set is local. In libfabric 1.17 only net and rxm support
+// sets; other providers return ErrNotSupported.
 type AVSet struct {
 	object
 	av *AV
 }
 
-// OpenSet makes a set of the vector's addresses (fi_av_set). The set needs the
-// vector. Members of the range are inserted one by one: 1.17 takes them from a
-// copy of the vector, made for its first set.
+// OpenSet opens a set of the vector's addresses (fi_av_set). The set needs the vector. OpenSet
+// inserts the members of the range one by one, because 1.17 would take them from a copy of the
+// vector that it made for its first set.
 func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	const function = "fi_av_set"
 	if !v.isOpen() {
@@ -38,8 +37,8 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	}
 	c := C.struct_fi_av_set_attr{
 		count: C.size_t(attr.Count),
-		// Nothing from 1 to 0: the empty range of the man page, from
-		// FI_ADDR_NOTAVAIL to the same, is full of members for 1.17.
+		// From 1 to 0 is an empty range. The man page has FI_ADDR_NOTAVAIL for both
+		// bounds instead, which 1.17 takes for a range with members.
 		start_addr: 1,
 		end_addr:   0,
 		stride:     1,
@@ -71,31 +70,31 @@ func (v *AV) OpenSet(attr AVSetAttr) (*AVSet, error) {
 	return s, nil
 }
 
-// closing closes what cannot be used because of err.
+// closing closes an object that is unusable because of err, and returns err.
 func closing(err error, o interface{ Close() error }) error {
 	_ = o.Close()
 	return err
 }
 
-// Union adds the members of src, at the end (fi_av_set_union).
+// Union appends the members of src (fi_av_set_union).
 func (s *AVSet) Union(src *AVSet) error {
 	return s.with("fi_av_set_union", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_union(d, s) })
 }
 
-// Intersect keeps the members that src has too (fi_av_set_intersect). 1.17 loses
-// some if the order differs.
+// Intersect keeps the members that src contains, too (fi_av_set_intersect). 1.17 loses some members
+// if the order differs.
 func (s *AVSet) Intersect(src *AVSet) error {
 	return s.with("fi_av_set_intersect", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_intersect(d, s) })
 }
 
-// Diff takes out the members that src has (fi_av_set_diff). 1.17 takes out the
-// last member for each of them instead.
+// Diff removes the members that src contains (fi_av_set_diff). 1.17 removes the last member for
+// each of them instead.
 func (s *AVSet) Diff(src *AVSet) error {
 	return s.with("fi_av_set_diff", src, func(d, s *C.struct_fid_av_set) C.int { return C.fi_av_set_diff(d, s) })
 }
 
-// Insert adds an address of the vector at the end (fi_av_set_insert). A member
-// is ErrInvalid, a full set ErrNoMemory.
+// Insert appends an address of the vector (fi_av_set_insert). It returns ErrInvalid if the address
+// is a member already, and ErrNoMemory if the set is full.
 func (s *AVSet) Insert(a Addr) error {
 	if !s.isOpen() {
 		return closedError("fi_av_set_insert")
@@ -106,8 +105,8 @@ func (s *AVSet) Insert(a Addr) error {
 	return check("fi_av_set_insert", C.fi_av_set_insert(s.c(), C.fi_addr_t(a)))
 }
 
-// Remove takes out an address (fi_av_set_remove). One that is no member is
-// ErrInvalid. The order of the others stays, but not in 1.17.
+// Remove removes an address (fi_av_set_remove). It returns ErrInvalid if the address is not a
+// member. The other members keep their order, except in 1.17.
 func (s *AVSet) Remove(a Addr) error {
 	if !s.isOpen() {
 		return closedError("fi_av_set_remove")
@@ -115,8 +114,7 @@ func (s *AVSet) Remove(a Addr) error {
 	return check("fi_av_set_remove", C.fi_av_set_remove(s.c(), C.fi_addr_t(a)))
 }
 
-// Addr is the address of all current members, to join their group by
-// (fi_av_set_addr).
+// Addr returns the address of all current members, which joins their group (fi_av_set_addr).
 func (s *AVSet) Addr() (Addr, error) {
 	if !s.isOpen() {
 		return AddrNotAvail, closedError("fi_av_set_addr")
@@ -126,7 +124,7 @@ func (s *AVSet) Addr() (Addr, error) {
 	return Addr(a), err
 }
 
-// with calls a function of two sets, which must be of one vector.
+// with calls a function of two sets. Both must be of one vector.
 func (s *AVSet) with(function string, src *AVSet, f func(dst, src *C.struct_fid_av_set) C.int) error {
 	if !s.isOpen() || !src.isOpen() {
 		return closedError(function)

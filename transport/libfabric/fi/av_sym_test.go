@@ -36,11 +36,11 @@ func TestAVInsertSvc(t *testing.T) {
 		}
 		a, err = v.InsertSvc("127.0.0.2", "4000", 0)
 		require.NoError(t, err)
-		require.Equal(t, Addr(2), a, "failures take no place")
+		require.Equal(t, Addr(2), a, "failures use no index")
 	})
 }
 
-// Four nodes with three services each: one machine has as many addresses.
+// TestAVInsertSym inserts four nodes with three services each, addresses of the loopback network.
 func TestAVInsertSym(t *testing.T) {
 	const nodes, services = 4, 3
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
@@ -86,7 +86,7 @@ func TestAVInsertSymCounts(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, sockaddr(fmt.Sprintf("127.0.0.%d", nodes), 3999+services), got)
 
-			// More of them, behind those.
+			// Insert more addresses after those.
 			out := make([]Addr, 2)
 			_, err = v.InsertSym("127.0.1.1", 2, "5000", 1, out, 0)
 			require.NoError(t, err)

@@ -13,17 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// avFacts is what is known of a provider's address vectors. A difference is
-// news, in a provider or in this package.
+// avFacts is the known behaviour of a provider's address vectors. A failure means that the provider
+// or this package has changed.
 type avFacts struct {
 	prov      string
 	svc, sym  bool // has insertsvc and insertsym
 	shared    bool // has named vectors
 	sets      bool // has sets
-	async     bool // writes events for insertions
-	reason    bool // says why an address failed, asked by FlagSyncErr
-	syncErr   bool // takes FlagSyncErr at all
-	firstLost bool // does not find the address that was inserted first
+	async     bool // writes events of insertions
+	reason    bool // with FlagSyncErr reports why an address failed
+	syncErr   bool // accepts FlagSyncErr
+	firstLost bool // Lookup does not find the first inserted address
 }
 
 // avProviders are the providers of this machine that have address vectors.
@@ -44,7 +44,7 @@ func eachAV(t *testing.T, test func(*testing.T, avFacts, *Domain)) {
 	}
 }
 
-// openDomain opens a domain of a provider until the test ends.
+// openDomain opens a domain of a provider and closes it when the test ends.
 func openDomain(t *testing.T, s setup) *Domain {
 	t.Helper()
 	if s.ep == EPUnspec {
@@ -63,7 +63,7 @@ func openDomain(t *testing.T, s setup) *Domain {
 	return domain
 }
 
-// openAV opens a vector until the test ends.
+// openAV opens a vector and closes it when the test ends.
 func openAV(t *testing.T, d *Domain, attr AVAttr) *AV {
 	t.Helper()
 	if attr.Type == AVUnspec {
@@ -75,7 +75,7 @@ func openAV(t *testing.T, d *Domain, attr AVAttr) *AV {
 	return v
 }
 
-// sockaddr is struct sockaddr_in.
+// sockaddr returns a struct sockaddr_in.
 func sockaddr(ip string, port int) []byte {
 	a := make([]byte, 16)
 	binary.NativeEndian.PutUint16(a, syscall.AF_INET)
@@ -85,8 +85,8 @@ func sockaddr(ip string, port int) []byte {
 	return a
 }
 
-// testAddrs are different addresses in the form that the domain wants, as Lookup
-// gives them: at most n, and at least six. Those of shm are endpoints.
+// testAddrs returns different addresses in the domain's format, in the form that Lookup returns: at
+// least six, at most n. Those of shm belong to open endpoints.
 func testAddrs(t *testing.T, d *Domain, n int) [][]byte {
 	t.Helper()
 	if d.Info().AddrFormat == AddrStr {
@@ -119,7 +119,7 @@ func TestAVOpenClose(t *testing.T) {
 		}
 		v, err := d.OpenAV(AVAttr{})
 		require.NoError(t, err)
-		require.Equal(t, AVTable, v.Attr().Type, "what all of them choose")
+		require.Equal(t, AVTable, v.Attr().Type, "all providers choose AVTable")
 		require.NoError(t, v.Close())
 		for _, attr := range []AVAttr{{Type: 99}, {Type: AVTable, Count: -1}, {Type: AVTable, RxCtxBits: 64}} {
 			v, err := d.OpenAV(attr)
@@ -135,7 +135,7 @@ func TestAVOpenClose(t *testing.T) {
 
 func TestAVInsert(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
-		v := openAV(t, d, AVAttr{Count: 4}) // it grows
+		v := openAV(t, d, AVAttr{Count: 4}) // more addresses than Count are allowed
 		addrs := testAddrs(t, d, 40)
 		out := make([]Addr, len(addrs))
 		for _, part := range [][2]int{{0, 1}, {1, 1}, {1, 5}, {5, len(addrs)}} {
@@ -158,7 +158,7 @@ func TestAVInsert(t *testing.T) {
 	})
 }
 
-// requireAddr looks an address up.
+// requireAddr checks the result of Lookup.
 func requireAddr(t *testing.T, facts avFacts, v *AV, a Addr, want []byte) {
 	t.Helper()
 	got, err := v.Lookup(a)
@@ -189,7 +189,7 @@ func TestAVStrAddr(t *testing.T) {
 		require.Empty(t, v.StrAddr(nil))
 		switch facts.prov {
 		case "shm":
-			require.Equal(t, "fi_shm://x", v.StrAddr([]byte("fi_shm://x")), "a string without its end")
+			require.Equal(t, "fi_shm://x", v.StrAddr([]byte("fi_shm://x")), "a string without its zero byte")
 			require.Equal(t, "fi_shm://x", v.StrAddr([]byte("fi_shm://x\x00")))
 			long := fmt.Sprintf("fi_shm://%0300d", 7)
 			require.Equal(t, long, v.StrAddr([]byte(long)), "longer than the first buffer")
@@ -203,8 +203,8 @@ func TestAVStrAddr(t *testing.T) {
 	})
 }
 
-// Bad addresses stand at the front, in the middle and at the end; the others are
-// inserted all the same.
+// TestAVInsertSomeBad inserts bad addresses at the front, in the middle and at the end. The other
+// addresses must be inserted nevertheless.
 func TestAVInsertSomeBad(t *testing.T) {
 	bad := map[string][]byte{
 		"empty":   nil,
@@ -217,7 +217,7 @@ func TestAVInsertSomeBad(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		for name, bad := range bad {
 			if facts.prov == "shm" && name != "empty" {
-				continue // any string may be a name
+				continue // any string can be an address
 			}
 			for _, flags := range []Flags{0, FlagSyncErr} {
 				v := openAV(t, d, AVAttr{})
@@ -238,7 +238,7 @@ func TestAVInsertSomeBad(t *testing.T) {
 				require.NoError(t, failed.Errs[3])
 				for _, i := range []int{0, 2, 4} {
 					switch {
-					case name != "port 0" && name != "0.0.0.0": // this package says so
+					case name != "port 0" && name != "0.0.0.0": // this package detects these errors
 						require.ErrorIs(t, failed.Errs[i], ErrInvalid)
 					case flags == FlagSyncErr && facts.reason:
 						require.NotErrorIs(t, failed.Errs[i], ErrOther, "%s: the provider says why", name)
@@ -268,24 +268,24 @@ func TestAVRemove(t *testing.T) {
 		for _, wrong := range [][]Addr{{4}, {1, 1}, {0, AddrNotAvail}, {1 << 40}} {
 			require.ErrorIs(t, v.Remove(wrong), ErrInvalid)
 		}
-		for i, a := range out { // a refused removal takes nothing out
+		for i, a := range out { // a failed removal removes nothing
 			requireAddr(t, facts, v, a, addrs[i])
 		}
 		require.NoError(t, v.Remove(nil))
 		require.NoError(t, v.Remove([]Addr{out[1], out[2]}))
-		require.ErrorIs(t, v.Remove([]Addr{out[1]}), ErrInvalid, "it is gone")
+		require.ErrorIs(t, v.Remove([]Addr{out[1]}), ErrInvalid, "the address was removed")
 		_, err = v.Lookup(out[2])
 		require.ErrorIs(t, err, ErrInvalid)
 
 		again := make([]Addr, 1)
 		_, err = v.Insert(addrs[1:2], again, 0, 0)
-		require.NoError(t, err, "what was removed may be inserted again")
+		require.NoError(t, err, "a removed address can be inserted again")
 		requireAddr(t, facts, v, again[0], addrs[1])
 		requireAddr(t, facts, v, out[3], addrs[3])
 	})
 }
 
-// An address that is inserted twice keeps its place, but for sockets.
+// TestAVInsertTwice checks that an address that is inserted twice keeps its index, except in sockets.
 func TestAVInsertTwice(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})
@@ -303,7 +303,7 @@ func TestAVInsertTwice(t *testing.T) {
 	})
 }
 
-// Peers of shm that are not there yet share a place.
+// TestAVShmAbsentPeers checks that peers of shm without an enabled endpoint get the same Addr.
 func TestAVShmAbsentPeers(t *testing.T) {
 	v := openAV(t, openDomain(t, setup{prov: "shm"}), AVAttr{})
 	name := func(i int) []byte { return fmt.Appendf(nil, "fi_shm://weft-absent-%d-%d", os.Getpid(), i) }
@@ -312,7 +312,7 @@ func TestAVShmAbsentPeers(t *testing.T) {
 	require.ErrorIs(t, err, ErrAlready)
 }
 
-// In a vector of type AVMap addresses are what the provider likes.
+// TestAVMap uses a vector of type AVMap, in which the provider chooses the values of addresses.
 func TestAVMap(t *testing.T) {
 	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{Type: AVMap})

@@ -12,7 +12,7 @@ import (
 
 // Connections of endpoints of type EPMsg (fi_cm(3)):
 //
-//	who connects                            who listens
+//	client                                  server
 //	                                        OpenPassiveEP, BindEQ, Listen
 //	OpenEndpoint, BindEQ, Enable
 //	Connect(addr, data) ───────────────────► EventConnReq with Info and data
@@ -23,9 +23,8 @@ import (
 //
 //	error event with data ◄───────────────── or Reject(Info, data)
 //
-// All of these calls return at once; how they end is told by the event queue
-// that the endpoint is bound to. Private data of at most CMDataSize bytes goes
-// along with a request and with its answer.
+// All of these calls return at once. Events of the queue that the endpoint is bound to report their
+// results. A request and its answer carry up to CMDataSize bytes of private data each.
 
 // PassiveEP listens for connections (struct fid_pep, fi_endpoint(3)).
 type PassiveEP struct {
@@ -33,13 +32,14 @@ type PassiveEP struct {
 	eq *EQ
 }
 
-// OpenPassiveEP opens an endpoint that listens at info.SrcAddr (fi_passive_ep).
+// OpenPassiveEP opens a passive endpoint, which listens at info.SrcAddr after Listen
+// (fi_passive_ep).
 func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 	const function = "fi_passive_ep"
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if !f.offers(info) {
+	if !f.matches(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (
@@ -62,14 +62,13 @@ func (f *Fabric) OpenPassiveEP(info *Info) (*PassiveEP, error) {
 
 func (p *PassiveEP) c() *C.struct_fid_pep { return (*C.struct_fid_pep)(p.pointer()) }
 
-// BindEQ makes connection requests appear on q (fi_pep_bind), once and before
-// Listen.
+// BindEQ makes q report connection requests (fi_pep_bind). Call it once, before Listen.
 func (p *PassiveEP) BindEQ(q *EQ) error {
 	const function = "fi_pep_bind"
 	if !p.isOpen() || !q.isOpen() {
 		return closedError(function)
 	}
-	if p.eq != nil { // sockets would forget the first
+	if p.eq != nil { // sockets would replace the first queue
 		return &Error{function, ErrInvalid}
 	}
 	if err := check(function, C.fi_pep_bind(p.c(), q.fid, 0)); err != nil {
@@ -80,8 +79,8 @@ func (p *PassiveEP) BindEQ(q *EQ) error {
 	return nil
 }
 
-// SetBacklog sets how many requests may wait to be looked at (fi_control with
-// FI_BACKLOG), before Listen.
+// SetBacklog sets how many connection requests may be queued (fi_control with FI_BACKLOG). Call it
+// before Listen.
 func (p *PassiveEP) SetBacklog(n int) error {
 	const function = "fi_control"
 	if !p.isOpen() {
@@ -90,21 +89,21 @@ func (p *PassiveEP) SetBacklog(n int) error {
 	return check(function, C.weft_backlog(p.c(), C.int(n)))
 }
 
-// Listen begins to take connection requests (fi_listen). Each is an EventConnReq,
-// and its Info is to be accepted by an endpoint or rejected: until then it keeps
-// the peer waiting, and its connection open.
+// Listen starts to take connection requests (fi_listen). Each causes an EventConnReq. The caller
+// must accept its Info with an endpoint or reject it; until then the peer waits and the connection
+// stays open.
 func (p *PassiveEP) Listen() error {
 	const function = "fi_listen"
 	if !p.isOpen() {
 		return closedError(function)
 	}
-	if p.eq == nil { // some providers follow the null pointer
+	if p.eq == nil { // some providers dereference it without a check
 		return &Error{function, ErrNoEQ}
 	}
 	return check(function, C.fi_listen(p.c()))
 }
 
-// Name is the address that peers connect to, known after Listen (fi_getname).
+// Name returns the address that peers connect to (fi_getname). It is known after Listen.
 func (p *PassiveEP) Name() ([]byte, error) {
 	const function = "fi_getname"
 	if !p.isOpen() {
@@ -115,7 +114,7 @@ func (p *PassiveEP) Name() ([]byte, error) {
 	})
 }
 
-// SetName changes the address, before Listen (fi_setname).
+// SetName changes the address (fi_setname). Call it before Listen.
 func (p *PassiveEP) SetName(addr []byte) error {
 	const function = "fi_setname"
 	if !p.isOpen() {
@@ -127,8 +126,8 @@ func (p *PassiveEP) SetName(addr []byte) error {
 	return check(function, C.fi_setname(p.fid, unsafe.Pointer(&addr[0]), C.size_t(len(addr))))
 }
 
-// CMDataSize is how many bytes of private data an answer may carry (fi_getopt
-// with FI_OPT_CM_DATA_SIZE).
+// CMDataSize returns how many bytes of private data an answer may carry (fi_getopt with
+// FI_OPT_CM_DATA_SIZE).
 func (p *PassiveEP) CMDataSize() (int, error) {
 	if !p.isOpen() {
 		return 0, closedError("fi_getopt")
@@ -136,15 +135,15 @@ func (p *PassiveEP) CMDataSize() (int, error) {
 	return cmDataSize(p.fid)
 }
 
-// Reject refuses the connection request that request came with (fi_reject). The
-// peer's Connect ends in an error event with ErrConnRefused and data. A request
-// that an endpoint was opened with is ErrBusy, and one that is over ErrInvalid.
+// Reject refuses the connection request that the Info carries (fi_reject). The peer's Connect ends
+// with an error event with ErrConnRefused and data. Reject returns ErrBusy if an endpoint was
+// opened with the request, and ErrInvalid if the request was already answered.
 func (p *PassiveEP) Reject(request *Info, data []byte) error {
 	const function = "fi_reject"
 	if !p.isOpen() {
 		return closedError(function)
 	}
-	if err := p.fits(function, data); err != nil {
+	if err := p.checkCMData(function, data); err != nil {
 		return err
 	}
 	r := request.request
@@ -156,22 +155,21 @@ func (p *PassiveEP) Reject(request *Info, data []byte) error {
 	return check(function, rc)
 }
 
-// Connect asks the passive endpoint at addr for a connection, and sends data
-// along (fi_connect). It can be called once in the life of an endpoint.
-// EventConnected says that it was accepted; an error event that it was not.
-// Some providers say here already that nobody listens.
+// Connect requests a connection to the passive endpoint at addr and sends data with the request
+// (fi_connect). It can be called once per endpoint. If the peer accepts, there is an
+// EventConnected, else an error event. If nobody listens, some providers return an error here.
 func (e *Endpoint) Connect(addr, data []byte) error {
 	const function = "fi_connect"
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if !fits(addr, e.domain.info.AddrFormat) { // as much is read as its family says
+	if !validAddr(addr, e.domain.info.AddrFormat) { // providers read as many bytes as its family needs
 		return &Error{function, ErrInvalid}
 	}
-	if e.root.connects && !e.root.told { // some providers follow the null pointer
+	if e.root.isMsg && !e.root.hasEQ { // some providers dereference the queue without a check
 		return &Error{function, ErrNoEQ}
 	}
-	if err := e.fits(function, data); err != nil {
+	if err := e.checkCMData(function, data); err != nil {
 		return err
 	}
 	rc := C.weft_connect(e.c(), unsafe.Pointer(&addr[0]), dataPointer(data), C.size_t(len(data)))
@@ -183,21 +181,20 @@ func (e *Endpoint) Connect(addr, data []byte) error {
 	return nil
 }
 
-// Accept accepts the connection request that the endpoint was opened with, and
-// sends data along (fi_accept). An endpoint without a request, or whose request
-// was accepted before, is ErrInvalid.
+// Accept accepts the connection request that the endpoint was opened with, and sends data with the
+// answer (fi_accept). It returns ErrInvalid if there is no request, or if it was already answered.
 func (e *Endpoint) Accept(data []byte) error {
 	const function = "fi_accept"
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if e.root.connects && !e.root.told {
+	if e.root.isMsg && !e.root.hasEQ {
 		return &Error{function, ErrNoEQ}
 	}
-	if !e.root.request.pending() { // sockets does not look, and would follow what was freed
+	if !e.root.request.pending() { // sockets does not check, and would use freed memory
 		return &Error{function, ErrInvalid}
 	}
-	if err := e.fits(function, data); err != nil {
+	if err := e.checkCMData(function, data); err != nil {
 		return err
 	}
 	if err := check(function, C.weft_accept(e.c(), dataPointer(data), C.size_t(len(data)))); err != nil {
@@ -208,8 +205,8 @@ func (e *Endpoint) Accept(data []byte) error {
 	return nil
 }
 
-// Shutdown ends the connection (fi_shutdown): operations in flight are cancelled
-// or dropped, and the peer gets EventShutdown.
+// Shutdown ends the connection (fi_shutdown). Operations in flight are cancelled or dropped, and
+// the peer gets an EventShutdown.
 func (e *Endpoint) Shutdown() error {
 	const function = "fi_shutdown"
 	if !e.isOpen() {
@@ -218,7 +215,7 @@ func (e *Endpoint) Shutdown() error {
 	return check(function, C.weft_shutdown(e.c()))
 }
 
-// Peer is the address at the other end of the connection (fi_getpeer).
+// Peer returns the address of the other end of the connection (fi_getpeer).
 func (e *Endpoint) Peer() ([]byte, error) {
 	const function = "fi_getpeer"
 	if !e.isOpen() {
@@ -229,8 +226,8 @@ func (e *Endpoint) Peer() ([]byte, error) {
 	})
 }
 
-// CMDataSize is how many bytes of private data a request or an answer may carry
-// (fi_getopt with FI_OPT_CM_DATA_SIZE).
+// CMDataSize returns how many bytes of private data a request or an answer may carry (fi_getopt
+// with FI_OPT_CM_DATA_SIZE).
 func (e *Endpoint) CMDataSize() (int, error) {
 	if !e.isOpen() {
 		return 0, closedError("fi_getopt")
@@ -238,9 +235,9 @@ func (e *Endpoint) CMDataSize() (int, error) {
 	return cmDataSize(e.fid)
 }
 
-// fits refuses data that is larger than what the protocol carries. The manual
-// says that it is cut; providers answer EINVAL, or copy it beyond their buffers.
-func (o *object) fits(function string, data []byte) error {
+// checkCMData refuses data that is larger than the protocol carries. The manual says that providers
+// truncate it, but they return EINVAL or write beyond their buffers.
+func (o *object) checkCMData(function string, data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
@@ -262,10 +259,10 @@ func cmDataSize(fid *C.struct_fid) (int, error) {
 	return int(size), nil
 }
 
-// dataPointer is where private data begins, NULL for none.
+// dataPointer returns the address of private data, NULL if there is none.
 func dataPointer(data []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(data)) }
 
-// getAddr is an address that get writes, of whatever length.
+// getAddr returns an address of any length that get writes.
 func getAddr(function string, get func(addr unsafe.Pointer, n *C.size_t) C.int) ([]byte, error) {
 	addr := make([]byte, 64) // sockets' addresses have up to 28, names of shared memory more
 	for {
@@ -278,7 +275,7 @@ func getAddr(function string, get func(addr unsafe.Pointer, n *C.size_t) C.int) 
 		if err := check(function, rc); err != nil {
 			return nil, err
 		}
-		if int(n) > len(addr) { // truncated without a word
+		if int(n) > len(addr) { // truncated without an error
 			addr = make([]byte, n)
 			continue
 		}

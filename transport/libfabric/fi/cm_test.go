@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cmProviders have endpoints of type EPMsg.
+// cmProviders are the providers with endpoints of type EPMsg.
 var cmProviders = []struct {
 	prov     string
 	dataSize int  // CMDataSize
-	early    bool // Connect says by itself that nobody listens
-	unaware  bool // a send over a connection that is gone succeeds
+	early    bool // Connect returns an error if nobody listens
+	unaware  bool // a send over an ended connection succeeds
 }{
 	{"tcp", 256, false, false},
 	{"net", 256, false, false},
 	{"sockets", 256, true, true},
 }
 
-// side is one end of a connection to be.
+// side is one end of a connection.
 type side struct {
 	t      *testing.T
 	info   *Info
@@ -33,8 +33,8 @@ type side struct {
 	ep     *Endpoint
 }
 
-// msgInfo is an offer of EPMsg endpoints at an address of this machine: local, or
-// of the peer.
+// msgInfo returns an Info of EPMsg endpoints at an address of this machine. flags say whether it is
+// the local address or the peer's.
 func msgInfo(t *testing.T, prov string, flags Flags, dest []byte) *Info {
 	t.Helper()
 	hints := NewInfo()
@@ -56,7 +56,7 @@ func msgInfo(t *testing.T, prov string, flags Flags, dest []byte) *Info {
 	return infos[0]
 }
 
-// listen opens a passive endpoint that listens, with a queue.
+// listen opens a passive endpoint with a queue and makes it listen.
 func listen(t *testing.T, prov string) (*side, *PassiveEP) {
 	t.Helper()
 	s := &side{t: t, info: msgInfo(t, prov, FlagSource, nil)}
@@ -75,7 +75,7 @@ func listen(t *testing.T, prov string) (*side, *PassiveEP) {
 	return s, p
 }
 
-// open opens the side's endpoint by info, in a domain of its own.
+// open opens the side's endpoint with info, in a domain of its own.
 func (s *side) open(info *Info) {
 	s.t.Helper()
 	var err error
@@ -104,7 +104,7 @@ func (s *side) endpoint(info *Info) {
 	require.NoError(s.t, s.ep.Enable())
 }
 
-// dial opens a side that may connect to an address.
+// dial opens a side that can connect to addr.
 func dial(t *testing.T, prov string, addr []byte) *side {
 	t.Helper()
 	s := &side{t: t, info: msgInfo(t, prov, 0, addr)}
@@ -119,15 +119,15 @@ func dial(t *testing.T, prov string, addr []byte) *side {
 	return s
 }
 
-// next is the side's next event, or error event.
+// next waits for the side's next event or error. It drives the progress of the sides in also.
 func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		for _, o := range append(also, s) {
 			if o.cq != nil {
 				_, _ = o.cq.Read(make([]CQEntry, 1)) // progress
 			}
-			_, _ = o.eq.Read(FlagPeek) // the same
+			_, _ = o.eq.Read(FlagPeek) // drives progress, too
 		}
 		ev, err := s.eq.SRead(time.Millisecond, 0)
 		if errors.Is(err, ErrAvail) {
@@ -144,7 +144,7 @@ func (s *side) next(also ...*side) (*EQEvent, *EQError) {
 	return nil, nil
 }
 
-// must is the next event of the side, which is of a type and about an object.
+// must returns the side's next event, which must have this type and object.
 func (s *side) must(typ EventType, about FID, also ...*side) *EQEvent {
 	s.t.Helper()
 	ev, failed := s.next(also...)
@@ -154,7 +154,7 @@ func (s *side) must(typ EventType, about FID, also ...*side) *EQEvent {
 	return ev
 }
 
-// connected is a listening side and a dialling one with a connection.
+// connected returns two connected sides and the passive endpoint of the server.
 func connected(t *testing.T, prov string) (server, client *side, p *PassiveEP) {
 	t.Helper()
 	server, p = listen(t, prov)
@@ -172,11 +172,11 @@ func connected(t *testing.T, prov string) (server, client *side, p *PassiveEP) {
 	return server, client, p
 }
 
-// wait makes progress on both sides until a context of the first is idle again.
+// wait drives the progress of both sides until ctx, a context of s, is idle again.
 func (s *side) wait(ctx *Context, other *side) error {
 	s.t.Helper()
 	var entries [4]CQEntry
-	for deadline := time.Now().Add(patience); ctx.InFlight(); {
+	for deadline := time.Now().Add(testTimeout); ctx.InFlight(); {
 		require.True(s.t, time.Now().Before(deadline), "waited too long for %v", ctx.User)
 		if _, err := s.cq.Read(entries[:]); errors.Is(err, ErrAvail) {
 			failed, err := s.cq.ReadErr()
@@ -212,7 +212,7 @@ func TestConnection(t *testing.T) {
 					send, recv := NewContext("send"), NewContext("recv")
 					require.NoError(t, to.ep.Recv(in, Desc{}, 0, recv))
 					require.NoError(t, from.ep.Send(out, Desc{}, 0, send))
-					// Progress of both in turns: the receiver's completion comes with it.
+					// wait drives the progress of both sides, so the receiver completes, too.
 					for send.InFlight() || recv.InFlight() {
 						require.NoError(t, from.wait(send, to))
 						require.NoError(t, to.wait(recv, from))
@@ -226,7 +226,7 @@ func TestConnection(t *testing.T) {
 				require.NoError(t, from.ep.Write(mine, Desc{}, 0, 0, mr.Key(), ctx))
 				require.NoError(t, from.wait(ctx, to))
 				clear(mine)
-				require.NoError(t, from.ep.Read(mine, Desc{}, 0, 0, mr.Key(), ctx)) // the order is kept
+				require.NoError(t, from.ep.Read(mine, Desc{}, 0, 0, mr.Key(), ctx)) // checks that the order is kept
 				require.NoError(t, from.wait(ctx, to))
 				require.Equal(t, pattern(make([]byte, 5000), 9), mine)
 				require.NoError(t, mr.Close())
@@ -244,7 +244,7 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// Closing an endpoint ends the connection as well.
+// TestConnectionClosed checks that closing an endpoint ends the connection.
 func TestConnectionClosed(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -259,8 +259,8 @@ func TestConnectionClosed(t *testing.T) {
 	}
 }
 
-// A rejected endpoint gets what the other side has to say, of any size that
-// there may be; the next one is accepted.
+// TestReject checks that a rejected endpoint gets the private data of the other side, of every
+// allowed size, and that the next request can be accepted.
 func TestReject(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestReject(t *testing.T) {
 
 			for _, n := range []int{0, 1, limit} {
 				if n > 0 {
-					client.endpoint(client.info) // one can connect once
+					client.endpoint(client.info) // an endpoint can connect only once
 				}
 				require.ErrorIs(t, client.ep.Connect(addr, question), ErrInvalid)
 				require.NoError(t, client.ep.Connect(addr, question[:n]))

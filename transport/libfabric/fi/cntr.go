@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// CntrAttr says what a counter is to be (struct fi_cntr_attr).
+// CntrAttr has the attributes for opening a counter (struct fi_cntr_attr).
 type CntrAttr struct {
 	Bytes bool    // count bytes, not completions (FI_CNTR_EVENTS_BYTES, 2.x)
-	Wait  WaitObj // any but WaitSet; WaitNone: Wait fails; WaitUnspec is the usual one
+	Wait  WaitObj // any but WaitSet; usually WaitUnspec; with WaitNone Wait fails
 	Flags Flags
 }
 
-// Counter counts operations that have completed (fi_cntr(3)), those that its
-// endpoints are bound for. It keeps two values: successes, and failures.
+// Counter counts completed operations of the endpoints that are bound to it
+// (fi_cntr(3)). It has two values: successes and failures.
 type Counter struct {
 	object
 	wait WaitObj
@@ -30,7 +30,7 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if attr.Wait == WaitSet { // sockets would follow the null pointer to the set
+	if attr.Wait == WaitSet { // sockets would dereference the set, which is NULL
 		return nil, &Error{function, ErrInvalid}
 	}
 	c := C.struct_fi_cntr_attr{
@@ -40,7 +40,7 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	}
 	if attr.Bytes {
 		if LibraryVersion() < MakeVersion(2, 0) {
-			return nil, lacks(function) // it would count completions
+			return nil, unsupported(function) // an older library would count completions
 		}
 		c.events = C.WEFT_CNTR_EVENTS_BYTES
 	}
@@ -50,7 +50,7 @@ func (d *Domain) OpenCounter(attr CntrAttr) (*Counter, error) {
 	}
 	n := &Counter{wait: attr.Wait}
 	if c.wait_obj == C.FI_WAIT_YIELD {
-		n.wait = WaitYield // all that shm has for WaitUnspec
+		n.wait = WaitYield // for WaitUnspec shm supports only this
 	}
 	n.open(&fid.fid, &d.object)
 	return n, nil
@@ -60,8 +60,8 @@ func (n *Counter) c() *C.struct_fid_cntr { return (*C.struct_fid_cntr)(n.pointer
 
 func (n *Counter) waitable() *object { return &n.object }
 
-// Read is how many operations have succeeded (fi_cntr_read), zero for a closed
-// counter. It moves the endpoints' data on where progress is manual.
+// Read returns the number of successes, 0 for a closed counter (fi_cntr_read). With manual progress
+// it drives the endpoints' progress.
 func (n *Counter) Read() uint64 {
 	if !n.isOpen() {
 		return 0
@@ -69,7 +69,7 @@ func (n *Counter) Read() uint64 {
 	return uint64(C.fi_cntr_read(n.c()))
 }
 
-// ReadErr is how many operations have failed (fi_cntr_readerr).
+// ReadErr returns the number of failures, 0 for a closed counter (fi_cntr_readerr).
 func (n *Counter) ReadErr() uint64 {
 	if !n.isOpen() {
 		return 0
@@ -77,22 +77,22 @@ func (n *Counter) ReadErr() uint64 {
 	return uint64(C.fi_cntr_readerr(n.c()))
 }
 
-// Add adds to the successes (fi_cntr_add).
+// Add adds to the number of successes (fi_cntr_add).
 func (n *Counter) Add(value uint64) error {
 	return n.change("fi_cntr_add", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_add(c, C.uint64_t(value)) })
 }
 
-// AddErr adds to the failures (fi_cntr_adderr).
+// AddErr adds to the number of failures (fi_cntr_adderr).
 func (n *Counter) AddErr(value uint64) error {
 	return n.change("fi_cntr_adderr", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_adderr(c, C.uint64_t(value)) })
 }
 
-// Set sets the successes (fi_cntr_set).
+// Set sets the number of successes (fi_cntr_set).
 func (n *Counter) Set(value uint64) error {
 	return n.change("fi_cntr_set", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_set(c, C.uint64_t(value)) })
 }
 
-// SetErr sets the failures (fi_cntr_seterr).
+// SetErr sets the number of failures (fi_cntr_seterr).
 func (n *Counter) SetErr(value uint64) error {
 	return n.change("fi_cntr_seterr", func(c *C.struct_fid_cntr) C.int { return C.fi_cntr_seterr(c, C.uint64_t(value)) })
 }
@@ -104,17 +104,16 @@ func (n *Counter) change(function string, call func(*C.struct_fid_cntr) C.int) e
 	return check(function, call(n.c()))
 }
 
-// Wait returns when the successes have reached threshold (fi_cntr_wait), or with
-// ErrAvail when another operation has failed, or with ErrTimedOut when timeout
-// is over; a negative one never is. It blocks a thread of the system, but for
-// WaitYield, and moves data on as Read does.
+// Wait blocks until there are threshold successes (fi_cntr_wait). It returns ErrAvail if another
+// operation has failed, and ErrTimedOut after timeout; a negative timeout is infinite. It blocks an
+// operating system thread, except with WaitYield, and drives progress as Read does.
 func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	const function = "fi_cntr_wait"
 	if !n.isOpen() {
 		return closedError(function)
 	}
 	if n.wait == WaitNone {
-		return &Error{function, ErrInvalid} // providers do not look
+		return &Error{function, ErrInvalid} // providers do not check
 	}
 	if n.wait == WaitYield {
 		return check(function, C.int(-n.yieldWait(threshold, timeout)))
@@ -122,16 +121,16 @@ func (n *Counter) Wait(threshold uint64, timeout time.Duration) error {
 	start := time.Now()
 	e := waitFor(timeout, func(ms C.int) Errno {
 		rc := C.fi_cntr_wait(n.c(), C.uint64_t(threshold), ms)
-		return Errno(max(rc, -rc)) // sockets has the number of the timeout positive
+		return Errno(max(rc, -rc)) // sockets returns the errno of a timeout as a positive number
 	})
 	if left := timeout - time.Since(start); e == ErrTimedOut && left > 0 {
-		e = n.yieldWait(threshold, left) // sockets gives up at once
+		e = n.yieldWait(threshold, left) // sockets returns too early
 	}
 	return check(function, C.int(-e))
 }
 
-// yieldWait is Wait for WaitYield: to look again and again, and to let others
-// run in between. shm has nothing else, and does not look at the time.
+// yieldWait is Wait for WaitYield: it polls and lets other goroutines run in between. shm supports
+// nothing else, and ignores the timeout.
 func (n *Counter) yieldWait(threshold uint64, timeout time.Duration) Errno {
 	start, failed := time.Now(), n.ReadErr()
 	for n.Read() < threshold {

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A counter by itself: its values are set, added to and waited for.
+// TestCounter tests a counter without operations: setting, adding and waiting.
 func TestCounter(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
 		idle, err := a.domain.OpenCounter(CntrAttr{})
 		require.NoError(t, err)
-		require.ErrorIs(t, idle.Wait(0, 0), ErrInvalid, "it has nothing to wait on")
+		require.ErrorIs(t, idle.Wait(0, 0), ErrInvalid, "the counter was opened with WaitNone")
 		require.NoError(t, idle.Close())
 
 		n, err := a.domain.OpenCounter(CntrAttr{Wait: WaitUnspec})
@@ -40,13 +40,13 @@ func TestCounter(t *testing.T) {
 		require.GreaterOrEqual(t, time.Since(start), 19*time.Millisecond, "too early")
 
 		waited := make(chan error)
-		go func() { waited <- n.Wait(6, -1) }() // ends by Add, and is waited for below
+		go func() { waited <- n.Wait(6, -1) }() // ends after Add; the test waits for it below
 		time.Sleep(5 * time.Millisecond)
 		require.NoError(t, n.Add(1))
 		select {
 		case err = <-waited:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("Add did not wake Wait")
 		}
 
@@ -63,8 +63,9 @@ func TestCounter(t *testing.T) {
 	})
 }
 
-// Counters count what their endpoints do, while the queue, bound for selective
-// completion, tells only of what asks for it. Contexts are released by hand.
+// TestCounterCompletions checks that counters count their endpoints' operations, while the queue,
+// bound with FlagSelectiveCompletion, reports only operations with FlagCompletion. The test
+// releases the other contexts itself.
 func TestCounterCompletions(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		type counters struct{ sent, received *Counter }
@@ -94,10 +95,10 @@ func TestCounterCompletions(t *testing.T) {
 		a.until("all is counted", func() bool {
 			return of[a].sent.Read() == count && of[b].received.Read() == count
 		})
-		require.NoError(t, of[b].received.Wait(count, patience))
+		require.NoError(t, of[b].received.Wait(count, testTimeout))
 		require.Zero(t, of[b].sent.Read())
 		require.Zero(t, of[a].received.ReadErr())
-		if prov == "net" { // tells of everything all the same
+		if prov == "net" { // reports every operation nevertheless
 			for i := range recvs {
 				b.wait(recvs[i])
 				a.wait(sends[i])
@@ -121,7 +122,8 @@ func TestCounterCompletions(t *testing.T) {
 		a.until("it is counted", func() bool { return of[a].sent.Read() == count+1 })
 		sends[0].Release()
 
-		// Without a context the caller pins, and the counter says when to end that.
+		// Without a context the caller pins the buffer, until the counter shows that the send has
+		// ended.
 		var pins runtime.Pinner
 		out, in := pattern(make([]byte, 16), 1), make([]byte, 16)
 		pins.Pin(&out[0])

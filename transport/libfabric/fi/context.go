@@ -11,60 +11,59 @@ import (
 	"unsafe"
 )
 
-// Context names one operation on its way, from the call that posts it to the
-// read of its completion (fi_context, fi_endpoint(3)).
+// Context identifies one operation in flight, from the call that posts it until the caller reads its
+// completion (fi_context, fi_endpoint(3)).
 //
 //	         posted                       completion read
 //	idle ───────────────► in flight ─────────────────────────► idle
 //	         buffers pinned               buffers unpinned
 //
-// While it is in flight the buffers of the operation are pinned, so nobody else
-// has to keep them. A receive posted with FlagMultiRecv stays in flight until a
-// completion says FlagMultiRecv; that takes a completion queue whose format has
-// flags. Closing an endpoint ends what is in flight on it.
+// While an operation is in flight, its Context pins the buffers, so the caller need not keep them
+// alive. A receive posted with FlagMultiRecv stays in flight until a completion has FlagMultiRecv;
+// the format of the completion queue must have flags for that. Closing an endpoint ends the
+// operations in flight on it.
 //
-// A Context may be posted again as soon as its completion has been read, and
-// costs no allocation then. Posting it while it is in flight is ErrBusy. It is
-// used by one goroutine at a time, other than the one that reads completions.
+// A Context may be posted again when its completion has been read; that does not allocate. Posting a
+// Context in flight returns ErrBusy. Calls on one Context must not run concurrently with each other,
+// but may run concurrently with reads of completions.
 //
-// A nil Context is for operations that report nothing: those of an endpoint
-// bound with FlagSelectiveCompletion and posted without FlagCompletion. Their
-// buffers the caller keeps pinned (runtime.Pinner) until a counter or a later
-// completion says that they are free.
+// A nil Context is for operations without a completion: those of an endpoint bound with
+// FlagSelectiveCompletion and posted without FlagCompletion. The caller must keep their buffers
+// pinned (runtime.Pinner) until a counter or a later completion shows that they have ended.
 type Context struct {
-	User any // whatever the owner wants to find by a completion
+	User any // for the caller's use; completions refer to the Context
 
-	owner atomic.Pointer[Endpoint] // where it is in flight; nil: idle
-	slot  *slot                    // the memory that libfabric calls the operation by
-	multi atomic.Bool              // in flight until FlagMultiRecv
-	aside atomic.Pointer[Endpoint] // keeps a message for it, which was peeked at
-	pins  pinSet                   // the operation's buffers
-	iov   []iovec                  // what the last vector operation read from, which some providers do late
-	descs []Desc
+	owner   atomic.Pointer[Endpoint] // the endpoint that it is in flight on; nil: idle
+	slot    *slot                    // the memory whose address identifies the operation to libfabric
+	multi   atomic.Bool              // in flight until FlagMultiRecv
+	claimed atomic.Pointer[Endpoint] // the endpoint that holds a message claimed for it (FlagPeek with FlagClaim)
+	pins    pinSet                   // the operation's buffers
+	iov     []iovec                  // iovec array of the last vector operation; some providers read it after the call
+	descs   []Desc
 }
 
 // iovec is struct iovec.
 type iovec struct{ base, length uintptr }
 
-// retired is the owner of contexts that are closed.
+// retired is the owner of closed contexts.
 var retired = new(Endpoint)
 
-// NewContext makes a context that holds user for its owner. The zero Context is
-// one as well, whose first operation allocates.
+// NewContext returns a context with this User. The zero Context is valid, too, but its first
+// operation allocates.
 func NewContext(user any) *Context {
 	c := &Context{User: user}
-	c.settle()
+	c.newSlot()
 	return c
 }
 
-// settle gives the context a slot, which has no memory yet.
-func (c *Context) settle() {
+// newSlot gives the context a slot that has no memory yet.
+func (c *Context) newSlot() {
 	c.slot = new(slot)
 	runtime.AddCleanup(c, (*slot).free, c.slot)
 }
 
-// Close gives the context's memory back, which the garbage collector does as
-// well. A context in flight answers ErrBusy.
+// Close frees the context's slot. The garbage collector does so, too, for a context that is not
+// closed. Close returns ErrBusy if the context is in flight.
 func (c *Context) Close() error {
 	if c == nil || c.owner.Load() == retired {
 		return nil
@@ -78,23 +77,23 @@ func (c *Context) Close() error {
 	return nil
 }
 
-// InFlight says whether an operation has the context.
+// InFlight reports whether an operation with the context is in flight.
 func (c *Context) InFlight() bool {
 	e := c.owner.Load()
 	return e != nil && e != retired
 }
 
-// Release ends an operation whose completion is not reported, after a counter
-// or the completion of a later operation has said that it is over: its buffers
-// are unpinned and the context is idle. Nothing happens to an idle one.
+// Release marks an operation without a reported completion as ended: it unpins the buffers and
+// makes the context idle. Call it when a counter or the completion of a later operation shows that
+// the operation has ended. On an idle context Release does nothing.
 func (c *Context) Release() {
 	if c.InFlight() {
 		c.end(c.slot.index)
 	}
 }
 
-// begin puts the context in flight on e, before the operation's buffers are
-// pinned and before libfabric is called.
+// begin marks the context as in flight on e. Callers call it before they pin the operation's
+// buffers and call libfabric.
 func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c == nil {
 		return nil
@@ -106,7 +105,7 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 		return ErrBusy
 	}
 	if c.slot == nil {
-		c.settle()
+		c.newSlot()
 	}
 	if !c.slot.take() {
 		c.owner.Store(nil)
@@ -115,15 +114,15 @@ func (c *Context) begin(e *Endpoint, multi bool) error {
 	if c.multi.Load() != multi {
 		c.multi.Store(multi)
 	}
-	if c.aside.Load() != nil {
-		c.aside.Store(nil)
+	if c.claimed.Load() != nil {
+		c.claimed.Store(nil)
 	}
 	entryOf(c.slot.index).Store(c)
 	return nil
 }
 
-// end makes the context idle that is in flight with the slot, for whoever comes
-// first: the reader of the completion, or the endpoint's Close.
+// end makes the context idle that is in flight with the slot at index. If the reader of the
+// completion and the endpoint's Close both call it, only the first call has an effect.
 func (c *Context) end(index uint32) {
 	if entryOf(index).CompareAndSwap(c, nil) {
 		c.pins.Unpin()
@@ -131,8 +130,8 @@ func (c *Context) end(index uint32) {
 	}
 }
 
-// posted is the error of a posting call that returned rc. Unless it succeeded
-// the context is idle again; after success it belongs to the completion.
+// posted returns the error of a posting call that returned rc. After an error the context is idle
+// again; after success it stays in flight until its completion.
 func (c *Context) posted(rc C.ssize_t) error {
 	if rc >= 0 {
 		return nil
@@ -143,7 +142,7 @@ func (c *Context) posted(rc C.ssize_t) error {
 	return errno(rc)
 }
 
-// address is what libfabric calls the operation by: 0 without a context.
+// address returns the address that identifies the operation to libfabric, 0 for a nil context.
 func (c *Context) address() C.uintptr_t {
 	if c == nil {
 		return 0
@@ -151,7 +150,7 @@ func (c *Context) address() C.uintptr_t {
 	return C.uintptr_t(c.slot.address())
 }
 
-// pin keeps buf where it is until the operation ends, and returns its address.
+// pin pins buf until the operation ends, and returns its address.
 func (c *Context) pin(buf []byte) C.uintptr_t {
 	p := unsafe.Pointer(unsafe.SliceData(buf))
 	if c != nil && p != nil {
@@ -160,18 +159,17 @@ func (c *Context) pin(buf []byte) C.uintptr_t {
 	return escape(p)
 }
 
-// vector pins buffers, and returns the addresses of an array of struct iovec
-// that names them and of an array of their descriptors, 0 if there are none.
-// The arrays are Go memory that lives as long as v does, which the caller keeps
-// alive over its call.
+// vector pins buffers, and returns the addresses of a struct iovec array for them and of an array
+// of their descriptors, 0 if there are no descriptors. The arrays are Go memory of v, which the
+// caller must keep alive during the call of libfabric.
 func (c *Context) vector(bufs [][]byte, descs []Desc) (v *Context, iov, desc C.uintptr_t) {
 	v = c
 	if v == nil {
-		v = new(Context) // a place for the arrays alone
+		v = new(Context) // holds only the arrays
 	}
 	v.iov, v.descs = v.iov[:0], append(v.descs[:0], descs...)
 	if len(bufs) == 0 {
-		v.iov = append(v.iov, iovec{}) // sockets and rxd look at the first even so
+		v.iov = append(v.iov, iovec{}) // sockets and rxd read the first element even if the count is 0
 	}
 	for _, b := range bufs {
 		v.iov = append(v.iov, iovec{uintptr(c.pin(b)), uintptr(len(b))})
@@ -185,8 +183,8 @@ func (c *Context) vector(bufs [][]byte, descs []Desc) (v *Context, iov, desc C.u
 	return v, iov, desc
 }
 
-// pinArray pins an array of n elements, for providers that read it after the
-// call (ModeAsyncIov), and returns its address.
+// pinArray pins an array of n elements, because with ModeAsyncIov providers read it after the call,
+// and returns its address.
 func (c *Context) pinArray(p unsafe.Pointer, n int) C.uintptr_t {
 	if n == 0 {
 		return 0
@@ -197,15 +195,16 @@ func (c *Context) pinArray(p unsafe.Pointer, n int) C.uintptr_t {
 	return escape(p)
 }
 
-// never is false, which the compiler does not know.
+// never is always false. The compiler does not know that, so escape makes its argument escape to the
+// heap.
 var (
 	never bool
 	sink  unsafe.Pointer
 )
 
-// escape is the address of p, which lies on the heap from now on: stacks move,
-// also between two instructions, so an address on one must not become an
-// integer. The caller keeps p alive over its call.
+// escape returns the address of p's object and moves the object to the heap. An address on a stack
+// must not become an integer, because stacks move at any time. The caller keeps p alive during the
+// call.
 func escape(p unsafe.Pointer) C.uintptr_t {
 	if never {
 		sink = p

@@ -7,16 +7,16 @@ import (
 	"unsafe"
 )
 
-// pinSet pins memory, and allocates nothing for as much as it has pinned before.
-// A runtime.Pinner alone does so up to its fifth pointer.
+// pinSet pins memory. It allocates only if it pins more than ever before. A single runtime.Pinner
+// keeps memory for only five pointers.
 type pinSet struct {
-	pinners []*runtime.Pinner // each full but for the last in use
+	pinners []*runtime.Pinner // all full, except the last one in use
 	count   int
 }
 
 const pinnerRoom = 5
 
-// Pin keeps the object at p where it is until Unpin.
+// Pin pins the object at p until Unpin.
 func (s *pinSet) Pin(p unsafe.Pointer) {
 	i := s.count / pinnerRoom
 	if i == len(s.pinners) {
@@ -26,7 +26,7 @@ func (s *pinSet) Pin(p unsafe.Pointer) {
 	s.count++
 }
 
-// Unpin lets go of everything.
+// Unpin unpins everything.
 func (s *pinSet) Unpin() {
 	for i := 0; i*pinnerRoom < s.count; i++ {
 		s.pinners[i].Unpin()

@@ -9,41 +9,39 @@ import (
 	"unsafe"
 )
 
-// The memory that libfabric knows operations by, and the way back from there to
-// the contexts.
-//
-// A slot has the 64 bytes that FI_CONTEXT2 gives to providers and nothing else:
-// its index, which leads to the context, follows from its address. For that all
-// slots lie in one range of addresses, reserved at the first use and given
-// memory by and by. Whatever else a completion may carry as its context (null,
-// an address of another library) is outside of the range and never followed.
+// Slots are the memory that identifies operations to libfabric. A slot is the 64 bytes that
+// FI_CONTEXT2 grants to the provider, and nothing else. Its address gives its index, and the index
+// leads to the Context. So all slots lie in one range of addresses, which is reserved at the first
+// use and gets memory in chunks. A completion may also carry other contexts (null, or an address of
+// another library); they lie outside of the range and are never dereferenced.
 const (
 	slotSize   = 64      // struct fi_context2
 	slotsLimit = 1 << 24 // a reservation of 1 GiB of addresses
-	chunkSlots = 1 << 10 // how many are given memory at a time
+	chunkSlots = 1 << 10 // slots that get memory at a time
 )
 
-// slots is what the process has of them. Slot 0 is no slot.
+// slots is the state of all slots of the process. Index 0 is not used.
 var slots struct {
-	base atomic.Uintptr // of slot 0; 0: not reserved yet
+	base atomic.Uintptr // address of slot 0; 0: not reserved yet
 
 	mu       sync.Mutex
 	reserved []byte
-	next     uint32 // the first that was never taken
-	limit    uint32 // how many have addresses
-	spare    []uint32
+	next     uint32   // the first index that was never taken
+	limit    uint32   // number of slots in the reserved range
+	spare    []uint32 // freed indices
 }
 
-// chunk holds the contexts in flight of chunkSlots slots. Completions find them
-// here, without a lock.
+// chunk holds the contexts in flight with chunkSlots slots. The handling of a completion finds its
+// context here without a lock.
 type chunk [chunkSlots]atomic.Pointer[Context]
 
 var chunks [slotsLimit / chunkSlots]atomic.Pointer[chunk]
 
-// slot is a context's place. The garbage collector frees it by its cleanup.
+// slot is the slot of a context. A cleanup of the garbage collector frees it.
 type slot struct{ index uint32 }
 
-// take gives s memory unless it has it; false: there is none.
+// take gives s a slot index with memory unless it has one. It returns false if there is no more
+// memory.
 func (s *slot) take() bool {
 	if s.index != 0 {
 		return true
@@ -74,8 +72,8 @@ func (s *slot) take() bool {
 	return true
 }
 
-// reserveSlots reserves the range of addresses, a smaller one where the process
-// may not have so many. It is called with slots.mu.
+// reserveSlots reserves the range of addresses, a smaller one if the process may not have so many.
+// The caller holds slots.mu.
 func reserveSlots() bool {
 	for n := slotsLimit; n >= chunkSlots; n /= 8 {
 		memory, err := syscall.Mmap(-1, 0, n*slotSize, syscall.PROT_NONE,
@@ -89,7 +87,7 @@ func reserveSlots() bool {
 	return false
 }
 
-// free gives the memory back.
+// free returns the slot index.
 func (s *slot) free() {
 	if s.index != 0 {
 		freeSlots([]uint32{s.index})
@@ -103,18 +101,18 @@ func freeSlots(indexes []uint32) {
 	slots.spare = append(slots.spare, indexes...)
 }
 
-// address is that of the slot's memory, which it has.
+// address returns the address of the slot's memory. The slot must have an index.
 func (s *slot) address() uintptr { return slots.base.Load() + uintptr(s.index)*slotSize }
 
-// entryOf is where the context in flight with a slot is found.
+// entryOf returns where the context in flight with a slot is stored.
 func entryOf(index uint32) *atomic.Pointer[Context] {
 	return &chunks[index/chunkSlots].Load()[index%chunkSlots]
 }
 
-// reported is the context in flight that a completion with these flags names,
-// nil if it is none of ours. The operation ends unless it is a receive for
-// several messages that goes on.
-func reported(op uintptr, flags Flags, failed bool) *Context {
+// finishContext returns the context in flight that a completion with these flags names, nil if it
+// is not one of this package. It ends the operation, unless the operation is a receive for several
+// messages that continues.
+func finishContext(op uintptr, flags Flags, failed bool) *Context {
 	offset := op - slots.base.Load()
 	if offset%slotSize != 0 || offset/slotSize >= slotsLimit {
 		return nil
@@ -127,22 +125,22 @@ func reported(op uintptr, flags Flags, failed bool) *Context {
 	c := chunk[index%chunkSlots].Load()
 	if c != nil && (!c.multi.Load() || flags&FlagMultiRecv != 0) {
 		if failed {
-			c.aside.Store(nil)
+			c.claimed.Store(nil)
 		}
 		c.end(index)
 	}
 	return c
 }
 
-// abandon ends everything in flight on an endpoint that has been closed, and
-// returns the slots. Completions that were queued before may still name them,
-// so they are not used again before the queues are gone.
+// abandon ends all operations in flight on a closed endpoint and returns their slots. Completions
+// that were queued before may still name the slots, so the caller must not free the slots before
+// the queues are closed.
 func abandon(e *Endpoint) []uint32 {
 	var left []uint32
 	for i := range chunks {
 		chunk := chunks[i].Load()
 		if chunk == nil {
-			break // they are made in order
+			break // chunks are allocated in order
 		}
 		for j := range chunk {
 			c := chunk[j].Load()

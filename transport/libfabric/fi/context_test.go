@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A context names one operation at a time.
+// TestContextInFlight checks that a context is used by one operation at a time.
 func TestContextInFlight(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	recv, send := NewContext("recv"), NewContext("send")
@@ -21,7 +21,7 @@ func TestContextInFlight(t *testing.T) {
 	require.ErrorIs(t, b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 2, 0, recv), ErrBusy)
 	require.ErrorIs(t, b.ep.TSendV([][]byte{make([]byte, 8)}, nil, b.peer, 2, recv), ErrBusy)
 	require.ErrorIs(t, recv.Close(), ErrBusy)
-	require.ErrorIs(t, a.ep.Cancel(recv), ErrNoEntry, "it is in flight elsewhere")
+	require.ErrorIs(t, a.ep.Cancel(recv), ErrNoEntry, "the context is in flight on another endpoint")
 
 	a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, 1, send) })
 	require.Same(t, recv, b.wait(recv).Context)
@@ -33,7 +33,7 @@ func TestContextInFlight(t *testing.T) {
 	require.NoError(t, (*Context)(nil).Close())
 }
 
-// A Context that NewContext has not made is as good.
+// TestZeroContext checks that the zero Context works like one of NewContext.
 func TestZeroContext(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	var recv, send, never Context
@@ -47,7 +47,7 @@ func TestZeroContext(t *testing.T) {
 	}
 }
 
-// A post that fails leaves nothing in flight and nothing pinned.
+// TestContextFailedPost checks that a failed post leaves nothing in flight and nothing pinned.
 func TestContextFailedPost(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "net"})
 	ctx := NewContext(nil)
@@ -57,9 +57,8 @@ func TestContextFailedPost(t *testing.T) {
 	requireUnpinned(t, big)
 }
 
-// requireUnpinned fails unless buf, which nobody else has, is freed by the
-// garbage collector: the runtime says nothing about pins, but it frees nothing
-// that is pinned.
+// requireUnpinned fails unless the garbage collector frees buf, which the caller must not keep
+// alive. The runtime does not report pins, but it frees nothing that is pinned.
 func requireUnpinned(t *testing.T, buf []byte) {
 	t.Helper()
 	freed := make(chan struct{})
@@ -69,7 +68,7 @@ func requireUnpinned(t *testing.T, buf []byte) {
 	require.True(t, collected(freed), "a buffer stays pinned")
 }
 
-// collected says whether the garbage collector comes to close c.
+// collected reports whether a cleanup of the garbage collector closes c.
 func collected(c chan struct{}) bool {
 	for range 100 {
 		runtime.GC()
@@ -83,7 +82,8 @@ func collected(c chan struct{}) bool {
 	return false
 }
 
-// Buffers and contexts that only libfabric knows live until their completion.
+// TestContextKeepsAlive checks that buffers and contexts that only libfabric refers to live until
+// their completion.
 func TestContextKeepsAlive(t *testing.T) {
 	a, b := openPair(t, setup{prov: "shm"})
 	freed := make(chan struct{})
@@ -113,8 +113,8 @@ func TestContextKeepsAlive(t *testing.T) {
 	require.True(t, collected(freed), "a buffer stays pinned after its completion")
 }
 
-// Closing an endpoint ends what is in flight on it. What is still queued, or
-// written by closing, then names nobody, whoever uses the contexts again.
+// TestContextAbandoned checks that closing an endpoint ends the operations in flight. Completions
+// that are still queued, or that closing writes, must not name a context that is in use again.
 func TestContextAbandoned(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -126,8 +126,8 @@ func TestContextAbandoned(t *testing.T) {
 		for tag := range uint64(2) {
 			a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, tag, NewContext("send")) })
 		}
-		// Read one completion and leave the other, if it has come.
-		for deadline := time.Now().Add(patience); contexts[0].InFlight(); a.poll() {
+		// Read one completion and leave the other in the queue, if it has arrived.
+		for deadline := time.Now().Add(testTimeout); contexts[0].InFlight(); a.poll() {
 			require.True(t, time.Now().Before(deadline))
 			_, _ = b.cq.Read(b.entries[:1])
 		}
@@ -141,7 +141,7 @@ func TestContextAbandoned(t *testing.T) {
 		for _, e := range b.events {
 			require.Nil(t, e.Context)
 		}
-		// Its next operation has other memory, as long as the queue is there.
+		// Its next operation uses another slot while the queue is open.
 		a.post(func() error { return a.ep.TRecv(make([]byte, 8), Desc{}, a.peer, 9, 0, contexts[9]) })
 		require.True(t, contexts[9].InFlight())
 		require.NotEqual(t, before, contexts[9].address())
@@ -160,7 +160,7 @@ func TestContextAbandoned(t *testing.T) {
 	})
 }
 
-// Memory of contexts is used again.
+// TestContextSlots checks that slots are used again.
 func TestContextSlots(t *testing.T) {
 	var c Context
 	c.slot = new(slot)
@@ -172,14 +172,14 @@ func TestContextSlots(t *testing.T) {
 	again := new(slot)
 	require.True(t, again.take())
 	require.Equal(t, index, again.index)
-	require.Nil(t, reported(again.address(), 0, false), "nothing is in flight")
-	require.Nil(t, reported(again.address()+8, 0, false))
-	require.Nil(t, reported(0, 0, false))
-	require.Nil(t, reported(slots.base.Load()-slotSize, 0, false))
-	require.Nil(t, reported(slots.base.Load()+slotsLimit*slotSize, 0, false))
+	require.Nil(t, finishContext(again.address(), 0, false), "nothing is in flight")
+	require.Nil(t, finishContext(again.address()+8, 0, false))
+	require.Nil(t, finishContext(0, 0, false))
+	require.Nil(t, finishContext(slots.base.Load()-slotSize, 0, false))
+	require.Nil(t, finishContext(slots.base.Load()+slotsLimit*slotSize, 0, false))
 	again.free()
 
-	// More than a chunk at a time.
+	// More than one chunk of slots.
 	many := make([]slot, 3*chunkSlots)
 	seen := map[uint32]bool{}
 	for i := range many {
@@ -193,12 +193,12 @@ func TestContextSlots(t *testing.T) {
 	}
 }
 
-// With the garbage collector at work all the time every byte arrives, though
-// nobody but the contexts holds the buffers.
+// TestGarbageCollection runs the garbage collector all the time and checks that every byte arrives,
+// although only the contexts refer to the buffers.
 func TestGarbageCollection(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // ended and waited for below
+	go func() { // the test ends it below and waits for it
 		defer close(stopped)
 		for {
 			select {

@@ -13,50 +13,50 @@ import (
 	"unsafe"
 )
 
-// CQAttr says what a completion queue is to be (struct fi_cq_attr).
+// CQAttr has the attributes for opening a completion queue (struct fi_cq_attr).
 type CQAttr struct {
-	Size            int      // completions that it must hold, below 1<<31; 0: the provider's choice
-	Flags           Flags    // FlagAffinity: SignalingVector counts
-	Format          CQFormat // CQUnspec is CQTagged: nobody can know the entries of another
+	Size            int      // smallest capacity in completions, below 1<<31; 0: the provider's choice
+	Flags           Flags    // FlagAffinity: use SignalingVector
+	Format          CQFormat // CQUnspec means CQTagged
 	Wait            WaitObj  // any but WaitSet; WaitNone: SRead, Signal and FD fail
 	SignalingVector int      // the processor to interrupt
-	Threshold       bool     // SReadThreshold works (FI_CQ_COND_THRESHOLD); then Read may not: sockets
+	Threshold       bool     // allow SReadThreshold (FI_CQ_COND_THRESHOLD); with sockets Read may then fail
 }
 
-// CQ is a completion queue (fi_cq(3)): it tells which operations have ended.
+// CQ is a completion queue (fi_cq(3)): it reports which operations have ended.
 //
-// Reading is allowed beside other calls as far as the domain's threading model
-// goes. Only Signal may always run beside an SRead.
+// The domain's threading model says which calls may run concurrently with reads. Only Signal may
+// always run concurrently with an SRead.
 type CQ struct {
 	object
 	format CQFormat
 	wait   WaitObj
 	woken  atomic.Bool // Signal was called, with WaitYield
-	ready  int         // of its refs: those of endpoints that are enabled; guarded by objects
+	ready  int         // how many of its refs are from enabled endpoints; guarded by objects
 }
 
-// CQEntry is a completed operation. What the queue's format does not have is
+// CQEntry is a completed operation. Fields that the queue's format does not have are
 // zero.
 type CQEntry struct {
-	Context *Context // the operation; nil: none of this package's contexts, as for FlagRemoteWrite
-	Flags   Flags    // what it was (CQMsg and more)
+	Context *Context // the operation; nil: not a Context of this package, for example with FlagRemoteWrite
+	Flags   Flags    // kind of operation (CQMsg and more)
 	Len     uint64   // bytes received (CQMsg and more)
-	Buf     uintptr  // where in a buffer for several messages it lies (CQData and more)
+	Buf     uintptr  // address of the message in a multi-receive buffer (CQData and more)
 	Data    uint64   // the peer's immediate data under FlagRemoteCQData (CQData and more)
-	Tag     uint64   // of a tagged receive (CQTagged)
+	Tag     uint64   // tag of a tagged receive (CQTagged)
 
 	op uintptr
 }
 
-// C fills entries as it knows them.
+// CQEntry and struct weft_cq_entry have the same size, because C code fills entries.
 var _ = [1]struct{}{}[unsafe.Sizeof(CQEntry{})-unsafe.Sizeof(C.struct_weft_cq_entry{})]
 
-// OpContext is the operation's context as libfabric returned it, for operations
-// that were posted with another context than a Context.
+// OpContext returns the operation's context as libfabric returned it. It is for operations that
+// were not posted with a Context.
 func (e *CQEntry) OpContext() uintptr { return e.op }
 
-// Within is the part of buf that the entry's message lies in, for a buf that was
-// posted for several messages. It is nil if the entry is of another buffer.
+// Within returns the part of buf that holds the entry's message, for a buf that was posted for
+// several messages. It returns nil if the message is not in buf.
 func (e *CQEntry) Within(buf []byte) []byte {
 	offset := e.Buf - uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
 	if offset > uintptr(len(buf)) || e.Len > uint64(len(buf))-uint64(offset) {
@@ -68,15 +68,15 @@ func (e *CQEntry) Within(buf []byte) []byte {
 // CQError is an operation that failed (struct fi_cq_err_entry).
 type CQError struct {
 	CQEntry
-	Src       Addr   // the sender, if an address is the reason; else AddrNotAvail (2.x)
-	OLen      uint64 // bytes of the message that did not fit, where the provider says it
+	Src       Addr   // the sender, if its address caused the error; else AddrNotAvail (2.x)
+	OLen      uint64 // bytes of the message that did not fit, if the provider reports that
 	Err       Errno  // ErrTruncated, ErrCanceled, …
 	ProvErrno int    // the provider's own number
-	Text      string // and what it says about it (fi_cq_strerror)
-	ErrData   []byte // what else it knows
+	Text      string // the provider's text for ProvErrno (fi_cq_strerror)
+	ErrData   []byte // more data of the provider
 }
 
-// Error says what happened, with the provider's text where it says more.
+// Error returns libfabric's text, and the provider's text if that is different.
 func (e *CQError) Error() string {
 	if text := e.Err.Error(); e.Text == "" || e.Text == text || e.ProvErrno == 0 {
 		return "operation failed: " + text
@@ -84,7 +84,7 @@ func (e *CQError) Error() string {
 	return fmt.Sprintf("operation failed: %s (%s)", e.Err.Error(), e.Text)
 }
 
-// Unwrap gives the Errno.
+// Unwrap returns the Errno.
 func (e *CQError) Unwrap() error { return e.Err }
 
 // OpenCQ opens a completion queue (fi_cq_open).
@@ -93,8 +93,8 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if attr.Size < 0 || attr.Size > math.MaxInt32 || // beyond, providers reckon wrongly how much memory they need
-		attr.Wait == WaitSet { // sockets would follow the null pointer to the set
+	if attr.Size < 0 || attr.Size > math.MaxInt32 || // with more, providers miscalculate the memory that they need
+		attr.Wait == WaitSet { // sockets would dereference the set, which is NULL
 		return nil, &Error{function, ErrInvalid}
 	}
 	if attr.Format == CQUnspec {
@@ -117,7 +117,7 @@ func (d *Domain) OpenCQ(attr CQAttr) (*CQ, error) {
 	}
 	q := &CQ{format: attr.Format, wait: attr.Wait}
 	if c.wait_obj == C.FI_WAIT_YIELD {
-		q.wait = WaitYield // all that shm has for WaitUnspec
+		q.wait = WaitYield // for WaitUnspec shm supports only this
 	}
 	q.open(&fid.fid, &d.object)
 	return q, nil
@@ -127,19 +127,18 @@ func (q *CQ) c() *C.struct_fid_cq { return (*C.struct_fid_cq)(q.pointer()) }
 
 func (q *CQ) waitable() *object { return &q.object }
 
-// Format is how much the queue's entries tell.
+// Format returns the format of the queue's entries.
 func (q *CQ) Format() CQFormat { return q.format }
 
-// Read fills entries with operations that have completed, and returns how many
-// (fi_cq_read): at most 64 at a time. It moves the endpoints' data on where
-// progress is manual, and never blocks.
+// Read fills entries with completed operations, at most 64, and returns their number (fi_cq_read).
+// With manual progress it drives the endpoints' progress. It never blocks.
 //
-// ErrAgain says that there are none, ErrAvail that one has failed, which ReadErr
-// tells.
+// Read returns ErrAgain if there is no completion, and ErrAvail if an operation has failed; then
+// ReadErr returns that operation.
 func (q *CQ) Read(entries []CQEntry) (int, error) { return q.ReadFrom(entries, nil) }
 
-// ReadFrom is Read that also says who sent what was received (fi_cq_readfrom),
-// for domains with CapSource. From has a place for each entry, or is nil.
+// ReadFrom is Read that also stores the sender of each received message in from (fi_cq_readfrom),
+// for domains with CapSource. from is nil or at least as long as entries.
 func (q *CQ) ReadFrom(entries []CQEntry, from []Addr) (int, error) {
 	if !q.isOpen() {
 		return 0, ErrClosed
@@ -154,26 +153,26 @@ func (q *CQ) ReadFrom(entries []CQEntry, from []Addr) (int, error) {
 	return q.completed(entries, n)
 }
 
-// completed ends the n operations that entries tell of.
+// completed ends the operations of the first n entries.
 func (q *CQ) completed(entries []CQEntry, n C.ssize_t) (int, error) {
 	if n < 0 {
 		return 0, errno(n)
 	}
 	for i := range entries[:n] {
 		e := &entries[i]
-		e.Context = reported(e.op, e.Flags, false)
+		e.Context = finishContext(e.op, e.Flags, false)
 	}
 	return int(n), nil
 }
 
-// ReadErr returns an operation that has failed (fi_cq_readerr). ErrAgain says
-// that there is none, as when another goroutine was faster.
+// ReadErr returns a failed operation (fi_cq_readerr). It returns ErrAgain if there is none, for
+// example because another goroutine has read it.
 func (q *CQ) ReadErr() (*CQError, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
 	}
 	var c C.struct_weft_cq_error
-	objects.Lock() // no endpoint is closed meanwhile
+	objects.Lock() // so that no endpoint is closed meanwhile
 	n := C.weft_cq_readerr(C.uintptr_t(uintptr(unsafe.Pointer(q.fid))), &c, C.bool(q.hasText()))
 	objects.Unlock()
 	switch {
@@ -194,20 +193,20 @@ func (q *CQ) ReadErr() (*CQError, error) {
 	if e := c.err; e == C.FI_ECANCELED || e == -C.FI_ECANCELED {
 		ends |= FlagMultiRecv // a cancelled receive takes no more messages
 	}
-	entry.Context = reported(entry.op, ends, true)
+	entry.Context = finishContext(entry.op, ends, true)
 	return &CQError{
 		CQEntry:   entry,
 		Src:       Addr(c.src_addr),
 		OLen:      uint64(c.olen),
-		Err:       Errno(max(c.err, -c.err)), // shm has the number of truncation negative
+		Err:       Errno(max(c.err, -c.err)), // shm returns the errno of truncation as a negative number
 		ProvErrno: int(c.prov_errno),
 		Text:      C.GoString(&c.text[0]),
 		ErrData:   C.GoBytes(unsafe.Pointer(&c.err_data[0]), C.int(c.err_data_size)),
 	}, nil
 }
 
-// StrError is the provider's text for one of its own error numbers
-// (fi_cq_strerror), or libfabric's where the provider has none yet.
+// StrError returns the provider's text for one of its own error numbers (fi_cq_strerror), or
+// libfabric's text if the provider cannot be asked yet.
 func (q *CQ) StrError(provErrno int) string {
 	if !q.isOpen() {
 		return ""
@@ -222,7 +221,6 @@ func (q *CQ) StrError(provErrno int) string {
 	return Errno(max(provErrno, -provErrno)).Error()
 }
 
-// hasText says whether the provider can be asked for texts: layered ones look
-// for them through the first endpoint that is bound, without looking whether
-// there is one that is enabled. It is called with objects locked.
+// hasText reports whether the provider can be asked for texts. Layered providers ask the first
+// bound endpoint without checking that it exists and is enabled. The caller holds objects.
 func (q *CQ) hasText() bool { return q.refs > 0 && q.refs == q.ready }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Queues of every size, closed in another order than opened.
+// TestCQOpenClose opens queues of many sizes and closes them in another order.
 func TestCQOpenClose(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
@@ -33,7 +33,7 @@ func TestCQOpenClose(t *testing.T) {
 				_, err = q.ReadFrom(make([]CQEntry, 2), make([]Addr, 1))
 				require.ErrorIs(t, err, ErrInvalid)
 				_, err = q.SRead(make([]CQEntry, 1), 0)
-				require.ErrorIs(t, err, ErrInvalid, "it has nothing to wait on")
+				require.ErrorIs(t, err, ErrInvalid, "the queue was opened with WaitNone")
 				require.ErrorIs(t, q.Signal(), ErrInvalid)
 				_, err = q.FD()
 				require.ErrorIs(t, err, ErrNotSupported)
@@ -58,13 +58,13 @@ func TestCQOpenClose(t *testing.T) {
 		}
 		_, err := a.domain.OpenCounter(CntrAttr{Wait: WaitSet})
 		require.ErrorIs(t, err, ErrInvalid)
-		require.ErrorIs(t, a.cq.Close(), ErrBusy, "the endpoint needs it")
+		require.ErrorIs(t, a.cq.Close(), ErrBusy, "the endpoint needs the queue")
 		require.ErrorIs(t, a.domain.Close(), ErrBusy)
 		require.ErrorIs(t, a.av.Close(), ErrBusy)
 	})
 }
 
-// Entries tell what their format has, and nothing of what was there before.
+// TestCQFormats checks that entries have the fields of the format, and zeros in the others.
 func TestCQFormats(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		for _, format := range []CQFormat{CQContext, CQMsg, CQData, CQTagged} {
@@ -110,7 +110,7 @@ func TestCQFormats(t *testing.T) {
 	})
 }
 
-// SRead waits as long as it was told, and wakes for a message and for Signal.
+// TestCQWait checks that SRead waits for its timeout, and that a message and Signal end it early.
 func TestCQWait(t *testing.T) {
 	waits := map[string][]WaitObj{
 		"shm":         {WaitYield, WaitUnspec},
@@ -131,7 +131,7 @@ func TestCQWait(t *testing.T) {
 				_, err = b.cq.SReadFrom(entries, from, 0)
 				require.ErrorIs(t, err, ErrAgain)
 
-				// Connect first: this needs progress on both sides.
+				// Connect first, because that needs progress on both sides.
 				recv, send := NewContext("recv"), NewContext("send")
 				exchange := func() {
 					b.post(func() error { return b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 1, 0, recv) })
@@ -142,7 +142,7 @@ func TestCQWait(t *testing.T) {
 				a.wait(send)
 
 				exchange()
-				for deadline := time.Now().Add(patience); recv.InFlight() || send.InFlight(); {
+				for deadline := time.Now().Add(testTimeout); recv.InFlight() || send.InFlight(); {
 					require.True(t, time.Now().Before(deadline))
 					_, err = b.cq.SReadFrom(entries, from, 10*time.Millisecond)
 					if err != nil {
@@ -155,7 +155,7 @@ func TestCQWait(t *testing.T) {
 				}
 
 				woken := make(chan error)
-				go func() { // ends by Signal, and is waited for below
+				go func() { // ends after Signal; the test waits for it below
 					_, err := b.cq.SRead(make([]CQEntry, 1), -1)
 					woken <- err
 				}()
@@ -164,7 +164,7 @@ func TestCQWait(t *testing.T) {
 				select {
 				case err = <-woken:
 					require.ErrorIs(t, err, ErrAgain)
-				case <-time.After(patience):
+				case <-time.After(testTimeout):
 					t.Fatal("Signal did not wake SRead")
 				}
 			})
@@ -172,23 +172,23 @@ func TestCQWait(t *testing.T) {
 	}
 }
 
-// The descriptor of a queue becomes readable when a message comes.
+// TestCQDescriptor checks that the descriptor of a queue becomes readable when a message arrives.
 func TestCQDescriptor(t *testing.T) {
 	for _, prov := range []string{"net", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := openPair(t, setup{prov: prov, cq: CQAttr{Format: CQTagged, Wait: WaitFD}})
 			fd, err := b.cq.FD()
-			if prov == "udp;ofi_rxd" { // it has none to give, though it opens such queues
+			if prov == "udp;ofi_rxd" { // opens such queues, but has no descriptor
 				require.ErrorIs(t, err, ErrNotSupported)
 				return
 			}
 			require.NoError(t, err)
-			require.NoError(t, syscall.SetNonblock(fd, true), "it is a descriptor")
+			require.NoError(t, syscall.SetNonblock(fd, true), "fd is a descriptor")
 			recv, send := NewContext(nil), NewContext(nil)
 			b.post(func() error { return b.ep.TRecv(make([]byte, 8), Desc{}, b.peer, 1, 0, recv) })
 			b.until("the thread may sleep", func() bool { return b.fabric.TryWait(b.cq) == nil })
 			a.post(func() error { return a.ep.TSend(make([]byte, 8), Desc{}, a.peer, 1, send) })
-			for deadline := time.Now().Add(patience); recv.InFlight(); a.poll() {
+			for deadline := time.Now().Add(testTimeout); recv.InFlight(); a.poll() {
 				require.True(t, time.Now().Before(deadline))
 				if err := b.fabric.TryWait(b.cq); err == nil {
 					require.GreaterOrEqual(t, pollFD(int32(fd), 20), 0)
@@ -200,7 +200,7 @@ func TestCQDescriptor(t *testing.T) {
 	}
 }
 
-// A queue has several descriptors where it is opened for that.
+// TestCQPollFDs checks the descriptors of a queue opened with WaitPollFD.
 func TestCQPollFDs(t *testing.T) {
 	for _, prov := range []string{"net", "tcp;ofi_rxm"} {
 		t.Run(prov, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestCQPollFDs(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEmpty(t, fds)
 			for _, p := range fds {
-				require.NoError(t, syscall.SetNonblock(p.FD, true), "it is a descriptor")
+				require.NoError(t, syscall.SetNonblock(p.FD, true), "FD is a descriptor")
 				require.NotZero(t, p.Events)
 			}
 			_, err = a.cq.FD()
@@ -218,8 +218,8 @@ func TestCQPollFDs(t *testing.T) {
 	}
 }
 
-// Every provider takes a threshold, and only sockets heeds it: then as many
-// completions are returned as it says, and by Read none.
+// TestCQThreshold checks SReadThreshold. Every provider accepts a threshold, but only sockets uses
+// it: there SReadThreshold returns that many completions, and Read none.
 func TestCQThreshold(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -244,7 +244,7 @@ func TestCQThreshold(t *testing.T) {
 			a.wait(send)
 		}
 		entries, got := make([]CQEntry, 8), 0
-		for deadline := time.Now().Add(patience); got < len(recvs); {
+		for deadline := time.Now().Add(testTimeout); got < len(recvs); {
 			require.True(t, time.Now().Before(deadline))
 			n, err := c.cq.SReadThreshold(entries, 2, 100*time.Millisecond)
 			if err != nil {

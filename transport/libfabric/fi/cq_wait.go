@@ -11,21 +11,21 @@ import (
 	"unsafe"
 )
 
-// SRead is Read that waits until there is something to read (fi_cq_sread), for
-// as long as timeout, or without end if it is negative. It blocks a thread of
-// the system, but for WaitYield. ErrAgain says that the time is over, or that
-// Signal was called.
+// SRead is Read that waits up to timeout for a completion (fi_cq_sread); a negative timeout is
+// infinite. It blocks an operating system thread, except with WaitYield. It returns ErrAgain after
+// the timeout, and when Signal was called.
 func (q *CQ) SRead(entries []CQEntry, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, 0, timeout)
 }
 
-// SReadFrom is SRead that also says who sent what was received (fi_cq_sreadfrom).
+// SReadFrom is SRead that also stores the sender of each received message in from
+// (fi_cq_sreadfrom).
 func (q *CQ) SReadFrom(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
 	return q.sread(entries, from, 0, timeout)
 }
 
-// SReadThreshold is SRead that need not wake before a number of completions are
-// there, for queues opened with Threshold. It is a hint: fewer may be returned.
+// SReadThreshold is SRead that may wait until there are threshold completions, for queues opened
+// with Threshold. The threshold is a hint: SReadThreshold may return fewer.
 func (q *CQ) SReadThreshold(entries []CQEntry, threshold int, timeout time.Duration) (int, error) {
 	return q.sread(entries, nil, threshold, timeout)
 }
@@ -48,14 +48,14 @@ func (q *CQ) sread(entries []CQEntry, from []Addr, threshold int, timeout time.D
 		return Errno(-min(n, 0))
 	})
 	runtime.KeepAlive(from)
-	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets of a signal, rxd of the time
+	if n == -C.FI_ECANCELED || n == -C.FI_ETIMEDOUT { // sockets after Signal, rxd after the timeout
 		n = -C.FI_EAGAIN
 	}
 	return q.completed(entries, n)
 }
 
-// yieldRead is SRead for WaitYield: to look again and again, and to let others
-// run in between. shm has nothing else, and does not look at the time.
+// yieldRead is SRead for WaitYield: it polls and lets other goroutines run in between. shm supports
+// nothing else, and ignores the timeout.
 func (q *CQ) yieldRead(entries []CQEntry, from []Addr, timeout time.Duration) (int, error) {
 	for start := time.Now(); ; runtime.Gosched() {
 		n, err := q.ReadFrom(entries, from)
@@ -68,8 +68,8 @@ func (q *CQ) yieldRead(entries []CQEntry, from []Addr, timeout time.Duration) (i
 	}
 }
 
-// waitFor calls wait with the time in milliseconds that is left, until it is
-// not interrupted by a signal that the Go runtime sends to its threads.
+// waitFor calls wait with the remaining milliseconds. It calls wait again if a signal has
+// interrupted it, because the Go runtime sends signals to its threads.
 func waitFor(timeout time.Duration, wait func(ms C.int) Errno) Errno {
 	const forever = 1 << 30 // milliseconds: 12 days
 	start := time.Now()
@@ -84,7 +84,7 @@ func waitFor(timeout time.Duration, wait func(ms C.int) Errno) Errno {
 	}
 }
 
-// Signal ends the SRead that waits, or the next one (fi_cq_signal).
+// Signal ends a waiting SRead, or the next one (fi_cq_signal).
 func (q *CQ) Signal() error {
 	const function = "fi_cq_signal"
 	if !q.isOpen() {
@@ -100,16 +100,16 @@ func (q *CQ) Signal() error {
 	return check(function, C.fi_cq_signal(q.c()))
 }
 
-// FD is the descriptor that is readable when there may be completions, of a
-// queue opened with WaitFD (fi_control with FI_GETWAIT). Fabric.TryWait says
-// when it may be slept on. It belongs to the queue.
+// FD returns a descriptor that is readable when there may be completions, of a queue opened with
+// WaitFD (fi_control with FI_GETWAIT). Call Fabric.TryWait before sleeping on it. The queue owns
+// the descriptor.
 func (q *CQ) FD() (int, error) {
 	const function = "fi_control"
 	if !q.isOpen() {
 		return -1, closedError(function)
 	}
 	if q.wait != WaitFD {
-		return -1, &Error{function, ErrNotSupp} // the library would write something else
+		return -1, &Error{function, ErrNotSupp} // the library would write a value of another type
 	}
 	fd := C.int(-1)
 	err := check(function, C.fi_control(q.fid, C.FI_GETWAIT, unsafe.Pointer(&fd)))
@@ -122,9 +122,9 @@ type PollFD struct {
 	Events int16
 }
 
-// PollFDs are the descriptors of a queue opened with WaitPollFD, one of which is
-// ready when there may be completions. They may change whenever the queue is
-// used, and changes then does as well.
+// PollFDs returns the descriptors of a queue opened with WaitPollFD. One of them is ready when
+// there may be completions. The descriptors may change with any call on the queue; then changes has
+// another value.
 func (q *CQ) PollFDs() (fds []PollFD, changes uint64, err error) {
 	const function = "fi_control"
 	if !q.isOpen() {

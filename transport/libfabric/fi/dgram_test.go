@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Datagrams arrive on the loopback as long as few are under way.
+// TestDatagrams sends datagrams over the loopback, where they arrive while few are in flight.
 func TestDatagrams(t *testing.T) {
 	for _, prov := range []string{"udp", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestDatagrams(t *testing.T) {
 				}
 			}
 			if prov == "sockets" {
-				return // it takes whatever is posted
+				return // it accepts any receive
 			}
 			ctx := NewContext("rma")
 			require.ErrorIs(t, a.ep.Write(out[:8], Desc{}, a.peer, 0, 1, ctx), ErrNotSupported)
@@ -40,7 +40,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A provider without tagged messages has not even functions that refuse them.
+// TestTaggedDatagrams checks the error of tagged messages with a provider whose table of functions
+// for them is null.
 func TestTaggedDatagrams(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "udp", ep: EPDgram, caps: CapMsg})
 	buf, ctx := make([]byte, 8), NewContext("tagged")
@@ -61,8 +62,8 @@ func TestTaggedDatagrams(t *testing.T) {
 	require.False(t, ctx.InFlight())
 }
 
-// Members join and leave, and send to the group. Whether a datagram arrives is up
-// to the routes of the machine, and to the address that an endpoint is bound to.
+// TestMulticast checks that endpoints can join and leave a group and send to it. Whether a datagram
+// arrives depends on the routes of the machine and on the address of the endpoint.
 func TestMulticast(t *testing.T) {
 	var queues []*EQ
 	s := setup{prov: "udp", ep: EPDgram, caps: CapMsg | CapMulticast, open: func(n *node) {

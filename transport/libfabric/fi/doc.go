@@ -1,40 +1,39 @@
-// Package fi is a Go binding of libfabric, whole and typed: every object of
-// fabric(7) is a Go type, every call a method that names the C function it
-// stands for.
+// Package fi is a Go binding of libfabric: every object of fabric(7) is a Go
+// type, and every call a method whose comment names the C function that it calls.
 //
-//	GetInfo ─► Info ─► Fabric ─► Domain ─┬─► AV        who is where
-//	                     │               ├─► MR        memory that peers may reach
+//	GetInfo ─► Info ─► Fabric ─► Domain ─┬─► AV        addresses of peers
+//	                     │               ├─► MR        memory that peers may access
 //	                     ├─► EQ          ├─► CQ, Counter
 //	                     └─► PassiveEP   └─► Endpoint  messages, tagged, RMA, atomics
 //
-// It needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or
-// newer (Debian: libfabric-dev; pkg-config finds them). Without the tag the
-// package is empty, and go doc, which knows no tags, shows this page alone: read
-// the sources, from the example on. Left out are wait sets and poll sets, which 2.x has deprecated
-// and the other objects can replace; triggered operations; and collective ones,
-// of which there are the queries and the sets of addresses.
+// The package needs the build tag libfabric, cgo, and the headers of libfabric 1.17 or newer
+// (Debian: libfabric-dev; pkg-config finds them). Without the tag the package is empty. go doc knows
+// no tags and shows only this page, so read the sources, starting with the example.
+//
+// The package leaves out wait sets and poll sets, which 2.x has deprecated and other objects
+// replace, and triggered operations. Of collective operations it has only the queries and the sets
+// of addresses.
 //
 // # Errors
 //
 // A call that fails returns an *Error, which names the C function and wraps the
 // Errno; errors.Is finds both fi.ErrAgain and syscall.EAGAIN in it. Calls on
-// the hot path return the bare Errno, which costs no allocation. What a
-// library or a provider does not have is ErrNotSupported, with the errno kept.
+// the hot path return the bare Errno, which needs no allocation. If the library or
+// provider does not support a call, errors.Is finds ErrNotSupported in the error.
 //
 // # Handles
 //
-// Objects are closed by Close, in any order: one that others still need answers
-// ErrBusy and stays open, a second Close does nothing, and a call on a closed
-// object is ErrClosed. Close must not run beside other calls on the same object.
+// Every object has a Close. If other open objects still need the object, Close returns ErrBusy and
+// the object stays open. A second Close does nothing. A call on a closed object returns ErrClosed.
+// Close must not run concurrently with other calls on the same object.
 //
 // # Threads
 //
-// The package adds no lock to data transfer: what may run at once is what the
-// domain's threading model allows (fi_domain(3)).
+// The package adds no lock to data transfer calls. The domain's threading model says which of them
+// may run concurrently (fi_domain(3)).
 //
 // # Memory
 //
-// A buffer given to an operation is pinned until the operation's completion has
-// been read, by the Context that names it (see Context). Memory registered by
-// Domain.RegisterMemory is pinned until the region is closed.
+// An operation's Context pins its buffers until the completion of the operation has been read (see
+// [Context]). Memory registered by [Domain.RegisterMemory] is pinned until the region is closed.
 package fi

@@ -5,26 +5,25 @@ package fi
 // #include "shim.h"
 import "C"
 
-// Domain is a device, or a port of one, opened for use: all that belongs to it
-// can be used together (fi_domain(3)).
+// Domain is an open device, or a port of one (fi_domain(3)). Objects of one domain can be used
+// together.
 type Domain struct {
 	object
 	fabric *Fabric
 	info   *Info
 }
 
-// OpenDomain opens the domain of an Info that is of this fabric (fi_domain). The
-// same domain may be opened several times.
+// OpenDomain opens the domain of an Info of this fabric (fi_domain). The same domain may be opened
+// several times.
 func (f *Fabric) OpenDomain(info *Info) (*Domain, error) { return f.OpenDomain2(info, 0) }
 
-// OpenDomain2 is OpenDomain with flags (fi_domain2): FlagPeer and those of
-// providers.
+// OpenDomain2 is OpenDomain with flags (fi_domain2): FlagPeer and flags of the provider.
 func (f *Fabric) OpenDomain2(info *Info, flags Flags) (*Domain, error) {
 	const function = "fi_domain"
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if !f.offers(info) || info.Domain.Name == "" { // providers copy the name without a look
+	if !f.matches(info) || info.Domain.Name == "" { // providers copy the name without a check
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (
@@ -49,17 +48,17 @@ func (f *Fabric) OpenDomain2(info *Info, flags Flags) (*Domain, error) {
 
 func (d *Domain) c() *C.struct_fid_domain { return (*C.struct_fid_domain)(d.pointer()) }
 
-// Fabric is the fabric that the domain was opened from.
+// Fabric returns the fabric that the domain was opened from.
 func (d *Domain) Fabric() *Fabric { return d.fabric }
 
-// Info is what the domain was opened with, for reading.
+// Info returns what the domain was opened with. The caller must not modify it.
 func (d *Domain) Info() *Info { return d.info }
 
-// MRMode is what the domain asks about registered memory.
+// MRMode returns the domain's requirements on registered memory.
 func (d *Domain) MRMode() MRMode { return d.info.Domain.MRMode }
 
-// BindEQ makes asynchronous registrations of memory tell the queue that they
-// are done (fi_domain_bind); with FlagRegMR all registrations are.
+// BindEQ makes eq report the completion of asynchronous memory registrations (fi_domain_bind). With
+// FlagRegMR all registrations are asynchronous.
 func (d *Domain) BindEQ(eq *EQ, flags Flags) error {
 	const function = "fi_domain_bind"
 	if !d.isOpen() || !eq.isOpen() {
@@ -72,19 +71,19 @@ func (d *Domain) BindEQ(eq *EQ, flags Flags) error {
 	return nil
 }
 
-// CollectiveAttr is what is asked about a collective operation, and the answer
-// (struct fi_collective_attr, fi_collective(3)).
+// CollectiveAttr is the query about a collective operation and its result (struct fi_collective_attr,
+// fi_collective(3)).
 type CollectiveAttr struct {
-	Op            AtomicOp // of operations that reduce
+	Op            AtomicOp // operation of a reduction
 	Datatype      Datatype
-	DatatypeCount int // answer: elements of the largest operation
-	DatatypeSize  int // answer: bytes of an element
-	MaxMembers    int // answer: ranks that may take part
+	DatatypeCount int // result: largest number of elements
+	DatatypeSize  int // result: bytes of an element
+	MaxMembers    int // result: largest number of members
 	Mode          Mode
 }
 
-// QueryCollective says whether a collective operation is offered for an
-// operator and a type, and within which limits (fi_query_collective).
+// QueryCollective returns the limits of a collective operation with an operator and a datatype
+// (fi_query_collective), or an error if the domain does not support it.
 func (d *Domain) QueryCollective(coll CollectiveOp, attr CollectiveAttr, flags Flags) (CollectiveAttr, error) {
 	const function = "fi_query_collective"
 	if !d.isOpen() {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Many domains of one fabric may be open at once, and are closed in any order.
+// TestDomains opens many domains of one fabric and closes them in another order.
 func TestDomains(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info, f, d := o.open(t)
@@ -26,14 +26,14 @@ func TestDomains(t *testing.T) {
 		require.ErrorIs(t, f.Close(), ErrBusy)
 		for _, i := range []int{2, 0, 4, 1, 3} {
 			require.NoError(t, domains[i].Close())
-			require.NoError(t, domains[i].Close(), "a second time")
+			require.NoError(t, domains[i].Close(), "second Close")
 		}
 		require.NoError(t, f.Close())
 		require.NoError(t, f.Close())
 	})
 }
 
-// Nothing reaches the library through a closed fabric or domain.
+// TestClosed checks that calls on a closed fabric or domain return ErrClosed.
 func TestClosed(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info, f, d := o.open(t)
@@ -94,8 +94,8 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-// What providers do not have is said by ErrNotSupported, or by an errno of
-// theirs.
+// TestExtras checks that optional calls return ErrNotSupported, or an errno of the provider, if the
+// provider does not support them.
 func TestExtras(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		_, f, d := o.open(t)
@@ -145,7 +145,7 @@ func TestDomainBindEQ(t *testing.T) {
 	})
 }
 
-// Registrations tell a queue bound with FlagRegMR that they are done.
+// TestDomainRegMR checks that registrations write an event to a queue bound with FlagRegMR.
 func TestDomainRegMR(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		_, f, d := o.open(t)
@@ -169,7 +169,7 @@ func TestDomainRegMR(t *testing.T) {
 	})
 }
 
-// Opening and closing leaves no file descriptor behind.
+// TestOpenLeaks checks that opening and closing leaves no file descriptor open.
 func TestOpenLeaks(t *testing.T) {
 	count := func() int {
 		fds, err := os.ReadDir("/proc/self/fd")
@@ -185,7 +185,7 @@ func TestOpenLeaks(t *testing.T) {
 			require.NoError(t, q.Close())
 			require.NoError(t, d.Close())
 			require.NoError(t, f.Close())
-			if i == 0 { // what a provider opens once and for all
+			if i == 0 { // a provider opens some descriptors once per process
 				before = count()
 			}
 		}

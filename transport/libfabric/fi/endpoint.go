@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// Endpoint is where data goes out and comes in (fi_endpoint(3)). It is opened,
-// bound to queues, counters and an address vector, enabled, and then used:
+// Endpoint sends and receives data (fi_endpoint(3)). The user opens it, binds it to queues, counters
+// and an address vector, enables it, and then transfers data:
 //
 //	OpenEndpoint ─► BindCQ BindAV BindEQ BindCounter ─► Enable ─► Send Recv Read Write …
 //
@@ -20,37 +20,37 @@ import (
 // a connection.
 type Endpoint struct {
 	object
-	root        *Endpoint // the endpoint itself, or that of which it is an alias
-	multi       bool      // receives take several messages unless their flags say something else
-	multiTagged bool      // and so do tagged ones (2.x)
-	queue       []*CQ     // where its operations complete
-	rx          *Endpoint // takes its messages instead, where that is shared
-	other       []*CQ     // of a shared one: queues of endpoints that were closed
-	ready       bool      // it is enabled; changes with objects locked
-	connects    bool      // it is of type EPMsg
-	told        bool      // there is an event queue for its connections
+	root        *Endpoint // the endpoint itself, or the endpoint that it is an alias of
+	multi       bool      // receives without flags of their own take several messages
+	multiTagged bool      // tagged receives without flags of their own take several messages (2.x)
+	queue       []*CQ     // the queues that its operations complete on
+	rx          *Endpoint // the shared receive context that takes its messages; nil: none
+	other       []*CQ     // in a shared receive context: queues of its closed endpoints
+	ready       bool      // enabled; guarded by objects
+	isMsg       bool      // its type is EPMsg
+	hasEQ       bool      // an event queue is bound
 
 	domain  *Domain
 	limits  iovLimits
 	request *request // the connection request that it was opened with
 
-	needsAV      bool         // it cannot be closed without a vector
-	late         bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
-	minMultiRecv int          // and will be this then; negative: it was not set
-	atomics      atomicLimits // what it can do of them
+	needsAV          bool         // Close must bind an address vector first
+	lateMinMultiRecv bool         // OptMinMultiRecv cannot be set before the endpoint is enabled
+	minMultiRecv     int          // the value that Enable will set; negative: none
+	atomics          atomicLimits // the supported operations
 }
 
 // OpenEndpoint opens an endpoint of an Info (fi_endpoint).
 func (d *Domain) OpenEndpoint(info *Info) (*Endpoint, error) { return d.OpenEndpoint2(info, 0) }
 
-// OpenEndpoint2 is OpenEndpoint with flags (fi_endpoint2), FlagPeerTransfer and
-// those of providers.
+// OpenEndpoint2 is OpenEndpoint with flags (fi_endpoint2): FlagPeerTransfer and flags of the
+// provider.
 func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	const function = "fi_endpoint"
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if !d.fabric.offers(info) {
+	if !d.fabric.matches(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	request := info.request
@@ -73,7 +73,7 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 	}
 	if err != nil {
 		if request != nil {
-			request.giveBack()
+			request.untake()
 		}
 		return nil, err
 	}
@@ -84,19 +84,19 @@ func (d *Domain) OpenEndpoint2(info *Info, flags Flags) (*Endpoint, error) {
 		e.closed = append(e.closed, request.end)
 	}
 	e.needsAV = info.EP.Type != EPMsg && (d.fabric.provider == "net" || strings.HasSuffix(d.fabric.provider, "ofi_rxm"))
-	e.late = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
+	e.lateMinMultiRecv = info.Fabric.ProvName == "shm" && LibraryVersion() < MakeVersion(1, 19)
 	return e, nil
 }
 
-// newEndpoint owns an endpoint of a domain that has been opened by an info, from
-// what it needs.
+// newEndpoint wraps an endpoint that the domain has opened with info. The endpoint needs the
+// objects in needs.
 func newEndpoint(c *C.struct_fid_ep, d *Domain, info *Info, needs ...*object) *Endpoint {
 	multi := info.Rx.OpFlags&FlagMultiRecv != 0
 	e := &Endpoint{
 		multi:        multi,
 		multiTagged:  multi && (info.Caps|info.Rx.Caps)&CapTaggedMultiRecv != 0,
 		minMultiRecv: -1,
-		connects:     info.EP.Type == EPMsg,
+		isMsg:        info.EP.Type == EPMsg,
 		domain:       d,
 		limits:       newIovLimits(info),
 	}
@@ -106,19 +106,19 @@ func newEndpoint(c *C.struct_fid_ep, d *Domain, info *Info, needs ...*object) *E
 	return e
 }
 
-// Close closes the endpoint (fi_close), which ends what is in flight on it. While
-// something needs it, as a memory region may, it answers ErrBusy and nothing is
-// changed. Closing a closed endpoint does nothing.
+// Close closes the endpoint (fi_close), which ends its operations in flight. If another object
+// needs the endpoint, for example a memory region, Close returns ErrBusy and changes nothing.
+// Closing a closed endpoint does nothing.
 func (e *Endpoint) Close() error {
 	if e == nil {
 		return nil
 	}
-	if e.isOpen() && e.needsAV { // they would follow the null pointer to it
+	if e.isOpen() && e.needsAV { // net and rxm dereference the vector without a check
 		v, err := e.domain.OpenAV(AVAttr{Type: AVTable})
 		if err != nil {
 			return err
 		}
-		defer func() { _ = v.Close() }() // busy if the endpoint is
+		defer func() { _ = v.Close() }() // fails with ErrBusy if the endpoint stays open
 		if err := e.BindAV(v); err != nil {
 			return err
 		}
@@ -126,8 +126,9 @@ func (e *Endpoint) Close() error {
 	return e.object.Close()
 }
 
-// abandon ends what was in flight. It runs when the endpoint has been closed,
-// with objects locked. The slots wait for the queues that may still name them.
+// abandon ends the operations in flight after the endpoint was closed. The caller holds objects.
+// Completions on the queues may still name the operations' slots, so abandon frees the slots when
+// all of these queues are closed.
 func (e *Endpoint) abandon() {
 	if e.ready {
 		for _, q := range e.queue {
@@ -160,7 +161,7 @@ func (e *Endpoint) abandon() {
 	}
 }
 
-// ep is the endpoint for the shim.
+// ep returns the endpoint as an integer for the shim.
 func (e *Endpoint) ep() C.uintptr_t { return C.uintptr_t(uintptr(unsafe.Pointer(e.fid))) }
 
 func (e *Endpoint) c() *C.struct_fid_ep { return (*C.struct_fid_ep)(e.pointer()) }
@@ -174,11 +175,11 @@ func (e *Endpoint) bindTo(o *object, flags Flags) error {
 	if err := check(function, C.fi_ep_bind(e.c(), o.fid, C.uint64_t(flags))); err != nil {
 		return err
 	}
-	e.root.bind(o) // which outlives its aliases
+	e.root.bind(o) // the root outlives its aliases
 	return nil
 }
 
-// BindAV says where addresses are looked up (fi_ep_bind).
+// BindAV sets the address vector that translates destination addresses (fi_ep_bind).
 func (e *Endpoint) BindAV(v *AV) error {
 	if err := e.bindTo(&v.object, 0); err != nil {
 		return err
@@ -187,18 +188,18 @@ func (e *Endpoint) BindAV(v *AV) error {
 	return nil
 }
 
-// BindEQ says where connections and their ends are told (fi_ep_bind).
+// BindEQ sets the queue that reports connections and their ends (fi_ep_bind).
 func (e *Endpoint) BindEQ(q *EQ) error {
 	if err := e.bindTo(&q.object, 0); err != nil {
 		return err
 	}
-	e.root.told = true
+	e.root.hasEQ = true
 	return nil
 }
 
-// BindCQ says where operations complete (fi_ep_bind): those of FlagTransmit, of
-// FlagRecv, or both. With FlagSelectiveCompletion only operations that ask for it by
-// FlagCompletion tell their success; failures are always told.
+// BindCQ sets the queue that operations complete on (fi_ep_bind): transmit operations with
+// FlagTransmit, receives with FlagRecv, or both. With FlagSelectiveCompletion the success of an
+// operation is reported only if the operation has FlagCompletion; failures are always reported.
 func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 	if err := e.bindTo(&q.object, flags); err != nil {
 		return err
@@ -212,37 +213,36 @@ func (e *Endpoint) BindCQ(q *CQ, flags Flags) error {
 	return nil
 }
 
-// BindCounter says what counts completions (fi_ep_bind): those of the operations
-// that flags name, among FlagSend, FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and
-// FlagRemoteWrite.
+// BindCounter makes a counter count completions of the operations that flags name (fi_ep_bind):
+// FlagSend, FlagRecv, FlagRead, FlagWrite, FlagRemoteRead and FlagRemoteWrite.
 func (e *Endpoint) BindCounter(n *Counter, flags Flags) error { return e.bindTo(&n.object, flags) }
 
-// Enable makes the endpoint ready for data transfer (fi_enable). Connect and
-// Accept do it as well. Enabling it once more does nothing.
+// Enable makes the endpoint ready for data transfer (fi_enable). Connect and Accept enable it, too.
+// Enabling an enabled endpoint does nothing.
 func (e *Endpoint) Enable() error {
 	const function = "fi_enable"
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if e.root.ready { // net and rxm would start all over
+	if e.root.ready { // net and rxm would initialise the endpoint a second time
 		return nil
 	}
 	if err := check(function, C.fi_enable(e.c())); err != nil {
 		return err
 	}
 	e.enabled()
-	if !e.late {
+	if !e.lateMinMultiRecv {
 		return nil
 	}
-	if e.late = false; e.minMultiRecv < 0 {
+	if e.lateMinMultiRecv = false; e.minMultiRecv < 0 {
 		return nil
 	}
 	return e.SetOpt(OptMinMultiRecv, e.minMultiRecv)
 }
 
-// usable is the error of data transfer on an endpoint that is closed, or not
-// enabled: providers would follow pointers to what they have not got yet.
-func (e *Endpoint) usable() error {
+// checkUsable returns an error if the endpoint is closed or not enabled. Without the check
+// providers would dereference pointers that are not set yet.
+func (e *Endpoint) checkUsable() error {
 	if !e.isOpen() {
 		return ErrClosed
 	}
@@ -252,19 +252,19 @@ func (e *Endpoint) usable() error {
 	return nil
 }
 
-// reaches is the error of data transfer to a peer. That nobody has this address
-// most providers find out by a segmentation fault.
-func (e *Endpoint) reaches(dest Addr) error {
-	if err := e.usable(); err != nil {
+// checkDest returns an error if the endpoint is not usable or dest is AddrNotAvail. Most providers
+// crash when they look up AddrNotAvail.
+func (e *Endpoint) checkDest(dest Addr) error {
+	if err := e.checkUsable(); err != nil {
 		return err
 	}
-	if dest == AddrNotAvail && !e.root.connects {
+	if dest == AddrNotAvail && !e.root.isMsg {
 		return ErrInvalid
 	}
 	return nil
 }
 
-// enabled notes that the endpoint is enabled.
+// enabled records that the endpoint is enabled.
 func (e *Endpoint) enabled() {
 	objects.Lock()
 	defer objects.Unlock()
@@ -276,9 +276,9 @@ func (e *Endpoint) enabled() {
 	}
 }
 
-// Alias opens the same endpoint under other flags for its operations
-// (fi_ep_alias): flags are those of the TxAttr with FlagTransmit, or of the
-// RxAttr with FlagRecv. What is posted to an alias is in flight on the endpoint.
+// Alias returns the same endpoint with other default flags for its operations (fi_ep_alias): those
+// of the TxAttr with FlagTransmit, or of the RxAttr with FlagRecv. Operations posted to an alias
+// are in flight on the endpoint.
 func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
 	const function = "fi_ep_alias"
 	if !e.isOpen() {
@@ -297,10 +297,10 @@ func (e *Endpoint) Alias(flags Flags) (*Endpoint, error) {
 	return a, nil
 }
 
-// Cancel asks for the end of an operation in flight (fi_cancel), as a rule a
-// receive. If it comes in time the operation fails with ErrCanceled, told by
-// ReadErr as any failure; otherwise it completes. ErrNoEntry says that it is not
-// in flight here.
+// Cancel asks the provider to end an operation in flight, usually a receive (fi_cancel). If the
+// request comes in time, the operation fails with ErrCanceled, which ReadErr reports like any
+// failure; otherwise the operation completes. Cancel returns ErrNoEntry if the operation is not in
+// flight on this endpoint.
 func (e *Endpoint) Cancel(ctx *Context) error {
 	if !e.isOpen() {
 		return ErrClosed
@@ -316,14 +316,12 @@ func (e *Endpoint) Cancel(ctx *Context) error {
 	return nil
 }
 
-// TxSizeLeft is how many operations can still be posted (fi_tx_size_left,
-// deprecated).
+// TxSizeLeft returns how many more transmit operations can be posted (fi_tx_size_left, deprecated).
 func (e *Endpoint) TxSizeLeft() (int, error) {
 	return e.sizeLeft("fi_tx_size_left", func(c *C.struct_fid_ep) C.ssize_t { return C.weft_tx_size_left(c) })
 }
 
-// RxSizeLeft is how many receives can still be posted (fi_rx_size_left,
-// deprecated).
+// RxSizeLeft returns how many more receives can be posted (fi_rx_size_left, deprecated).
 func (e *Endpoint) RxSizeLeft() (int, error) {
 	return e.sizeLeft("fi_rx_size_left", func(c *C.struct_fid_ep) C.ssize_t { return C.weft_rx_size_left(c) })
 }

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// Name is the endpoint's address, in the AddrFormat of its Info (fi_getname):
-// what peers insert into their address vectors.
+// Name returns the endpoint's address in the AddrFormat of its Info (fi_getname). Peers insert it
+// into their address vectors.
 func (e *Endpoint) Name() ([]byte, error) {
 	const function = "fi_getname"
 	if !e.isOpen() {
@@ -20,7 +20,7 @@ func (e *Endpoint) Name() ([]byte, error) {
 	return getAddr(function, func(addr unsafe.Pointer, n *C.size_t) C.int { return C.fi_getname(e.fid, addr, n) })
 }
 
-// SetName sets the endpoint's address (fi_setname), before it is enabled.
+// SetName sets the endpoint's address (fi_setname). Call it before Enable.
 func (e *Endpoint) SetName(addr []byte) error {
 	const function = "fi_setname"
 	if !e.isOpen() {
@@ -32,22 +32,22 @@ func (e *Endpoint) SetName(addr []byte) error {
 	return check(function, C.fi_setname(e.fid, unsafe.Pointer(unsafe.SliceData(addr)), C.size_t(len(addr))))
 }
 
-// Option is an option of an endpoint (fi_endpoint(3), FI_OPT_ENDPOINT). Sizes
-// are bytes, switches 0 or 1. One that the library or the provider does not know
-// is ErrNotSupported, or ErrInvalid with some providers.
+// Option is an option of an endpoint (fi_endpoint(3), FI_OPT_ENDPOINT). Sizes are in bytes,
+// switches are 0 or 1. For an option that the library or provider does not know, calls return
+// ErrNotSupported, or with some providers ErrInvalid.
 type Option int
 
 // The options.
 const (
-	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV            // with less space left a buffer for several messages is given back
-	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE              // what Connect and Accept may carry; read only
-	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN              // what a buffered receive hands over at least
-	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT            // from when on the rest must be claimed
+	OptMinMultiRecv          Option = C.FI_OPT_MIN_MULTI_RECV            // a multi-receive buffer with less space left is released
+	OptCMDataSize            Option = C.FI_OPT_CM_DATA_SIZE              // largest private data of Connect and Accept; read only
+	OptBufferedMin           Option = C.FI_OPT_BUFFERED_MIN              // smallest part that a buffered receive delivers
+	OptBufferedLimit         Option = C.FI_OPT_BUFFERED_LIMIT            // messages above this size must be claimed
 	OptSendBufSize           Option = C.FI_OPT_SEND_BUF_SIZE             //
 	OptRecvBufSize           Option = C.FI_OPT_RECV_BUF_SIZE             //
 	OptTxSize                Option = C.FI_OPT_TX_SIZE                   //
 	OptRxSize                Option = C.FI_OPT_RX_SIZE                   //
-	OptHMEMP2P               Option = C.FI_OPT_FI_HMEM_P2P               // one of HMEMP2PEnabled and so on
+	OptHMEMP2P               Option = C.FI_OPT_FI_HMEM_P2P               // one of HMEMP2PEnabled etc.
 	OptCUDAAPIPermitted      Option = C.WEFT_OPT_CUDA_API_PERMITTED      // switch
 	OptSharedMemoryPermitted Option = C.WEFT_OPT_SHARED_MEMORY_PERMITTED // switch
 	OptMaxMsgSize            Option = C.WEFT_OPT_MAX_MSG_SIZE
@@ -61,15 +61,15 @@ const (
 	OptFirewallAddr          Option = C.WEFT_OPT_FIREWALL_ADDR // switch
 )
 
-// The values of OptHMEMP2P: how device memory is reached.
+// The values of OptHMEMP2P: how the provider transfers device memory.
 const (
-	HMEMP2PEnabled   = C.FI_HMEM_P2P_ENABLED   // directly, if the provider likes
-	HMEMP2PRequired  = C.FI_HMEM_P2P_REQUIRED  // directly or not at all
-	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED // directly if it can be
-	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED  // by a copy
+	HMEMP2PEnabled   = C.FI_HMEM_P2P_ENABLED   // directly, if the provider chooses to
+	HMEMP2PRequired  = C.FI_HMEM_P2P_REQUIRED  // directly, else fail
+	HMEMP2PPreferred = C.FI_HMEM_P2P_PREFERRED // directly, if possible
+	HMEMP2PDisabled  = C.FI_HMEM_P2P_DISABLED  // by a copy through host memory
 )
 
-// width is how many bytes libfabric has for the option's value.
+// width returns the size of the option's value in libfabric, in bytes.
 func (o Option) width() int {
 	switch o {
 	case OptHMEMP2P:
@@ -83,7 +83,7 @@ func (o Option) width() int {
 
 // GetOpt reads an option (fi_getopt). A size without limit is math.MaxInt.
 func (e *Endpoint) GetOpt(o Option) (int, error) {
-	if o == OptMinMultiRecv && e.late && e.minMultiRecv >= 0 {
+	if o == OptMinMultiRecv && e.lateMinMultiRecv && e.minMultiRecv >= 0 {
 		return e.minMultiRecv, nil
 	}
 	var value [8]byte
@@ -101,7 +101,7 @@ func (e *Endpoint) GetOpt(o Option) (int, error) {
 	}
 }
 
-// SetOpt sets an option (fi_setopt), most of them before the endpoint is enabled.
+// SetOpt sets an option (fi_setopt). Most options must be set before Enable.
 func (e *Endpoint) SetOpt(o Option, v int) error {
 	var value [8]byte
 	switch p := unsafe.Pointer(&value); o.width() {
@@ -113,7 +113,7 @@ func (e *Endpoint) SetOpt(o Option, v int) error {
 		if v < 0 {
 			return &Error{"fi_setopt", ErrInvalid}
 		}
-		if o == OptMinMultiRecv && e.late && e.isOpen() {
+		if o == OptMinMultiRecv && e.lateMinMultiRecv && e.isOpen() {
 			e.minMultiRecv = v
 			return nil
 		}
@@ -122,15 +122,15 @@ func (e *Endpoint) SetOpt(o Option, v int) error {
 	return e.SetOptBytes(o, value[:o.width()])
 }
 
-// GetOptBytes reads an option as libfabric has it into value, and returns how
-// many bytes it has. Options of providers (FI_PROV_SPECIFIC) are negative.
+// GetOptBytes reads an option in libfabric's representation into value, and returns its size.
+// Options of providers (FI_PROV_SPECIFIC) are negative.
 func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	const function = "fi_getopt"
 	if !e.isOpen() {
 		return 0, closedError(function)
 	}
-	if o == OptMinMultiRecv && e.late {
-		return 0, &Error{function, ErrOpBadState} // shm would follow a null pointer
+	if o == OptMinMultiRecv && e.lateMinMultiRecv {
+		return 0, &Error{function, ErrOpBadState} // shm would dereference a null pointer
 	}
 	size := C.size_t(len(value))
 	err := check(function, C.fi_getopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),
@@ -138,13 +138,13 @@ func (e *Endpoint) GetOptBytes(o Option, value []byte) (int, error) {
 	return int(size), err
 }
 
-// SetOptBytes sets an option as libfabric has it.
+// SetOptBytes sets an option in libfabric's representation.
 func (e *Endpoint) SetOptBytes(o Option, value []byte) error {
 	const function = "fi_setopt"
 	if !e.isOpen() {
 		return closedError(function)
 	}
-	if o == OptMinMultiRecv && e.late {
+	if o == OptMinMultiRecv && e.lateMinMultiRecv {
 		return &Error{function, ErrOpBadState}
 	}
 	return check(function, C.fi_setopt(e.fid, C.FI_OPT_ENDPOINT, C.int(o),

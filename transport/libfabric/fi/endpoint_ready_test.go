@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An endpoint may be closed whatever it has got so far.
+// TestCloseUnbound closes an endpoint after each step of its set-up.
 func TestCloseUnbound(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})
@@ -27,7 +27,8 @@ func TestCloseUnbound(t *testing.T) {
 	})
 }
 
-// What another provider offers is refused, and what nobody does is no crash.
+// TestInfoOfAnotherProvider checks that an Info of another provider is refused, and that a nil or
+// empty one does not crash.
 func TestInfoOfAnotherProvider(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})
@@ -53,8 +54,8 @@ func TestInfoOfAnotherProvider(t *testing.T) {
 	})
 }
 
-// An address that could not be inserted is none to send to, and enabling twice
-// is enabling once.
+// TestNoAddress checks that operations to the AddrNotAvail of a failed insertion return an error,
+// and that a second Enable does nothing.
 func TestNoAddress(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov})
@@ -93,7 +94,8 @@ func TestNoAddress(t *testing.T) {
 	})
 }
 
-// Before an endpoint is enabled, rxm would follow a null pointer to its vector.
+// TestNotEnabled checks that operations on an endpoint that is not enabled return an error; rxm
+// would dereference its vector, which is NULL.
 func TestNotEnabled(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		n, _ := openPair(t, setup{prov: prov})

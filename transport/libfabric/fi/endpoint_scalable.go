@@ -10,23 +10,22 @@ import (
 	"unsafe"
 )
 
-// ScalableEP is an endpoint with several transmit and receive contexts, each
-// with queues of its own, that peers know by one address (fi_endpoint(3)).
-// RxAddr names one of its receive contexts.
+// ScalableEP is an endpoint with one address and several transmit and receive contexts, which have
+// queues of their own (fi_endpoint(3)). [RxAddr] returns the address of one of its receive contexts.
 type ScalableEP struct {
 	object
 	domain *Domain
 	info   *Info // what it was opened with
 }
 
-// OpenScalableEP opens a scalable endpoint of an Info, with as many contexts as
-// its EPAttr says (fi_scalable_ep).
+// OpenScalableEP opens a scalable endpoint of an Info (fi_scalable_ep). Its EPAttr has the number
+// of contexts.
 func (d *Domain) OpenScalableEP(info *Info) (*ScalableEP, error) {
 	const function = "fi_scalable_ep"
 	if !d.isOpen() {
 		return nil, closedError(function)
 	}
-	if !d.fabric.offers(info) {
+	if !d.fabric.matches(info) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var (
@@ -49,7 +48,7 @@ func (d *Domain) OpenScalableEP(info *Info) (*ScalableEP, error) {
 
 func (s *ScalableEP) c() *C.struct_fid_ep { return (*C.struct_fid_ep)(s.pointer()) }
 
-// BindAV says where addresses are looked up (fi_scalable_ep_bind).
+// BindAV sets the address vector that translates destination addresses (fi_scalable_ep_bind).
 func (s *ScalableEP) BindAV(v *AV) error {
 	const function = "fi_scalable_ep_bind"
 	if !s.isOpen() || !v.isOpen() {
@@ -62,8 +61,7 @@ func (s *ScalableEP) BindAV(v *AV) error {
 	return nil
 }
 
-// Enable makes the endpoint ready (fi_enable); its contexts are enabled one by
-// one.
+// Enable makes the endpoint ready (fi_enable). Each of its contexts must be enabled, too.
 func (s *ScalableEP) Enable() error {
 	if !s.isOpen() {
 		return closedError("fi_enable")
@@ -71,7 +69,7 @@ func (s *ScalableEP) Enable() error {
 	return check("fi_enable", C.fi_enable(s.c()))
 }
 
-// Name is the endpoint's address (fi_getname).
+// Name returns the endpoint's address (fi_getname).
 func (s *ScalableEP) Name() ([]byte, error) {
 	const function = "fi_getname"
 	if !s.isOpen() {
@@ -80,8 +78,8 @@ func (s *ScalableEP) Name() ([]byte, error) {
 	return getAddr(function, func(addr unsafe.Pointer, n *C.size_t) C.int { return C.fi_getname(s.fid, addr, n) })
 }
 
-// TxContext opens the transmit context with this index, an endpoint that only
-// sends (fi_tx_context). Without an attr it has the endpoint's.
+// TxContext opens the transmit context with this index, an endpoint that only sends
+// (fi_tx_context). If attr is nil, the context has the attributes of the endpoint.
 func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 	const function = "fi_tx_context"
 	if !s.isOpen() {
@@ -106,8 +104,8 @@ func (s *ScalableEP) TxContext(index int, attr *TxAttr) (*Endpoint, error) {
 	return newEndpoint(c, s.domain, &info, &s.object), nil
 }
 
-// RxContext opens the receive context with this index, an endpoint that only
-// receives (fi_rx_context). Without an attr it has the endpoint's.
+// RxContext opens the receive context with this index, an endpoint that only receives
+// (fi_rx_context). If attr is nil, the context has the attributes of the endpoint.
 func (s *ScalableEP) RxContext(index int, attr *RxAttr) (*Endpoint, error) {
 	const function = "fi_rx_context"
 	if !s.isOpen() {
@@ -132,12 +130,12 @@ func (s *ScalableEP) RxContext(index int, attr *RxAttr) (*Endpoint, error) {
 	return newEndpoint(c, s.domain, &info, &s.object), nil
 }
 
-// SharedTx is a transmit context that endpoints share (fi_stx_context): those
-// whose EPAttr has SharedContext as TxCtxCnt.
+// SharedTx is a transmit context that several endpoints share (fi_stx_context). Those endpoints
+// have SharedContext as TxCtxCnt of their EPAttr.
 type SharedTx struct{ object }
 
-// OpenSharedTx opens a shared transmit context (fi_stx_context). A nil attr is
-// the provider's choice.
+// OpenSharedTx opens a shared transmit context (fi_stx_context). If attr is nil, the provider
+// chooses the attributes.
 func (d *Domain) OpenSharedTx(attr *TxAttr) (*SharedTx, error) {
 	const function = "fi_stx_context"
 	if !d.isOpen() {
@@ -159,9 +157,9 @@ func (d *Domain) OpenSharedTx(attr *TxAttr) (*SharedTx, error) {
 	return s, nil
 }
 
-// OpenSharedRx opens a receive context that endpoints share (fi_srx_context):
-// those whose EPAttr has SharedContext as RxCtxCnt. It is an endpoint that only
-// receives, for all of them. A nil attr is the provider's choice.
+// OpenSharedRx opens a shared receive context (fi_srx_context): an endpoint that only receives, for
+// all endpoints that are bound to it. Those endpoints have SharedContext as RxCtxCnt of their
+// EPAttr. If attr is nil, the provider chooses the attributes.
 func (d *Domain) OpenSharedRx(attr *RxAttr) (*Endpoint, error) {
 	const function = "fi_srx_context"
 	if !d.isOpen() {
@@ -184,16 +182,15 @@ func (d *Domain) OpenSharedRx(attr *RxAttr) (*Endpoint, error) {
 		return nil, err
 	}
 	e := newEndpoint(c, d, &info, &d.object)
-	e.ready = true // there is nothing to enable
+	e.ready = true // a shared context needs no Enable
 	return e, nil
 }
 
-// BindSharedTx has the endpoint send through a shared transmit context
-// (fi_ep_bind).
+// BindSharedTx makes the endpoint send through a shared transmit context (fi_ep_bind).
 func (e *Endpoint) BindSharedTx(s *SharedTx) error { return e.bindTo(&s.object, 0) }
 
-// BindSharedRx has the endpoint's messages taken by a shared receive context
-// (fi_ep_bind). Their completions go to the queue of the endpoint.
+// BindSharedRx makes a shared receive context take the endpoint's messages (fi_ep_bind). Their
+// completions go to the endpoint's queue.
 func (e *Endpoint) BindSharedRx(s *Endpoint) error {
 	if err := e.bindTo(&s.object, 0); err != nil {
 		return err

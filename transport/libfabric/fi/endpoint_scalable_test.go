@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A scalable endpoint has contexts that are reached one by one. Of the
-// providers here only sockets has it.
+// TestScalableEndpoint sends to the contexts of a scalable endpoint. Of these providers only
+// sockets supports it.
 func TestScalableEndpoint(t *testing.T) {
 	const contexts, bits = 2, 1
 	info := localInfo(t, setup{prov: "sockets", ep: EPRDM, caps: CapTagged | CapNamedRxCtx, hints: func(i *Info) {
@@ -66,16 +66,16 @@ func TestScalableEndpoint(t *testing.T) {
 		ep, err := domain.OpenScalableEP(info)
 		require.NoError(t, err)
 		for range 100 {
-			NewInfo() // takes memory that was given back too early
+			NewInfo() // would reuse memory that was freed too early
 		}
 		tx, err := ep.TxContext(0, &info.Tx)
-		require.NoError(t, err, "it is compared with what the endpoint was opened with")
+		require.NoError(t, err, "sockets compares it with the endpoint's info")
 		one, err := ep.RxContext(0, &RxAttr{Caps: info.Rx.Caps, Size: info.Rx.Size})
 		require.NoError(t, err)
 		several, err := ep.RxContext(1, nil)
 		require.NoError(t, err)
 		require.False(t, one.multi)
-		require.True(t, several.multi, "as the endpoint")
+		require.True(t, several.multi, "like the endpoint")
 		require.Equal(t, several.limits, one.limits)
 		for _, c := range []*Endpoint{tx, one, several} {
 			require.NoError(t, c.Close())
@@ -103,7 +103,7 @@ func TestScalableEndpoint(t *testing.T) {
 	})
 }
 
-// Endpoints on shared contexts: a receive takes the message of any of them.
+// TestSharedContexts checks that a receive of a shared context takes messages of all its endpoints.
 func TestSharedContexts(t *testing.T) {
 	const peers = 2
 	info := localInfo(t, setup{prov: "sockets", ep: EPRDM, caps: CapTagged, hints: func(i *Info) {

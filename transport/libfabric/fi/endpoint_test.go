@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an endpoint is asked before and after it is enabled, and closed.
+// TestEndpoint calls the methods for names, options and sizes before and after Enable and Close.
 func TestEndpoint(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
 		name, err := a.ep.Name()
 		require.NoError(t, err)
 		seen, err := b.av.Lookup(b.peer)
-		if prov == "udp;ofi_rxd" { // knows a peer only when it has spoken to it
+		if prov == "udp;ofi_rxd" { // looks up only peers that it has exchanged messages with
 			require.ErrorIs(t, err, ErrNoData)
 		} else {
 			require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestEndpoint(t *testing.T) {
 			require.ErrorIs(t, err, ErrNotSupported)
 		}
 		require.Error(t, a.ep.SetOpt(OptMinMultiRecv, -1))
-		require.Error(t, a.ep.SetOpt(OptFirewallAddr, 1), "libfabric 1.17 has not heard of it")
+		require.Error(t, a.ep.SetOpt(OptFirewallAddr, 1), "libfabric 1.17 does not know the option")
 		_, err = a.ep.GetOptBytes(-1<<20, make([]byte, 8))
 		require.Error(t, err)
 
@@ -67,8 +67,7 @@ func TestEndpoint(t *testing.T) {
 	})
 }
 
-// An alias is the same endpoint under other flags. Of these providers only
-// sockets has it.
+// TestAlias tests an alias with other flags. Of these providers only sockets supports it.
 func TestAlias(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -90,7 +89,7 @@ func TestAlias(t *testing.T) {
 	})
 }
 
-// What needs an endpoint stays open, what an endpoint needs too.
+// TestCloseOrder checks that an object that others need cannot be closed before them.
 func TestCloseOrder(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov, sep: true})

@@ -12,36 +12,35 @@ import (
 	"unsafe"
 )
 
-// EQ is an event queue: it tells of connections, and of control operations
-// that have ended (fi_eq(3)).
+// EQ is an event queue: it reports connections, and the completion of asynchronous control operations
+// (fi_eq(3)).
 type EQ struct {
 	object
 	wait   WaitObj
-	yields bool // waiting is reading again and again
+	yields bool // SRead polls
 }
 
-// EQAttr describes a queue to be opened (struct fi_eq_attr).
+// EQAttr has the attributes for opening an event queue (struct fi_eq_attr).
 type EQAttr struct {
-	Size            int     // entries, at least; zero: the provider's choice
+	Size            int     // smallest capacity in events; 0: the provider's choice
 	Flags           Flags   // FlagWrite to write events, FlagAffinity
 	Wait            WaitObj // any but WaitSet
 	SignalingVector int     // the processor to interrupt, with FlagAffinity
 }
 
-// EQEvent is something that has happened. Which fields it has depends on the
-// type: a connection request has Info and Private, a connection Private, the
-// end of a control operation Context and Data. All of it is the reader's.
+// EQEvent is an event. Its type says which fields are set: a connection request has Info and
+// Private, a connection Private, the completion of a control operation Context and Data. The reader
+// owns everything in it.
 type EQEvent struct {
 	Type    EventType
-	FID     FID     // the object it is about: a passive endpoint for requests
-	Context uintptr // what the operation was started with
-	Data    uint64  // what it says, as the number of addresses inserted
-	Info    *Info   // to accept a connection request with, or to reject it; after FlagPeek only to look at
-	Private []byte  // what the peer sent along, perhaps with padding behind
+	FID     FID     // the object concerned; for a connection request the passive endpoint
+	Context uintptr // the context that the operation was started with
+	Data    uint64  // for example the number of inserted addresses
+	Info    *Info   // accepts or rejects a connection request; after FlagPeek only for reading
+	Private []byte  // private data of the peer, possibly followed by padding
 }
 
-// EQError is a control operation, a connection or an object that has failed
-// (struct fi_eq_err_entry).
+// EQError reports a failed control operation, connection or object (struct fi_eq_err_entry).
 type EQError struct {
 	FID       FID
 	Context   uintptr
@@ -49,15 +48,15 @@ type EQError struct {
 	Err       Errno
 	ProvErrno int    // the provider's own number
 	Text      string // the provider's text for it
-	ErrData   []byte // what belongs to it: of a rejected connection, what the peer sent
+	ErrData   []byte // more data; of a rejected connection the peer's private data
 }
 
-// Error says what failed and why.
+// Error returns the errno and the provider's text.
 func (e *EQError) Error() string {
 	return fmt.Sprintf("libfabric event: %v (provider: %d, %s)", e.Err, e.ProvErrno, e.Text)
 }
 
-// Unwrap gives the Errno.
+// Unwrap returns the Errno.
 func (e *EQError) Unwrap() error { return e.Err }
 
 // OpenEQ opens an event queue (fi_eq_open).
@@ -66,7 +65,7 @@ func (f *Fabric) OpenEQ(attr EQAttr) (*EQ, error) {
 	if !f.isOpen() {
 		return nil, closedError(function)
 	}
-	if attr.Size < 0 || attr.Wait == WaitSet { // sockets would follow the null pointer to the set
+	if attr.Size < 0 || attr.Wait == WaitSet { // sockets would dereference the set, which is NULL
 		return nil, &Error{function, ErrInvalid}
 	}
 	a := C.struct_fi_eq_attr{
@@ -94,8 +93,8 @@ func (q *EQ) waitable() *object { return &q.object }
 // Read returns the next event (fi_eq_read), and never blocks. With FlagPeek the
 // event stays in the queue.
 //
-// ErrAgain says that there is none, ErrAvail that something has failed, which
-// ReadErr tells.
+// Read returns ErrAgain if there is no event, and ErrAvail if there is an error; then ReadErr returns
+// the error.
 func (q *EQ) Read(flags Flags) (*EQEvent, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
@@ -105,17 +104,17 @@ func (q *EQ) Read(flags Flags) (*EQEvent, error) {
 	})
 }
 
-// SRead is Read that waits for an event (fi_eq_sread), for as long as timeout,
-// or without end if it is negative; then ErrAgain. It blocks a thread of the
-// system. A queue opened with WaitNone cannot do that: ErrInvalid.
+// SRead is Read that waits up to timeout for an event (fi_eq_sread); a negative timeout is
+// infinite. After the timeout it returns ErrAgain. It blocks an operating system thread. With
+// WaitNone it returns ErrInvalid.
 func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
 	}
-	if q.wait == WaitNone { // sockets would wait all the same
+	if q.wait == WaitNone { // sockets would wait nevertheless
 		return nil, ErrInvalid
 	}
-	if q.yields { // fi_eq_sread knows no timeout then: it returns when there is an event
+	if q.yields { // fi_eq_sread would ignore the timeout
 		return q.poll(timeout, flags)
 	}
 	return q.read(flags, func(e *C.struct_weft_eq_event) C.ssize_t {
@@ -128,16 +127,16 @@ func (q *EQ) SRead(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	})
 }
 
-// poll reads until there is something or the time is over.
+// poll reads until there is an event or an error, or until the timeout.
 func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
-	const impatient = 64 // times, before it sleeps between two
+	const maxYields = 64 // after so many reads, sleep between two reads
 	start := time.Now()
 	for i := 0; ; i++ {
 		ev, err := q.Read(flags)
 		if err != ErrAgain || timeout >= 0 && time.Since(start) >= timeout { //nolint:errorlint // Read returns bare errnos
 			return ev, err
 		}
-		if i < impatient {
+		if i < maxYields {
 			runtime.Gosched()
 		} else {
 			time.Sleep(50 * time.Microsecond)
@@ -145,7 +144,7 @@ func (q *EQ) poll(timeout time.Duration, flags Flags) (*EQEvent, error) {
 	}
 }
 
-// read calls a reading function and makes an event of what it has read.
+// read calls call, which reads an event in C, and converts the event.
 func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*EQEvent, error) {
 	e := C.weft_eq_event_new()
 	if e == nil {
@@ -170,7 +169,7 @@ func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*E
 			r := &request{handle: unsafe.Pointer(cm.info.handle)}
 			ev.Info = takeInfo(cm.info)
 			ev.Info.request = r
-		default: // the queue still owns it, and the request
+		default: // after FlagPeek the queue still owns the info and the request
 			if dup := C.fi_dupinfo(cm.info); dup != nil {
 				ev.Info = takeInfo(dup)
 			}
@@ -187,8 +186,7 @@ func (q *EQ) read(flags Flags, call func(*C.struct_weft_eq_event) C.ssize_t) (*E
 	return ev, nil
 }
 
-// ReadErr returns what has failed (fi_eq_readerr). ErrAgain says that nothing
-// has.
+// ReadErr returns an error from the queue (fi_eq_readerr), or ErrAgain if there is none.
 func (q *EQ) ReadErr(flags Flags) (*EQError, error) {
 	if !q.isOpen() {
 		return nil, ErrClosed
@@ -216,10 +214,10 @@ func (q *EQ) ReadErr(flags Flags) (*EQError, error) {
 	return ev, nil
 }
 
-// Write puts an event of the application's into the queue (fi_eq_write), which
-// was opened with FlagWrite: its type, FID, Context, Data and up to 2000 bytes
-// of Private. A provider may hand it on as it is, so applications use
-// EventNotify or types that libfabric does not have.
+// Write adds an event of the application to the queue (fi_eq_write): its type, FID, Context, Data
+// and up to 2000 bytes of Private. The queue must have been opened with FlagWrite. A provider may
+// interpret the types of libfabric, so applications use EventNotify or types that libfabric does
+// not have.
 func (q *EQ) Write(ev EQEvent, flags Flags) error {
 	const function = "fi_eq_write"
 	if !q.isOpen() {
@@ -245,8 +243,8 @@ func (q *EQ) Write(ev EQEvent, flags Flags) error {
 	return check(function, C.int(min(n, 0)))
 }
 
-// StrError is the provider's text for one of its own error numbers, with what
-// came along with it (fi_eq_strerror).
+// StrError returns the provider's text for one of its own error numbers and the data of the error
+// (fi_eq_strerror).
 func (q *EQ) StrError(provErrno int, errData []byte) string {
 	if !q.isOpen() {
 		return ""
@@ -256,15 +254,15 @@ func (q *EQ) StrError(provErrno int, errData []byte) string {
 	return C.GoString(&buf[0])
 }
 
-// FD is a file descriptor that is readable when there may be an event, for a
-// queue opened with WaitFD (fi_control with FI_GETWAIT). Fabric.TryWait says
-// whether to sleep on it. It belongs to the queue.
+// FD returns a descriptor that is readable when there may be an event, of a queue opened with
+// WaitFD (fi_control with FI_GETWAIT). Call Fabric.TryWait before sleeping on it. The queue owns
+// the descriptor.
 func (q *EQ) FD() (int, error) {
 	const function = "fi_control"
 	if !q.isOpen() {
 		return -1, closedError(function)
 	}
-	if q.wait != WaitFD { // some providers follow a null pointer, or give another object
+	if q.wait != WaitFD { // some providers dereference a null pointer or return another wait object
 		return -1, &Error{function, ErrNotSupp}
 	}
 	fd := C.int(-1)

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// custom is a type of event that libfabric does not have.
+// custom is an event type that libfabric does not have.
 const custom EventType = 1 << 16
 
-// eachEQ runs a test with an event queue of each kind of waiting that a
-// provider has.
+// eachEQ runs a test with an event queue of each wait object that a provider supports.
 func eachEQ(t *testing.T, test func(*testing.T, offer, *Fabric, *EQ)) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info := o.info(t)
@@ -64,7 +63,7 @@ func TestEQOpen(t *testing.T) {
 	})
 }
 
-// Events come out in the order in which they went in, with all that they had.
+// TestEQWriteRead checks that events are read in the order of writing, with all fields.
 func TestEQWriteRead(t *testing.T) {
 	eachEQ(t, func(t *testing.T, _ offer, f *Fabric, q *EQ) {
 		_, err := q.Read(0)
@@ -126,7 +125,7 @@ func TestEQSRead(t *testing.T) {
 		want := &EQEvent{Type: custom, Data: 9}
 		require.NoError(t, q.Write(*want, 0))
 		for _, flags := range []Flags{FlagPeek, 0} {
-			ev, err := q.SRead(patience, flags)
+			ev, err := q.SRead(testTimeout, flags)
 			require.NoError(t, err)
 			require.Equal(t, want, ev)
 		}
@@ -134,15 +133,15 @@ func TestEQSRead(t *testing.T) {
 		require.Equal(t, ErrAgain, err)
 
 		written := make(chan error, 1)
-		go func() { written <- q.Write(*want, 0) }() // ends by itself, and is waited for below
-		ev, err := q.SRead(patience, 0)
+		go func() { written <- q.Write(*want, 0) }() // ends by itself; the test waits for it below
+		ev, err := q.SRead(testTimeout, 0)
 		require.NoError(t, err)
 		require.Equal(t, want, ev)
 		require.NoError(t, <-written)
 	})
 }
 
-// A thread may sleep on the descriptor, after TryWait.
+// TestEQFD checks that a thread can sleep on the descriptor after TryWait.
 func TestEQFD(t *testing.T) {
 	eachEQ(t, func(t *testing.T, _ offer, f *Fabric, q *EQ) {
 		fd, err := q.FD()
@@ -162,7 +161,7 @@ func TestEQFD(t *testing.T) {
 		require.NoError(t, f.TryWait(q))
 		require.False(t, ready(0))
 		require.NoError(t, q.Write(EQEvent{Type: custom}, 0))
-		require.True(t, f.TryWait(q) != nil || ready(patience))
+		require.True(t, f.TryWait(q) != nil || ready(testTimeout))
 		_, err = q.Read(0)
 		require.NoError(t, err)
 		require.NoError(t, f.TryWait())
@@ -176,7 +175,8 @@ func TestEQStrError(t *testing.T) {
 	})
 }
 
-// The events of a connection that is rejected have all that the peers sent.
+// TestEQConnection checks that the events of a rejected connection have the private data of the
+// peers.
 func TestEQConnection(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		if o.types[0] != EPMsg {
@@ -210,12 +210,12 @@ func TestEQConnection(t *testing.T) {
 		require.NoError(t, ep.Enable())
 		require.NoError(t, ep.Connect(name, []byte("hello")))
 
-		peeked, err := q.SRead(patience, FlagPeek)
+		peeked, err := q.SRead(testTimeout, FlagPeek)
 		require.NoError(t, err)
 		require.Equal(t, EventConnReq, peeked.Type)
 		require.NotNil(t, peeked.Info)
-		require.False(t, peeked.Info.HasRequest(), "it is the queue's still")
-		ev, err := q.SRead(patience, 0)
+		require.False(t, peeked.Info.HasRequest(), "the queue still owns the request")
+		ev, err := q.SRead(testTimeout, 0)
 		require.NoError(t, err)
 		require.Equal(t, EventConnReq, ev.Type)
 		require.Equal(t, pep.FID(), ev.FID)
@@ -224,7 +224,7 @@ func TestEQConnection(t *testing.T) {
 		require.True(t, ev.Info.HasRequest())
 
 		require.NoError(t, pep.Reject(ev.Info, []byte("no")))
-		_, err = client.SRead(patience, 0)
+		_, err = client.SRead(testTimeout, 0)
 		require.ErrorIs(t, err, ErrAvail)
 		failed, err := client.ReadErr(0)
 		require.NoError(t, err)

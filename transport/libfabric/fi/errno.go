@@ -12,12 +12,11 @@ import (
 	"syscall"
 )
 
-// Errno is an error number of libfabric (fi_errno(3)): the system's below 256,
-// its own from there on.
+// Errno is an error number of libfabric (fi_errno(3)). Numbers below 256 are the
+// system's, others are libfabric's own.
 type Errno int
 
-// The error numbers that programs act upon. All others have their number and
-// their text too.
+// The error numbers that programs handle. Other numbers have no constant, but have a text, too.
 const (
 	ErrAgain        Errno = C.FI_EAGAIN
 	ErrBusy         Errno = C.FI_EBUSY
@@ -65,18 +64,18 @@ const (
 )
 
 var (
-	// ErrNotSupported is what the errors of calls wrap that this library or
-	// provider does not have.
+	// ErrNotSupported is in the error of a call that this library or provider does not
+	// support; errors.Is finds it.
 	ErrNotSupported = errors.New("not supported by this libfabric or provider")
 	// ErrClosed is returned by calls on a closed object.
 	ErrClosed = errors.New("libfabric object is closed")
 )
 
-// Error is libfabric's text for the number (fi_strerror).
+// Error returns libfabric's text for the number (fi_strerror).
 func (e Errno) Error() string { return C.GoString(C.fi_strerror(C.int(e))) }
 
-// Is makes errors.Is find ErrNotSupported in the numbers that say so, and the
-// system's errno in those that are the system's.
+// Is makes errors.Is find ErrNotSupported in the numbers that mean it, and the syscall.Errno in the
+// numbers that are the system's.
 func (e Errno) Is(target error) bool {
 	if target == ErrNotSupported {
 		return e == ErrNotImpl || e == ErrNotSupp || e == ErrNoProtoOpt
@@ -87,17 +86,17 @@ func (e Errno) Is(target error) bool {
 
 // Error is a failed call.
 type Error struct {
-	Func string // the C function, as "fi_getinfo"
+	Func string // the C function, for example "fi_getinfo"
 	Err  error  // an Errno, or ErrClosed
 }
 
-// Error names the function and says what it said.
+// Error returns the function and the text of its error.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Func, e.Err) }
 
-// Unwrap gives the Errno.
+// Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// check makes an error of what a function of libfabric has returned.
+// check returns the error for the result of a C function: nil unless rc is negative.
 func check(function string, rc C.int) error {
 	if rc >= 0 {
 		return nil
@@ -105,16 +104,16 @@ func check(function string, rc C.int) error {
 	return &Error{function, Errno(-rc)}
 }
 
-// lacks is the error of a call that the headers this was built with do not have.
-func lacks(function string) error { return &Error{function, ErrNotImpl} }
+// unsupported returns the error of a call that the headers of this build do not have.
+func unsupported(function string) error { return &Error{function, ErrNotImpl} }
 
-// closedError is the error of a call on a closed object.
+// closedError returns the error of a call on a closed object.
 func closedError(function string) error { return &Error{function, ErrClosed} }
 
 var errAvail error = ErrAvail
 
-// errno is the error of a hot call that returned rc, which is negative. It does
-// not allocate for what is no failure.
+// errno returns the error of a hot path call that returned rc, which is negative. It does not
+// allocate for results that are not failures.
 func errno(rc C.ssize_t) error {
 	if rc == -C.FI_EAVAIL {
 		return errAvail

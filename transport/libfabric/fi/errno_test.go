@@ -33,7 +33,7 @@ func TestError(t *testing.T) {
 	var e *Error
 	require.True(t, errors.As(err, &e))
 	require.Equal(t, "fi_x", e.Func)
-	require.ErrorIs(t, lacks("fi_x"), ErrNotSupported)
+	require.ErrorIs(t, unsupported("fi_x"), ErrNotSupported)
 	require.ErrorIs(t, closedError("fi_x"), ErrClosed)
 }
 

@@ -16,7 +16,7 @@ type peer struct {
 	av *fi.AV
 }
 
-// open opens an endpoint and makes it ready.
+// open opens and enables an endpoint.
 func open(domain *fi.Domain, info *fi.Info) *peer {
 	p := &peer{
 		ep: must(domain.OpenEndpoint(info)),
@@ -30,12 +30,12 @@ func open(domain *fi.Domain, info *fi.Info) *peer {
 }
 
 func (p *peer) close() {
-	check(p.ep.Close()) // first: it needs the others
+	check(p.ep.Close()) // first, because it needs the others
 	check(p.cq.Close())
 	check(p.av.Close())
 }
 
-// poll reads what has completed, and moves data on.
+// poll reads completions, which also drives progress.
 func (p *peer) poll() {
 	var entries [4]fi.CQEntry
 	n, err := p.cq.Read(entries[:])
@@ -44,7 +44,7 @@ func (p *peer) poll() {
 		check(err)
 		panic(failed)
 	}
-	if !errors.Is(err, fi.ErrAgain) { // there is something
+	if !errors.Is(err, fi.ErrAgain) { // there are completions
 		check(err)
 	}
 	for _, e := range entries[:n] {
@@ -81,7 +81,7 @@ func Example() {
 	defer alice.close()
 	defer bob.close()
 
-	// Names go from one to the other in some other way, here within the process.
+	// A program exchanges the names by other means; here both endpoints are in one process.
 	to := make([]fi.Addr, 1)
 	must(alice.av.Insert([][]byte{must(bob.ep.Name())}, to, 0, 0))
 

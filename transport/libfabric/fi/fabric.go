@@ -29,20 +29,19 @@ func OpenFabric(info *Info) (*Fabric, error) {
 	return f, nil
 }
 
-// offers says whether an Info can be of this fabric: providers take each other's
-// for their own, or crash.
-func (f *Fabric) offers(info *Info) bool {
+// matches reports whether an Info can be of this fabric. Providers do not check that: they would
+// misinterpret an Info of another provider, or crash.
+func (f *Fabric) matches(info *Info) bool {
 	return info != nil && (info.Fabric.ProvName == f.provider || info.Fabric.ProvName == "")
 }
 
 func (f *Fabric) c() *C.struct_fid_fabric { return (*C.struct_fid_fabric)(f.pointer()) }
 
-// Waitable is what a thread can wait on besides the library's own calls: an
-// EQ, a CQ or a Counter.
+// Waitable is an object that a thread can wait on by its descriptors: an EQ, a CQ or a Counter.
 type Waitable interface{ waitable() *object }
 
-// sleeps says whether an object was opened with something to sleep on.
-func sleeps(o Waitable) bool {
+// hasDescriptor reports whether an object was opened with WaitFD or WaitPollFD.
+func hasDescriptor(o Waitable) bool {
 	var wait WaitObj
 	switch o := o.(type) {
 	case *EQ:
@@ -55,22 +54,21 @@ func sleeps(o Waitable) bool {
 	return wait == WaitFD || wait == WaitPollFD
 }
 
-// TryWait says whether the thread may sleep on the descriptors of the objects
-// (fi_trywait): ErrAgain means that something is there to be read, or may be,
-// and has to be looked at first. An object that was not opened with WaitFD or
-// WaitPollFD is ErrInvalid.
+// TryWait returns nil if the thread may sleep on the descriptors of the objects (fi_trywait). It
+// returns ErrAgain if there may be completions or events; then the caller must read the objects
+// first. It returns ErrInvalid for an object that was not opened with WaitFD or WaitPollFD.
 func (f *Fabric) TryWait(objs ...Waitable) error {
 	const function = "fi_trywait"
 	if !f.isOpen() {
 		return closedError(function)
 	}
-	fids := make([]*C.struct_fid, len(objs)+1) // one more: there may be none
+	fids := make([]*C.struct_fid, len(objs)+1) // at least one element, so that &fids[0] is valid
 	for i, o := range objs {
 		w := o.waitable()
 		if !w.isOpen() {
 			return closedError(function)
 		}
-		if !sleeps(o) { // providers would follow a null pointer to its wait object
+		if !hasDescriptor(o) { // providers would dereference its wait object, which is NULL
 			return &Error{function, ErrInvalid}
 		}
 		fids[i] = w.fid

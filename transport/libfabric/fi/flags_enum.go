@@ -7,25 +7,24 @@ import "C"
 
 import "math"
 
-// SharedContext as a TxCtxCnt or RxCtxCnt asks for an endpoint on shared
-// contexts (FI_SHARED_CONTEXT).
+// SharedContext as TxCtxCnt or RxCtxCnt requests an endpoint that uses a shared
+// context (FI_SHARED_CONTEXT).
 const SharedContext = math.MaxInt
 
-// Threading is which calls on a domain's objects may run at once
-// (fi_domain(3)).
+// Threading says which calls on a domain's objects may run concurrently (fi_domain(3)).
 type Threading int
 
 // The threading models.
 const (
 	ThreadUnspec     Threading = C.FI_THREAD_UNSPEC
-	ThreadSafe       Threading = C.FI_THREAD_SAFE       // any
+	ThreadSafe       Threading = C.FI_THREAD_SAFE       // any calls
 	ThreadFID        Threading = C.FI_THREAD_FID        // one call per object
 	ThreadDomain     Threading = C.FI_THREAD_DOMAIN     // one call per domain
-	ThreadCompletion Threading = C.FI_THREAD_COMPLETION // one call per completion queue and what is bound to it
+	ThreadCompletion Threading = C.FI_THREAD_COMPLETION // one call per completion queue and the objects bound to it
 	ThreadEndpoint   Threading = C.FI_THREAD_ENDPOINT   // one call per endpoint
 )
 
-// Progress is who moves operations on (fi_domain(3)).
+// Progress says what drives the progress of operations (fi_domain(3)).
 type Progress int
 
 // The models of progress.
@@ -36,7 +35,7 @@ const (
 	ProgressControlUnified Progress = C.WEFT_PROGRESS_CONTROL_UNIFIED
 )
 
-// ResourceMgmt says whether a provider guards its queues against overruns
+// ResourceMgmt says whether a provider protects its queues against overruns
 // (fi_domain(3)).
 type ResourceMgmt int
 
@@ -53,7 +52,7 @@ type AVType int
 // The types of address vectors.
 const (
 	AVUnspec AVType = C.FI_AV_UNSPEC
-	AVMap    AVType = C.FI_AV_MAP   // by values of the provider
+	AVMap    AVType = C.FI_AV_MAP   // by a value that the provider chooses
 	AVTable  AVType = C.FI_AV_TABLE // by their index
 )
 
@@ -68,17 +67,17 @@ const (
 	EPRDM    EPType = C.FI_EP_RDM   // reliable, unconnected
 )
 
-// AddrFormat is the form of the addresses of an Info (fi_getinfo(3)).
+// AddrFormat is the format of the addresses of an Info (fi_getinfo(3)).
 type AddrFormat uint32
 
-// The forms of addresses.
+// The address formats.
 const (
 	FormatUnspec AddrFormat = C.FI_FORMAT_UNSPEC
 	Sockaddr     AddrFormat = C.FI_SOCKADDR
 	SockaddrIn   AddrFormat = C.FI_SOCKADDR_IN
 	SockaddrIn6  AddrFormat = C.FI_SOCKADDR_IN6
 	SockaddrIB   AddrFormat = C.FI_SOCKADDR_IB
-	SockaddrIP   AddrFormat = C.WEFT_SOCKADDR_IP // either of the two (2.x)
+	SockaddrIP   AddrFormat = C.WEFT_SOCKADDR_IP // IPv4 or IPv6 (2.x)
 	AddrPSMX     AddrFormat = C.FI_ADDR_PSMX
 	AddrGNI      AddrFormat = C.FI_ADDR_GNI
 	AddrBGQ      AddrFormat = C.FI_ADDR_BGQ
@@ -93,8 +92,8 @@ const (
 	AddrUCX      AddrFormat = C.WEFT_ADDR_UCX // 2.x
 )
 
-// Protocol is what an endpoint speaks on the wire (fi_endpoint(3)); two
-// providers of one protocol understand each other.
+// Protocol is the wire protocol of an endpoint (fi_endpoint(3)). Providers with the same protocol can
+// communicate.
 type Protocol uint32
 
 // The protocols.
@@ -126,7 +125,7 @@ const (
 	ProtoCXI           Protocol = C.FI_PROTO_CXI
 	ProtoXNet          Protocol = C.FI_PROTO_XNET
 
-	// Those of 2.x have their numbers with any headers.
+	// The protocols of 2.x have numbers here, because older headers lack them.
 
 	ProtoColl   Protocol = ProtoXNet + 1
 	ProtoUCX    Protocol = ProtoXNet + 2
@@ -136,10 +135,10 @@ const (
 	ProtoLNX    Protocol = ProtoXNet + 6
 )
 
-// TClass is a class of traffic (fi_endpoint(3)).
+// TClass is a traffic class (fi_endpoint(3)).
 type TClass uint32
 
-// The classes of traffic; MakeDSCP makes more.
+// The traffic classes. MakeDSCP returns others.
 const (
 	TClassUnspec          TClass = C.FI_TC_UNSPEC
 	TClassBestEffort      TClass = C.FI_TC_BEST_EFFORT
@@ -150,34 +149,34 @@ const (
 	TClassNetworkCtrl     TClass = C.FI_TC_NETWORK_CTRL
 )
 
-// MakeDSCP is the class of a differentiated services code point
-// (fi_tc_dscp_set).
+// MakeDSCP returns the traffic class of a differentiated services code point (fi_tc_dscp_set).
 func MakeDSCP(dscp uint8) TClass { return TClass(C.fi_tc_dscp_set(C.uint8_t(dscp))) }
 
-// DSCP is the code point of a class that has one, else zero (fi_tc_dscp_get).
+// DSCP returns the differentiated services code point of the class, 0 if it has none
+// (fi_tc_dscp_get).
 func (t TClass) DSCP() uint8 { return uint8(C.fi_tc_dscp_get(C.uint32_t(t))) }
 
-// WaitObj is how a thread may wait on a queue or a counter (fi_eq(3), fi_cq(3)).
+// WaitObj says how a thread can wait on a queue or a counter (fi_eq(3), fi_cq(3)).
 type WaitObj int
 
 // The kinds of waiting.
 const (
-	WaitNone      WaitObj = C.FI_WAIT_NONE       // not at all
-	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // by SRead only
-	WaitSet       WaitObj = C.FI_WAIT_SET        // by a wait set; gone in 2.x
+	WaitNone      WaitObj = C.FI_WAIT_NONE       // no waiting
+	WaitUnspec    WaitObj = C.FI_WAIT_UNSPEC     // only by SRead
+	WaitSet       WaitObj = C.FI_WAIT_SET        // by a wait set; removed in 2.x
 	WaitFD        WaitObj = C.FI_WAIT_FD         // by a file descriptor
 	WaitMutexCond WaitObj = C.FI_WAIT_MUTEX_COND // by a pthread condition
 	WaitYield     WaitObj = C.FI_WAIT_YIELD      // by SRead, which yields the processor
 	WaitPollFD    WaitObj = C.FI_WAIT_POLLFD     // by a set of file descriptors
 )
 
-// CQFormat is how much an entry of a completion queue tells (fi_cq(3)).
+// CQFormat is the format of the entries of a completion queue (fi_cq(3)).
 type CQFormat int
 
-// The formats, each with all that the one before it has.
+// The formats. Each adds fields to the one before it.
 const (
 	CQUnspec  CQFormat = C.FI_CQ_FORMAT_UNSPEC
-	CQContext CQFormat = C.FI_CQ_FORMAT_CONTEXT // the operation
+	CQContext CQFormat = C.FI_CQ_FORMAT_CONTEXT // the operation's context
 	CQMsg     CQFormat = C.FI_CQ_FORMAT_MSG     // flags and length
 	CQData    CQFormat = C.FI_CQ_FORMAT_DATA    // buffer and immediate data
 	CQTagged  CQFormat = C.FI_CQ_FORMAT_TAGGED  // tag
@@ -212,16 +211,16 @@ const (
 	CollGather        CollectiveOp = C.FI_GATHER
 )
 
-// EventType is what an EQEvent tells (fi_eq(3), fi_cm(3)).
+// EventType is the type of an EQEvent (fi_eq(3), fi_cm(3)).
 type EventType uint32
 
 // The types of events.
 const (
 	EventNotify       EventType = C.FI_NOTIFY
-	EventConnReq      EventType = C.FI_CONNREQ       // a peer wants to connect to a passive endpoint
+	EventConnReq      EventType = C.FI_CONNREQ       // a peer requests a connection to a passive endpoint
 	EventConnected    EventType = C.FI_CONNECTED     // an endpoint is connected
-	EventShutdown     EventType = C.FI_SHUTDOWN      // an endpoint's peer is gone
+	EventShutdown     EventType = C.FI_SHUTDOWN      // an endpoint's connection has ended
 	EventMRComplete   EventType = C.FI_MR_COMPLETE   // a memory region is registered
 	EventAVComplete   EventType = C.FI_AV_COMPLETE   // Data addresses are inserted
-	EventJoinComplete EventType = C.FI_JOIN_COMPLETE // a group has been joined
+	EventJoinComplete EventType = C.FI_JOIN_COMPLETE // the endpoint has joined a group
 )

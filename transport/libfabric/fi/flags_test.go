@@ -55,7 +55,8 @@ func TestStrings(t *testing.T) {
 	require.Zero(t, TClassBulkData.DSCP())
 }
 
-// Bits that mean one thing in 1.x and another in 2.x are in one of them only.
+// TestVersionedBits checks that bits with different meanings in 1.x and 2.x are zero with the other
+// headers.
 func TestVersionedBits(t *testing.T) {
 	old := HeaderVersion < MakeVersion(2, 0)
 	require.Equal(t, old, CapVariableMsg != 0)

@@ -13,7 +13,7 @@ import (
 type addressCase struct {
 	node, service string
 	flags         Flags
-	src, dest     bool // which addresses there must be
+	src, dest     bool // the addresses that an Info must have
 }
 
 func TestGetInfoAddresses(t *testing.T) {
@@ -34,13 +34,13 @@ func TestGetInfoAddresses(t *testing.T) {
 					found := 0
 					for _, i := range infos {
 						if i.Fabric.ProvName != o.prov {
-							if hints != nil { // a utility provider on top of it
+							if hints != nil { // also accepts a utility provider on top of it
 								require.Contains(t, i.Fabric.ProvName, o.prov+";")
 							}
 							continue
 						}
 						found++
-						itself := o.named && c == (addressCase{src: true}) // shm's peer is the process then
+						itself := o.named && c == (addressCase{src: true}) // then the peer of shm is this process
 						require.Equal(t, c.dest || itself, len(i.DestAddr) > 0)
 						require.NotEqual(t, FormatUnspec, i.AddrFormat)
 						require.NotEmpty(t, i.Domain.Name)
@@ -88,7 +88,7 @@ func TestGetInfoRefuses(t *testing.T) {
 		}
 	})
 	_, err := GetInfo(MakeVersion(99, 0), "", "", 0, nil)
-	require.Error(t, err, "the library is not that new")
+	require.Error(t, err, "the library is older")
 }
 
 func TestGetInfoTypes(t *testing.T) {
@@ -140,7 +140,8 @@ func expectProgress(t *testing.T, infos []*Info, err error, offered bool, fits f
 	require.True(t, slices.ContainsFunc(infos, fits))
 }
 
-// What is offered without a wish is offered when it is the wish.
+// TestGetInfoCaps checks that capabilities that a provider offers without hints are offered with
+// them as hints.
 func TestGetInfoCaps(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		all := o.info(t)
@@ -159,7 +160,7 @@ func TestGetInfoCaps(t *testing.T) {
 			}
 		}
 		for bit := OrderRAR; bit <= OrderSAS; bit <<= 1 {
-			for _, order := range []struct{ has, wish func(*Info) *MsgOrder }{
+			for _, order := range []struct{ has, field func(*Info) *MsgOrder }{
 				{func(i *Info) *MsgOrder { return &i.Tx.MsgOrder }, func(i *Info) *MsgOrder { return &i.Tx.MsgOrder }},
 				{func(i *Info) *MsgOrder { return &i.Rx.MsgOrder }, func(i *Info) *MsgOrder { return &i.Rx.MsgOrder }},
 			} {
@@ -168,7 +169,7 @@ func TestGetInfoCaps(t *testing.T) {
 				}
 				h := o.hints()
 				h.EP.Type = all.EP.Type
-				*order.wish(h) = bit
+				*order.field(h) = bit
 				infos, err := GetInfo(HeaderVersion, "", "", 0, h)
 				require.NoError(t, err, bit)
 				require.Equal(t, bit, *order.has(infos[0])&bit)
@@ -177,7 +178,7 @@ func TestGetInfoCaps(t *testing.T) {
 	})
 }
 
-// A provider may not ask for more about memory than the hints promise.
+// TestGetInfoMRModes checks that a provider requires only MRModes that the hints have.
 func TestGetInfoMRModes(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		offered := 0
@@ -209,8 +210,8 @@ func TestGetInfoMRModes(t *testing.T) {
 	})
 }
 
-// Everything that is returned may be the hints for the next call, as some
-// programs do, even if they promise only the older bits about memory.
+// TestGetInfoOfResult checks that every returned Info can be the hints for the next call, also with
+// only the older bits of MRMode.
 func TestGetInfoOfResult(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		first := o.info(t)
@@ -228,7 +229,7 @@ func TestGetInfoOfResult(t *testing.T) {
 	})
 }
 
-// Both of an open fabric and of an open domain as hints.
+// TestGetInfoOfOpen uses an open fabric and an open domain as hints.
 func TestGetInfoOfOpen(t *testing.T) {
 	eachOffer(t, func(t *testing.T, o offer) {
 		info, f, d := o.open(t)
@@ -244,7 +245,7 @@ func TestGetInfoOfOpen(t *testing.T) {
 		require.NoError(t, d.Close())
 		require.NoError(t, f.Close())
 		_, err = GetInfo(HeaderVersion, "", "", 0, h)
-		require.NoError(t, err, "closed objects are no hints")
+		require.NoError(t, err, "closed objects are ignored in hints")
 	})
 }
 

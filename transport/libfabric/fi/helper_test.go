@@ -11,22 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 10 * time.Second
+// testTimeout bounds how long a test waits for an expected event.
+const testTimeout = 10 * time.Second
 
-// setup says what endpoints a test wants. Zero values are usual ones.
+// setup describes the endpoints of a test. Zero values mean the defaults in the comments.
 type setup struct {
-	prov  string // as in FabricAttr.ProvName
-	ep    EPType // EPRDM
-	caps  Caps   // CapMsg | CapTagged
-	cq    CQAttr // CQTagged without waiting
-	bind  Flags  // to the queue: FlagTransmit | FlagRecv
+	prov  string // provider name, as in FabricAttr.ProvName
+	ep    EPType // default: EPRDM
+	caps  Caps   // default: CapMsg | CapTagged
+	cq    CQAttr // default: CQTagged and WaitNone
+	bind  Flags  // flags of BindCQ; default: FlagTransmit | FlagRecv
 	hints func(*Info)
 	open  func(*node) // called before the endpoint is enabled: binds more to it
 	sep   bool        // each endpoint has a domain of its own
 }
 
-// node is an endpoint with all that it needs, in a test.
+// node is an endpoint with its queue and vector.
 type node struct {
 	t      *testing.T
 	info   *Info
@@ -35,22 +35,22 @@ type node struct {
 	av     *AV
 	cq     *CQ
 	ep     *Endpoint
-	peer   Addr // the other one of a pair
+	peer   Addr // the other node of a pair
 	other  *node
 
 	entries [8]CQEntry
 	from    [8]Addr
-	events  []event // read from the queue, and not yet asked for
+	events  []event // read from the queue, but not returned yet
 }
 
-// event is an operation that has ended.
+// event is an ended operation.
 type event struct {
 	CQEntry
 	from Addr
 	err  *CQError
 }
 
-// localInfo is the first offer of a provider for endpoints on this machine.
+// localInfo returns the first Info of a provider for endpoints on this machine.
 func localInfo(t *testing.T, s setup) *Info {
 	t.Helper()
 	hints := NewInfo()
@@ -74,8 +74,8 @@ func localInfo(t *testing.T, s setup) *Info {
 	return infos[0]
 }
 
-// openPair opens two endpoints of a provider that know each other, and closes
-// them when the test ends.
+// openPair opens two endpoints of a provider, inserts their addresses into each other's vectors,
+// and closes them when the test ends.
 func openPair(t *testing.T, s setup) (a, b *node) {
 	t.Helper()
 	if s.ep == EPUnspec {
@@ -131,7 +131,7 @@ func openNode(t *testing.T, s setup, info *Info, fabric *Fabric, domain *Domain)
 	return n
 }
 
-// meet inserts the address of another node.
+// meet inserts the address of the other node.
 func (n *node) meet(other *node) {
 	n.t.Helper()
 	name, err := other.ep.Name()
@@ -143,7 +143,7 @@ func (n *node) meet(other *node) {
 	n.peer, n.other = out[0], other
 }
 
-// progress reads what there is on the node's queue, and its peer's.
+// progress reads the queues of the node and of its peer.
 func (n *node) progress() {
 	n.t.Helper()
 	n.poll()
@@ -169,7 +169,7 @@ func (n *node) poll() {
 	}
 }
 
-// post calls a posting function until the provider takes it.
+// post calls a posting function until it does not return ErrAgain.
 func (n *node) post(call func() error) {
 	n.t.Helper()
 	n.until("posted", func() bool {
@@ -182,15 +182,15 @@ func (n *node) post(call func() error) {
 	})
 }
 
-// until makes progress on both nodes until done, for as long as patience.
+// until drives the progress of both nodes until done, at most for testTimeout.
 func (n *node) until(what string, done func() bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(patience); !done(); n.progress() {
+	for deadline := time.Now().Add(testTimeout); !done(); n.progress() {
 		require.True(n.t, time.Now().Before(deadline), "waited too long for: %s", what)
 	}
 }
 
-// next is the next operation of the node to end, in whatever way.
+// next returns the next operation of the node that ends, with success or failure.
 func (n *node) next() event {
 	n.t.Helper()
 	n.until("a completion", func() bool { return len(n.events) > 0 })
@@ -199,7 +199,7 @@ func (n *node) next() event {
 	return e
 }
 
-// wait is the end of the operation of ctx, which must succeed.
+// wait waits for the operation of ctx, which must succeed.
 func (n *node) wait(ctx *Context) event {
 	n.t.Helper()
 	e := n.ended(ctx)
@@ -207,7 +207,7 @@ func (n *node) wait(ctx *Context) event {
 	return e
 }
 
-// fail is the failure of an event, nil if it is a success.
+// fail returns the error of an event, nil for a success.
 func (n *node) fail(e event) error {
 	if e.err == nil {
 		return nil
@@ -215,7 +215,7 @@ func (n *node) fail(e event) error {
 	return e.err
 }
 
-// ended is the end of the operation of ctx.
+// ended waits for the end of the operation of ctx.
 func (n *node) ended(ctx *Context) (found event) {
 	n.t.Helper()
 	n.until("the completion of an operation", func() bool {
@@ -231,7 +231,7 @@ func (n *node) ended(ctx *Context) (found event) {
 	return found
 }
 
-// quiet makes progress for a moment, in which the node must have no completion.
+// quiet drives progress for a moment, and fails if the node has a completion.
 func (n *node) quiet() {
 	n.t.Helper()
 	for range 200 {
@@ -248,5 +248,5 @@ func pattern(buf []byte, seed int) []byte {
 	return buf
 }
 
-// pointerTo is a pointer to memory that is not Go's.
+// pointerTo returns a pointer to memory outside of Go's heap.
 func pointerTo(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }

@@ -10,13 +10,12 @@ import (
 	"unsafe"
 )
 
-// Info describes one way to communicate: a provider, a fabric, a domain and an
-// endpoint that fit together (fi_getinfo(3)). As hints, it says what is wanted;
-// zero is no wish.
+// Info describes one way to communicate: a provider, a fabric, a domain and an endpoint that belong
+// together (fi_getinfo(3)). As hints, it has the caller's requirements; zero fields require nothing.
 //
-// The fields are those of struct fi_info. They may be changed before the Info
-// is given to a call; what a newer library's structure has besides is kept. A
-// size or count without limit (SIZE_MAX) is math.MaxInt.
+// The fields are those of struct fi_info. The caller may change them before it passes the Info to a
+// call. Further fields of a newer library's structure are preserved. A size or count without limit
+// (SIZE_MAX) is math.MaxInt.
 type Info struct {
 	Caps       Caps
 	Mode       Mode
@@ -29,31 +28,31 @@ type Info struct {
 	EP     EPAttr
 	Domain DomainAttr
 	Fabric FabricAttr
-	NIC    *NIC // nil without a device; never read from hints
+	NIC    *NIC // nil: no device; ignored in hints
 
-	request *request // the connection request that it came with, which its copies share
-	raw     *rawInfo // nil in one that was not made by this package
+	request *request // the connection request that it belongs to; copies share it
+	raw     *rawInfo // nil: not created by this package
 }
 
-// TxAttr is what can be sent, and how (struct fi_tx_attr, fi_endpoint(3)).
+// TxAttr has the attributes of a transmit context (struct fi_tx_attr, fi_endpoint(3)).
 type TxAttr struct {
 	Caps        Caps
 	Mode        Mode
-	OpFlags     Flags // of all operations that take no flags
+	OpFlags     Flags // default flags, for operations without flags of their own
 	MsgOrder    MsgOrder
 	CompOrder   CompOrder
-	InjectSize  int // bytes of the largest message that may be injected
-	Size        int // operations that may be on their way
+	InjectSize  int // bytes of the largest injected message
+	Size        int // operations that may be in flight
 	IovLimit    int // buffers of an operation
 	RMAIovLimit int // remote buffers of an operation
 	TClass      TClass
 }
 
-// RxAttr is what can be received, and how (struct fi_rx_attr, fi_endpoint(3)).
+// RxAttr has the attributes of a receive context (struct fi_rx_attr, fi_endpoint(3)).
 type RxAttr struct {
 	Caps              Caps
 	Mode              Mode
-	OpFlags           Flags // of all operations that take no flags
+	OpFlags           Flags // default flags, for receives without flags of their own
 	MsgOrder          MsgOrder
 	CompOrder         CompOrder
 	TotalBufferedRecv int // bytes; obsolete
@@ -79,21 +78,21 @@ type EPAttr struct {
 
 // DomainAttr describes a domain (struct fi_domain_attr, fi_domain(3)).
 type DomainAttr struct {
-	Domain          *Domain // in hints: only what this open domain offers
+	Domain          *Domain // in hints: accept only this open domain
 	Name            string
 	Threading       Threading
-	ControlProgress Progress // of connections, registrations and insertions; Progress in 2.x
+	ControlProgress Progress // progress of connections, registrations and insertions; Progress in 2.x
 	DataProgress    Progress
 	ResourceMgmt    ResourceMgmt
 	AVType          AVType
 	MRMode          MRMode
 	MRKeySize       int // bytes of a key
 	CQDataSize      int // bytes of immediate data
-	CQCnt           int // completion queues that are a good number
+	CQCnt           int // recommended number of completion queues
 	EPCnt           int
 	TxCtxCnt        int
 	RxCtxCnt        int
-	MaxEPTxCtx      int // of one scalable endpoint
+	MaxEPTxCtx      int // transmit contexts of one scalable endpoint
 	MaxEPRxCtx      int
 	MaxEPStxCtx     int // endpoints that may share one transmit context
 	MaxEPSrxCtx     int
@@ -108,33 +107,34 @@ type DomainAttr struct {
 	TClass          TClass
 	MaxEPAuthKey    int    // authorisation keys of an endpoint (1.20)
 	MaxGroupID      uint32 // largest group id, zero: no groups (2.0)
-	MaxCntrValue    uint64 // largest value of a counter, zero: not said (2.5)
-	MaxErrCntrValue uint64 // the same for the errors (2.5)
+	MaxCntrValue    uint64 // largest value of a counter, zero: unknown (2.5)
+	MaxErrCntrValue uint64 // largest error value of a counter, zero: unknown (2.5)
 	MaxXPUCtxCnt    int    // (2.6)
 }
 
 // FabricAttr names a fabric and its provider (struct fi_fabric_attr,
 // fi_fabric(3)).
 type FabricAttr struct {
-	Fabric      *Fabric // in hints: only what this open fabric offers
+	Fabric      *Fabric // in hints: accept only this open fabric
 	Name        string
-	ProvName    string // as hints, a list like "tcp;ofi_rxm" or "^sockets"
+	ProvName    string // in hints, a list such as "tcp;ofi_rxm" or "^sockets"
 	ProvVersion Version
-	APIVersion  Version // of the interface that the fabric is opened with
+	APIVersion  Version // version of the interface that the fabric is opened with
 }
 
-// rawInfo owns a C structure, for the fields that Go does not know and as the
-// last state that fields are compared with.
+// rawInfo owns the C structure that an Info was created from. The structure keeps the fields that
+// Info lacks, and dup copies it.
 type rawInfo struct{ c *C.struct_fi_info }
 
-// own takes over a C structure, which is freed when nobody refers to it.
+// own takes ownership of a C structure, which a cleanup frees when nothing refers to the rawInfo
+// any more.
 func own(c *C.struct_fi_info) *rawInfo {
 	r := &rawInfo{c}
 	runtime.AddCleanup(r, func(c *C.struct_fi_info) { C.fi_freeinfo(c) }, c)
 	return r
 }
 
-// NewInfo is an empty Info, for hints (fi_allocinfo).
+// NewInfo returns an empty Info, for hints (fi_allocinfo).
 func NewInfo() *Info {
 	c := C.fi_allocinfo()
 	if c == nil {
@@ -143,10 +143,9 @@ func NewInfo() *Info {
 	return takeInfo(c)
 }
 
-// takeInfo makes an Info of a C structure that is not part of a list, and owns
-// it from then on. References to open fabrics and domains are dropped: nothing
-// needs them, and they would outlive what they refer to. So is the handle of a
-// connection request.
+// takeInfo converts a C structure that is not part of a list to an Info, which owns the structure
+// from then on. It drops references to open fabrics and domains, because nothing needs them and
+// they could outlive the objects. It also drops the handle of a connection request.
 func takeInfo(c *C.struct_fi_info) *Info {
 	c.next = nil
 	if c.fabric_attr != nil {
@@ -161,13 +160,12 @@ func takeInfo(c *C.struct_fi_info) *Info {
 	return i
 }
 
-// GetInfo asks which ways to communicate there are, the best first
-// (fi_getinfo). The version says for which interface the caller was written,
-// HeaderVersion as a rule. An empty node or service is none. With FlagSource
-// they are the local address, else the peer's. Nil hints are no wishes. Where
-// nothing fits the error is ErrNoData.
+// GetInfo returns the available ways to communicate, the best first (fi_getinfo). version is the
+// interface that the caller was written for, usually HeaderVersion. node and service are the local
+// address with FlagSource, else the peer's; either may be empty. If hints is nil, GetInfo returns
+// everything. If nothing meets the hints, the error is ErrNoData.
 //
-// It may be slow: the first call loads the providers, which look for devices.
+// The first call may be slow: it loads the providers, which search for devices.
 func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([]*Info, error) {
 	cnode, free := optional(node)
 	defer free()
@@ -203,7 +201,7 @@ func GetInfo(version Version, node, service string, flags Flags, hints *Info) ([
 	return infos, nil
 }
 
-// Dup is an independent copy (fi_dupinfo).
+// Dup returns an independent copy (fi_dupinfo).
 func (i *Info) Dup() *Info {
 	c, err := i.dup()
 	if err != nil {
@@ -216,8 +214,7 @@ func (i *Info) Dup() *Info {
 	return dup
 }
 
-// String is all that is known, in many lines, as fi_info -v prints it
-// (fi_tostr).
+// String returns all fields in many lines, as fi_info -v prints them (fi_tostr).
 func (i *Info) String() string {
 	if i == nil {
 		return "<nil>"
@@ -233,8 +230,8 @@ func (i *Info) String() string {
 	return C.GoString(buf)
 }
 
-// withC calls f with a C structure that has the fields of i, and frees it. It
-// fails only where memory does.
+// withC calls f with a C structure that has the fields of i, and then frees the structure. It
+// returns an error only if there is no memory.
 func (i *Info) withC(f func(*C.struct_fi_info)) error {
 	free, err := i.heldC(f)
 	if err == nil {
@@ -243,8 +240,8 @@ func (i *Info) withC(f func(*C.struct_fi_info)) error {
 	return err
 }
 
-// heldC is withC for opening what goes on reading the structure, as the
-// domains and endpoints of sockets do: free is called when that is closed.
+// heldC is withC for opening an object that continues to read the structure, as the domains and
+// endpoints of sockets do. The caller calls free when that object is closed.
 func (i *Info) heldC(f func(*C.struct_fi_info)) (free func(), err error) {
 	c, err := i.dup()
 	if err != nil {
@@ -254,7 +251,7 @@ func (i *Info) heldC(f func(*C.struct_fi_info)) (free func(), err error) {
 	return func() { C.fi_freeinfo(c) }, nil
 }
 
-// dup is a C structure with the fields of i, for the caller to free.
+// dup returns a C structure with the fields of i. The caller frees it.
 func (i *Info) dup() (*C.struct_fi_info, error) {
 	var from *C.struct_fi_info
 	if i != nil && i.raw != nil {
@@ -271,7 +268,7 @@ func (i *Info) dup() (*C.struct_fi_info, error) {
 	return c, nil
 }
 
-// optional is a C string, or NULL for an empty one, and how to free it.
+// optional returns s as a C string, or NULL if it is empty, and a function that frees the C string.
 func optional(s string) (*C.char, func()) {
 	if s == "" {
 		return nil, func() {}

@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// readInfo makes Go fields of a C structure.
+// readInfo converts a C structure to an Info.
 func readInfo(c *C.struct_fi_info) *Info {
 	i := &Info{
 		Caps:       Caps(c.caps),
@@ -29,7 +29,7 @@ func readInfo(c *C.struct_fi_info) *Info {
 	return i
 }
 
-// write puts the Go fields into a C structure that fi_freeinfo will free.
+// write stores the fields of i in a C structure, which fi_freeinfo frees later.
 func (i *Info) write(c *C.struct_fi_info) {
 	c.caps = C.uint64_t(i.Caps)
 	c.mode = C.uint64_t(i.Mode)
@@ -146,7 +146,7 @@ func (a *EPAttr) write(c *C.struct_fi_ep_attr) {
 	setKey(&c.auth_key, &c.auth_key_size, a.AuthKey)
 }
 
-// authKeyByAV is FI_AV_AUTH_KEY, a length that says that there is no key here.
+// authKeyByAV is FI_AV_AUTH_KEY, a key length that means that address vectors hold the keys.
 const authKeyByAV = C.size_t(math.MaxUint)
 
 func (a *DomainAttr) read(c *C.struct_fi_domain_attr) {
@@ -221,7 +221,7 @@ func (a *DomainAttr) write(c *C.struct_fi_domain_attr) {
 	c.caps = C.uint64_t(a.Caps)
 	c.mode = C.uint64_t(a.Mode)
 	if c.auth_key_size == authKeyByAV {
-		c.auth_key_size = 0 // there is no key of that length to compare with
+		c.auth_key_size = 0 // so that setKey does not read a key of that length
 	}
 	setKey(&c.auth_key, &c.auth_key_size, a.AuthKey)
 	if a.AuthKeyByAV {
@@ -266,10 +266,10 @@ func (a *FabricAttr) write(c *C.struct_fi_fabric_attr) {
 	c.api_version = C.uint32_t(a.APIVersion)
 }
 
-// goSize is a size_t as an int, which has no room for the largest ones.
+// goSize converts a size_t to an int, and values above math.MaxInt to math.MaxInt.
 func goSize(n C.size_t) int { return int(min(uint64(n), math.MaxInt)) }
 
-// setSize changes a size that is not what goSize makes of it already.
+// setSize sets *p to n unless goSize(*p) is n already. math.MaxInt becomes SIZE_MAX.
 func setSize(p *C.size_t, n int) {
 	if n == goSize(*p) {
 		return
@@ -287,7 +287,7 @@ func goString(s *C.char) string {
 	return C.GoString(s)
 }
 
-// setString replaces a string of the C allocator.
+// setString replaces a string that C's allocator owns.
 func setString(p **C.char, s string) {
 	if goString(*p) == s {
 		return
@@ -306,7 +306,7 @@ func goBytes(p unsafe.Pointer, n C.size_t) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(p), n))
 }
 
-// setBytes replaces memory of the C allocator.
+// setBytes replaces memory that C's allocator owns.
 func setBytes(p *unsafe.Pointer, n *C.size_t, b []byte) {
 	if bytes.Equal(goBytes(*p, *n), b) {
 		return

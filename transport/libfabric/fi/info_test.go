@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fill gives every field below v a value of its own.
+// fill sets every field in v to a different value.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -33,8 +33,7 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// filled is an Info whose every field has been set, but for those that the
-// headers do not have.
+// filled returns an Info in which every field is set, except those that the headers do not have.
 func filled() *Info {
 	i := NewInfo()
 	n := 0
@@ -54,7 +53,7 @@ func filled() *Info {
 	return i
 }
 
-// same compares what the user sees of two.
+// same compares the exported fields.
 func same(t *testing.T, want, got *Info) {
 	t.Helper()
 	w, g := *want, *got
@@ -67,7 +66,8 @@ func TestNewInfo(t *testing.T) {
 	same(t, &Info{}, new(Info).Dup())
 }
 
-// Every field gets into the C structure and back, whatever was there before.
+// TestInfoRoundTrip checks that every field is converted to C and back, regardless of the former
+// value.
 func TestInfoRoundTrip(t *testing.T) {
 	want := filled()
 	same(t, want, want.Dup())
@@ -93,7 +93,7 @@ func TestInfoMadeByHand(t *testing.T) {
 	same(t, i, i.Dup())
 }
 
-// An Info copied by value shares the C structure, which must live as long as
+// TestInfoCopy checks that an Info copied by value shares the C structure, which lives as long as
 // either of them.
 func TestInfoCopy(t *testing.T) {
 	copies := make([]Info, 0, 100)
@@ -120,10 +120,10 @@ func TestInfoSizes(t *testing.T) {
 	n := sizeOf(setSize)
 	*n = math.MaxInt
 	setSize(n, math.MaxInt)
-	require.EqualValues(t, uint64(math.MaxInt), *n, "the largest int is not taken for no limit")
+	require.EqualValues(t, uint64(math.MaxInt), *n, "the largest int does not become SIZE_MAX")
 }
 
-// sizeOf and argOf make values of C types, which tests cannot name.
+// sizeOf and argOf allocate values of C types, because tests cannot import C.
 func sizeOf[T, N any](func(*T, N)) *T { return new(T) }
 
 func argOf[T, R any](func(*T) R) *T { return new(T) }
@@ -142,7 +142,7 @@ func TestInfoAuthKeyByAV(t *testing.T) {
 	dup.Domain.AuthKey = []byte("secret")
 	same(t, dup, dup.Dup())
 	dup.Domain.AuthKeyByAV = true
-	require.Nil(t, dup.Dup().Domain.AuthKey, "there can be only one")
+	require.Nil(t, dup.Dup().Domain.AuthKey, "there is either a key or AuthKeyByAV")
 }
 
 func TestInfoRequest(t *testing.T) {
@@ -159,7 +159,7 @@ func TestInfoRequest(t *testing.T) {
 	require.False(t, dup.HasRequest())
 }
 
-// A device as a provider with hardware describes it.
+// TestNIC converts the description of a device.
 func TestNIC(t *testing.T) {
 	require.Nil(t, NewInfo().NIC)
 	require.Equal(t, &NIC{}, readNIC(argOf(readNIC)))

@@ -4,12 +4,13 @@ package fi
 
 import "math"
 
-// iovLimits is how many buffers, or pieces of remote memory, an operation may
-// have, and how many bytes may be injected. Providers copy them to arrays of that
-// size, most of them without a look.
+// iovLimits are the limits of an operation: local buffers to send and to receive, segments of remote
+// memory, and bytes to inject. Providers copy these to arrays of that size, most of them without a
+// check.
 type iovLimits struct{ tx, rx, rma, inject int }
 
-// newIovLimits reads them from what an endpoint is opened with. Zero is no limit.
+// newIovLimits returns the limits from the Info that an endpoint is opened with. Zero there means
+// no limit.
 func newIovLimits(info *Info) iovLimits {
 	limit := func(n int) int {
 		if n > 0 {
@@ -25,51 +26,52 @@ func newIovLimits(info *Info) iovLimits {
 	}
 }
 
-// sends is the error of posting what reads from n buffers, or fills them from
-// the memory of dest.
-func (e *Endpoint) sends(n int, flags Flags, dest Addr) error {
-	if err := e.reaches(dest); err != nil {
+// checkSend returns the error of posting an operation with n local buffers to dest: a send, a read
+// or a write.
+func (e *Endpoint) checkSend(n int, flags Flags, dest Addr) error {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
-	return posts(n, e.root.limits.tx, flags)
+	return checkPost(n, e.root.limits.tx, flags)
 }
 
-// receives is the error of posting a receive of n buffers.
-func (e *Endpoint) receives(n int, flags Flags) error {
-	if err := e.usable(); err != nil {
+// checkRecv returns the error of posting a receive with n buffers.
+func (e *Endpoint) checkRecv(n int, flags Flags) error {
+	if err := e.checkUsable(); err != nil {
 		return err
 	}
-	if flags&FlagMultiRecv != 0 && n != 1 { // rxm would look for the one
+	if flags&FlagMultiRecv != 0 && n != 1 { // rxm would read the first buffer nevertheless
 		return ErrInvalid
 	}
-	return posts(n, e.root.limits.rx, flags)
+	return checkPost(n, e.root.limits.rx, flags)
 }
 
-// injects is the error of posting n bytes to be free at once.
-func (e *Endpoint) injects(n int, dest Addr) error {
-	if err := e.reaches(dest); err != nil {
+// checkInject returns the error of injecting n bytes to dest.
+func (e *Endpoint) checkInject(n int, dest Addr) error {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
-	if n > e.root.limits.inject { // rxd would copy all of it
+	if n > e.root.limits.inject { // rxd would copy all of it without a check
 		return ErrMsgSize
 	}
 	return nil
 }
 
-// sendsMsg is sends for what has flags of its own.
-func (e *Endpoint) sendsMsg(bufs [][]byte, flags Flags, dest Addr) error {
-	if err := e.sends(len(bufs), flags, dest); err != nil || flags&FlagInject == 0 {
+// checkSendMsg is checkSend for operations with flags of their own, which may include FlagInject.
+func (e *Endpoint) checkSendMsg(bufs [][]byte, flags Flags, dest Addr) error {
+	if err := e.checkSend(len(bufs), flags, dest); err != nil || flags&FlagInject == 0 {
 		return err
 	}
 	n := 0
 	for _, b := range bufs {
 		n += len(b)
 	}
-	return e.injects(n, dest)
+	return e.checkInject(n, dest)
 }
 
-func posts(n, limit int, flags Flags) error {
-	if flags&FlagTrigger != 0 { // providers would follow a pointer to a counter in the context
+// checkPost returns the error of posting an operation with n buffers and these flags.
+func checkPost(n, limit int, flags Flags) error {
+	if flags&FlagTrigger != 0 { // providers would dereference a pointer to a counter in the context
 		return ErrNotSupp
 	}
 	if n > limit {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pieces is buf cut into n buffers.
+// pieces splits buf into n buffers.
 func pieces(buf []byte, n int) (bufs [][]byte) {
 	size := len(buf) / n
 	for i := range n {
@@ -17,8 +17,8 @@ func pieces(buf []byte, n int) (bufs [][]byte) {
 	return bufs
 }
 
-// As many buffers as the limits say are taken, and one more is refused: rxm
-// would write beyond an array on its stack.
+// TestIovLimits checks that operations accept as many buffers as the limits, and no more. rxm would
+// write beyond an array on its stack.
 func TestIovLimits(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -52,7 +52,7 @@ func TestIovLimits(t *testing.T) {
 	})
 }
 
-// So it is with bytes to inject.
+// TestInjectLimit checks the limit of bytes to inject.
 func TestInjectLimit(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, _ := openPair(t, setup{prov: prov, caps: CapMsg | CapTagged | CapRMA})
@@ -75,7 +75,7 @@ func TestInjectLimit(t *testing.T) {
 	})
 }
 
-// A message may have no buffers, but a receive for several has one.
+// TestNoBuffers checks that a message may have no buffers, but a multi-receive must have one.
 func TestNoBuffers(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -92,7 +92,7 @@ func TestNoBuffers(t *testing.T) {
 	})
 }
 
-// So it is with remote memory, whose pieces have a limit of their own.
+// TestIovLimitsOfRMA checks the limits of RMA: local buffers and remote segments.
 func TestIovLimitsOfRMA(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -133,14 +133,15 @@ func TestIovLimitsOfRMA(t *testing.T) {
 				require.Equal(t, ErrTooBig, err, name)
 			}
 			rma.RMA, rma.Bufs, rma.Descs = nil, [][]byte{l.mem[:8]}, nil
-			require.Equal(t, ErrInvalid, a.ep.WriteMsg(rma, 0), "nowhere to")
+			require.Equal(t, ErrInvalid, a.ep.WriteMsg(rma, 0), "no remote memory")
 			require.False(t, ctx.InFlight())
 			require.True(t, w.untouched())
 		})
 	}
 }
 
-// A triggered operation would find its counter in the context, where none is.
+// TestTriggersAreRefused checks that posting calls refuse FlagTrigger, because a Context cannot
+// name a counter.
 func TestTriggersAreRefused(t *testing.T) {
 	a, _ := openPair(t, setup{prov: "shm"})
 	ctx := NewContext(nil)

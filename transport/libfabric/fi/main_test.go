@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// children are what this program does as another process of a test, by the
-// value of childVariable.
+// children are the functions that this program runs as a child process of a test, by the value of
+// childVariable.
 var children = map[string]func() error{
 	"hooks": hooksChild,
 }
 
 const childVariable = "WEFT_FI_TEST_CHILD"
 
-// TestMain runs the tests without what the environment says to libfabric, and
-// fails if they leave goroutines or shared memory behind.
+// TestMain runs the tests without the environment variables of libfabric. It fails if they leave
+// goroutines or shared memory behind.
 func TestMain(m *testing.M) {
 	if child, ok := children[os.Getenv(childVariable)]; ok {
 		if err := child(); err != nil {
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 
 // settled waits for the goroutines of the tests to end.
 func settled(before int) bool {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if runtime.NumGoroutine() <= before {
 			return true
 		}
@@ -68,8 +68,8 @@ func settled(before int) bool {
 
 const shmDir = "/dev/shm"
 
-// shmFiles are the shared segments of this process, which shm names by its
-// number, the user's and one of the endpoint.
+// shmFiles returns the shared segments of this process. shm names them by the process id, the user
+// id and the number of an endpoint.
 func shmFiles() (names []string) {
 	files, err := os.ReadDir(shmDir)
 	if err != nil {

@@ -11,32 +11,32 @@ import (
 	"unsafe"
 )
 
-// KeyNotAvail is the key of a region that has none yet, or one that only
-// RawAttr can tell (FI_KEY_NOTAVAIL).
+// KeyNotAvail is the key of a region that has no key yet, or a key that only RawAttr returns
+// (FI_KEY_NOTAVAIL).
 const KeyNotAvail = ^uint64(0)
 
-// MR is a memory region: memory that peers may reach, or that the device needs
-// to know (fi_mr(3)). What the domain's MRMode says decides how it is used:
+// MR is a memory region: memory that peers may access, or that the device must know for local
+// operations (fi_mr(3)). The domain's MRMode says how it is used:
 //
 //	MRLocal        buffers of the domain's own operations need the region's Desc
-//	MRVirtAddr     peers address it by virtual address, else from 0 on
+//	MRVirtAddr     peers use virtual addresses, else offsets from the region's start
 //	MRProvKey      the provider chooses the key, else the caller
 //	MRRaw          peers need RawAttr and MapRaw instead of Key
 //	MREndpoint     BindEndpoint and Enable come before use
 //	MRRMAEvent     with FlagRMAEvent: BindCounter and Enable come before use
 //
-// The memory is alive and pinned from registration until Close, also if the
-// region is forgotten. It may be Go's heap, or C's, or mapped.
+// The memory stays alive and pinned from registration until Close, also if nothing refers to the
+// region any more. It may be in Go's heap, in C's heap, or mapped.
 type MR struct {
 	object
 	bufs [][]byte
 }
 
-// RegisterMemory registers buf for the kinds of access given (fi_mr_reg). offset
-// must be 0. The key is the requested one unless the domain has MRProvKey; one
-// in use is ErrNoKey. An empty buf is ErrInvalid. The region needs the domain.
+// RegisterMemory registers buf for these kinds of access (fi_mr_reg). offset must be 0. The region's
+// key is requestedKey unless the domain has MRProvKey. If the key is in use, RegisterMemory returns
+// ErrNoKey; if buf is empty, ErrInvalid. The region needs the domain.
 //
-// In a domain bound to an EQ with FlagRegMR the region may be used after an
+// If the domain is bound to an EQ with FlagRegMR, the region is usable only after its
 // EventMRComplete.
 func (d *Domain) RegisterMemory(buf []byte, access Access, offset, requestedKey uint64, flags Flags) (*MR, error) {
 	return d.register("fi_mr_reg", [][]byte{buf}, func(iov []iovec, mr **C.struct_fid_mr) C.int {
@@ -45,8 +45,8 @@ func (d *Domain) RegisterMemory(buf []byte, access Access, offset, requestedKey 
 	})
 }
 
-// RegisterV registers several buffers as one region, one after the other
-// (fi_mr_regv): at most the domain's MRIovLimit. Otherwise it is RegisterMemory.
+// RegisterV is RegisterMemory for several buffers, which form one region in their order
+// (fi_mr_regv). There are at most DomainAttr.MRIovLimit buffers.
 func (d *Domain) RegisterV(bufs [][]byte, access Access, offset, requestedKey uint64, flags Flags) (*MR, error) {
 	return d.register("fi_mr_regv", bufs, func(iov []iovec, mr **C.struct_fid_mr) C.int {
 		return C.weft_mr_regv(d.c(), address(iov), C.size_t(len(iov)), C.uint64_t(access),
@@ -54,7 +54,7 @@ func (d *Domain) RegisterV(bufs [][]byte, access Access, offset, requestedKey ui
 	})
 }
 
-// register registers buffers by a call of libfabric.
+// register pins buffers and registers them by call, a call of libfabric.
 func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C.struct_fid_mr) C.int) (*MR, error) {
 	if !d.isOpen() {
 		return nil, closedError(function)
@@ -75,10 +75,10 @@ func (d *Domain) register(function string, bufs [][]byte, call func([]iovec, **C
 	return m, nil
 }
 
-// pinned pins buffers and says where they are.
+// pinned pins buffers and returns their addresses.
 func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
 	if len(bufs) == 0 {
-		return nil, nil, fmt.Errorf("no memory: %w", ErrInvalid)
+		return nil, nil, fmt.Errorf("no buffers: %w", ErrInvalid)
 	}
 	starts := make([]unsafe.Pointer, len(bufs))
 	iov := make([]iovec, len(bufs))
@@ -95,7 +95,7 @@ func pinned(bufs [][]byte) ([]iovec, *runtime.Pinner, error) {
 	return iov, pins, nil
 }
 
-// address is where an array is whose owner keeps it alive.
+// address returns the address of an array, which the caller keeps alive.
 func address(iov []iovec) C.uintptr_t {
 	if len(iov) == 0 {
 		return 0
@@ -103,7 +103,7 @@ func address(iov []iovec) C.uintptr_t {
 	return escape(unsafe.Pointer(&iov[0]))
 }
 
-// Key is what peers name the region by (fi_mr_key): KeyNotAvail for one that is
+// Key returns the key that peers use for the region (fi_mr_key), KeyNotAvail if the region is
 // closed.
 func (m *MR) Key() uint64 {
 	if !m.isOpen() {
@@ -112,8 +112,7 @@ func (m *MR) Key() uint64 {
 	return uint64(C.fi_mr_key(m.c()))
 }
 
-// Desc is the region's descriptor for local operations (fi_mr_desc), valid until
-// Close.
+// Desc returns the region's descriptor for local operations (fi_mr_desc). It is valid until Close.
 func (m *MR) Desc() Desc {
 	if !m.isOpen() {
 		return Desc{}
@@ -121,8 +120,8 @@ func (m *MR) Desc() Desc {
 	return Desc{uintptr(C.weft_mr_desc(m.c()))}
 }
 
-// Base is the address of the region's first buffer, which peers count from where
-// the domain has MRVirtAddr; 0 for memory that was not given as a buffer.
+// Base returns the address of the region's first buffer, which peers need if the domain has
+// MRVirtAddr. It returns 0 if the region was not registered from buffers.
 func (m *MR) Base() uintptr {
 	if len(m.bufs) == 0 {
 		return 0
@@ -130,22 +129,22 @@ func (m *MR) Base() uintptr {
 	return uintptr(unsafe.Pointer(&m.bufs[0][0]))
 }
 
-// RawAttr is the base address and the key that peers give to MapRaw
-// (fi_mr_raw_attr), where the domain has MRRaw. No provider of libfabric 1.17
-// that runs without special hardware has it: ErrNotSupported.
+// RawAttr returns the base address and the key that peers pass to MapRaw (fi_mr_raw_attr), if the
+// domain has MRRaw. Providers of libfabric 1.17 that run without special hardware return
+// ErrNotSupported.
 func (m *MR) RawAttr(flags Flags) (base uint64, key []byte, err error) {
 	if !m.isOpen() {
 		return 0, nil, closedError("fi_mr_raw_attr")
 	}
 	var b C.uint64_t
-	key, err = sized("fi_mr_raw_attr", func(buf unsafe.Pointer, size *C.size_t) C.int {
+	key, err = growBuffer("fi_mr_raw_attr", func(buf unsafe.Pointer, size *C.size_t) C.int {
 		return C.fi_mr_raw_attr(m.c(), &b, (*C.uint8_t)(buf), size, C.uint64_t(flags))
 	})
 	return uint64(b), key, err
 }
 
-// MapRaw makes a key for this domain's operations of what RawAttr told at the
-// peer (fi_mr_map_raw). UnmapKey ends it.
+// MapRaw returns a key for this domain's operations from the result of the peer's RawAttr
+// (fi_mr_map_raw). The caller must release the key by UnmapKey.
 func (d *Domain) MapRaw(base uint64, rawKey []byte, flags Flags) (uint64, error) {
 	if !d.isOpen() {
 		return KeyNotAvail, closedError("fi_mr_map_raw")
@@ -161,8 +160,7 @@ func (d *Domain) MapRaw(base uint64, rawKey []byte, flags Flags) (uint64, error)
 	return uint64(key), err
 }
 
-// UnmapKey gives back a key of MapRaw (fi_mr_unmap_key), before the domain is
-// closed.
+// UnmapKey releases a key of MapRaw (fi_mr_unmap_key). Call it before the domain is closed.
 func (d *Domain) UnmapKey(key uint64) error {
 	if !d.isOpen() {
 		return closedError("fi_mr_unmap_key")
@@ -170,13 +168,13 @@ func (d *Domain) UnmapKey(key uint64) error {
 	return check("fi_mr_unmap_key", C.fi_mr_unmap_key(d.c(), C.uint64_t(key)))
 }
 
-// BindEndpoint binds the region to an endpoint (fi_mr_bind), where the domain has
-// MREndpoint, before Enable. The endpoint is needed from then on.
+// BindEndpoint binds the region to an endpoint (fi_mr_bind), if the domain has MREndpoint. Call it
+// before Enable. The region needs the endpoint from then on.
 func (m *MR) BindEndpoint(e *Endpoint, flags Flags) error { return m.bindTo(&e.object, flags) }
 
-// BindCounter has a counter count what peers do to the region (fi_mr_bind):
-// flags are FlagRemoteWrite. The counter is needed from then on. Of the
-// providers of 1.17 for IP and shared memory only sockets has it.
+// BindCounter makes a counter count peers' accesses to the region (fi_mr_bind); flags is
+// FlagRemoteWrite. The region needs the counter from then on. Of the providers of 1.17 for IP and
+// shared memory only sockets supports it.
 func (m *MR) BindCounter(c *Counter, flags Flags) error { return m.bindTo(&c.object, flags) }
 
 func (m *MR) bindTo(o *object, flags Flags) error {
@@ -190,8 +188,8 @@ func (m *MR) bindTo(o *object, flags Flags) error {
 	return nil
 }
 
-// Enable lets the region be used (fi_mr_enable), where the domain has MREndpoint
-// or MRRMAEvent, after all bindings.
+// Enable makes the region usable (fi_mr_enable), if the domain has MREndpoint or MRRMAEvent. Call
+// it after all bindings.
 func (m *MR) Enable() error {
 	if !m.isOpen() {
 		return closedError("fi_mr_enable")
@@ -199,8 +197,8 @@ func (m *MR) Enable() error {
 	return check("fi_mr_enable", C.fi_mr_enable(m.c()))
 }
 
-// Refresh tells of changed pages behind parts of the region, or behind all of it
-// without parts (fi_mr_refresh). Go's memory does not need it.
+// Refresh reports changed pages of parts of the region, or of the whole region if there are no
+// parts (fi_mr_refresh). Go's memory does not need it.
 func (m *MR) Refresh(parts [][]byte, flags Flags) error {
 	if !m.isOpen() {
 		return closedError("fi_mr_refresh")

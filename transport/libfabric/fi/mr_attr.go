@@ -11,27 +11,27 @@ import (
 	"unsafe"
 )
 
-// MRAttr is all that can be said about a region (struct fi_mr_attr). The memory
-// is Buffers, or Ranges, or DMABuf. Offset must be 0.
+// MRAttr has all attributes of a memory region (struct fi_mr_attr). Set one of
+// Buffers, Ranges and DMABuf. Offset must be 0.
 type MRAttr struct {
 	Buffers      [][]byte   // memory of this process
-	Ranges       []MemRange // memory by address: a device's, or one that is not mapped yet
-	DMABuf       *DMABuf    // a dma-buf, for which FlagMRDMABuf is set; 2.x
+	Ranges       []MemRange // memory by address: of a device, or not mapped yet
+	DMABuf       *DMABuf    // a dma-buf; RegisterAttr adds FlagMRDMABuf; 2.x
 	Access       Access
 	Offset       uint64
 	RequestedKey uint64
-	Context      uintptr   // returned by the event of an asynchronous registration
-	AuthKey      []byte    // nil: the domain's
-	AuthAV       *AV       // instead: all keys of this vector, where the domain takes keys from vectors; 2.x
-	AuthAddr     Addr      // those that may reach the region, of AuthAV; AddrUnspec: all
-	Iface        HMEMIface // what the memory belongs to, with CapHMEM
-	Device       int       // the device's number there; see ZEDevice
-	PageSize     int       // of pages that will be behind the memory; 0: unknown; ignored before 2.x
-	Base         *MR       // makes this a part of that region; 2.x
-	SubCount     int       // parts expected; ignored before 2.x
+	Context      uintptr   // context of the event of an asynchronous registration
+	AuthKey      []byte    // nil: the domain's key
+	AuthAV       *AV       // use the keys of this vector instead, if the domain takes keys from vectors; 2.x
+	AuthAddr     Addr      // the key of AuthAV that may access the region; AddrUnspec: all
+	Iface        HMEMIface // the kind of device that owns the memory, with CapHMEM
+	Device       int       // the number of that device; see ZEDevice
+	PageSize     int       // size of the pages that will back the memory; 0: unknown; ignored before 2.x
+	Base         *MR       // the region that this one is a part of; 2.x
+	SubCount     int       // expected number of parts; ignored before 2.x
 }
 
-// MemRange is memory by its address, which nobody keeps alive or pinned here.
+// MemRange is memory by its address. The caller must keep it alive and pinned.
 type MemRange struct{ Addr, Len uintptr }
 
 // DMABuf is memory that a file descriptor stands for (struct fi_mr_dmabuf).
@@ -39,15 +39,14 @@ type DMABuf struct {
 	FD     int
 	Offset uint64
 	Len    uintptr
-	Base   uintptr // where it is mapped; 0: nowhere
+	Base   uintptr // the address that it is mapped at; 0: not mapped
 }
 
-// ZEDevice is the Device of memory of Level Zero (fi_hmem_ze_device).
+// ZEDevice returns the Device number of Level Zero memory (fi_hmem_ze_device).
 func ZEDevice(driver, device int) int { return driver<<16 | device }
 
-// RegisterAttr registers memory with all attributes (fi_mr_regattr). Otherwise it
-// is RegisterMemory. Memory of a device that this libfabric was built without is
-// ErrNotSupported.
+// RegisterAttr is RegisterMemory with all attributes (fi_mr_regattr). It returns ErrNotSupported
+// for memory of a device that this libfabric was built without.
 func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	const function = "fi_mr_regattr"
 	if !d.isOpen() || attr.AuthAV != nil && !attr.AuthAV.isOpen() || attr.Base != nil && !attr.Base.isOpen() {
@@ -82,7 +81,7 @@ func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	if attr.AuthAV != nil {
 		if C.WEFT_MR_AUTH_KEY == 0 {
 			unpin(pins)
-			return nil, lacks(function)
+			return nil, unsupported(function)
 		}
 		c.auth_key = C.weft_mr_auth_key(attr.AuthAV.c(), C.fi_addr_t(attr.AuthAddr), &c.auth_key_size)
 		needs = append(needs, &attr.AuthAV.object)
@@ -105,7 +104,7 @@ func (d *Domain) RegisterAttr(attr *MRAttr, flags Flags) (*MR, error) {
 	return m, nil
 }
 
-// memory pins what attr names and says where it is.
+// memory pins the memory that attr names and returns its addresses.
 func (attr *MRAttr) memory(flags Flags) ([]iovec, *runtime.Pinner, error) {
 	given := 0
 	for _, is := range []bool{len(attr.Buffers) > 0, len(attr.Ranges) > 0, attr.DMABuf != nil} {
@@ -114,10 +113,10 @@ func (attr *MRAttr) memory(flags Flags) ([]iovec, *runtime.Pinner, error) {
 		}
 	}
 	if given > 1 || attr.DMABuf == nil && flags&FlagMRDMABuf != 0 {
-		return nil, nil, fmt.Errorf("one kind of memory, and what the flags say: %w", ErrInvalid)
+		return nil, nil, fmt.Errorf("give one of Buffers, Ranges and DMABuf, and FlagMRDMABuf only with a DMABuf: %w", ErrInvalid)
 	}
 	if attr.Iface < HMEMSystem || attr.Iface > HMEMSynapseAI {
-		return nil, nil, fmt.Errorf("no kind of memory %d: %w", attr.Iface, ErrInvalid) // libfabric does not look
+		return nil, nil, fmt.Errorf("unknown kind of memory %d: %w", attr.Iface, ErrInvalid) // libfabric does not check
 	}
 	switch {
 	case attr.DMABuf != nil:

@@ -5,14 +5,14 @@ package fi
 // #include "shim.h"
 import "C"
 
-// Desc is the local descriptor of a memory region (fi_mr_desc), for the data
-// transfer calls that use the region's memory. The zero Desc is none, which is
-// enough unless the domain's MRMode has MRLocal, or MRHMEM for device memory.
+// Desc is the local descriptor of a memory region (fi_mr_desc), for data transfer calls that use
+// the region's memory. The zero Desc means no descriptor. Only domains whose MRMode has MRLocal, or
+// MRHMEM for device memory, need descriptors.
 //
-// It is libfabric's void pointer, kept as an integer: sockets puts the region's
-// key there, and a small number in a pointer is fatal to Go when a stack moves.
-// Functions of the shim therefore take a descriptor as uintptr_t.
+// In libfabric a descriptor is a void pointer. Desc keeps it as an integer, because sockets stores
+// the region's key in it, and Go crashes if it finds a small number in a pointer when a stack
+// moves. So functions of the shim take a descriptor as uintptr_t.
 type Desc struct{ p uintptr }
 
-// c is the descriptor as the shim takes it.
+// c returns the descriptor in the form that the shim takes.
 func (d Desc) c() C.uintptr_t { return C.uintptr_t(d.p) }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// In the registration of libfabric 1.4 the provider chooses the keys.
+// TestMRBasic uses the registration mode of libfabric 1.4, in which the provider chooses the keys.
 func TestMRBasic(t *testing.T) {
 	for _, facts := range mrProviders {
 		t.Run(facts.prov, func(t *testing.T) {
@@ -34,7 +34,8 @@ func TestMRBasic(t *testing.T) {
 	}
 }
 
-// Raw keys, disabled regions and changed pages are for devices.
+// TestMRLacking checks the errors of calls that only hardware providers support: raw keys, Enable
+// and Refresh.
 func TestMRLacking(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		m, err := d.RegisterMemory(make([]byte, 64), allAccess, 0, testMRKey, 0)
@@ -64,7 +65,7 @@ func TestMRBind(t *testing.T) {
 		err = m.BindCounter(counter, FlagRemoteWrite)
 		if facts.counter {
 			require.NoError(t, err)
-			require.ErrorIs(t, counter.Close(), ErrBusy, "the region needs it")
+			require.ErrorIs(t, counter.Close(), ErrBusy, "the region needs the counter")
 		} else {
 			require.ErrorIs(t, err, ErrNotSupported)
 		}
@@ -77,7 +78,7 @@ func TestMRBind(t *testing.T) {
 		} else {
 			require.ErrorIs(t, err, ErrNotSupported)
 		}
-		require.NoError(t, ep.Close(), "what was not bound is not needed")
+		require.NoError(t, ep.Close(), "a failed binding adds no reference")
 		closeMR(t, m)
 		require.NoError(t, counter.Close())
 		require.ErrorIs(t, m.BindCounter(counter, FlagRemoteWrite), ErrClosed)
@@ -103,7 +104,7 @@ func TestMRAsync(t *testing.T) {
 		require.Equal(t, uintptr(99), ev.Context)
 		require.Equal(t, uint64(testMRKey), m.Key())
 		closeMR(t, m)
-		require.ErrorIs(t, eq.Close(), ErrBusy, "the domain needs it")
+		require.ErrorIs(t, eq.Close(), ErrBusy, "the domain needs the queue")
 		require.NoError(t, d.Close())
 	})
 }
@@ -117,9 +118,9 @@ func TestMRClosing(t *testing.T) {
 		second, err := d.RegisterV([][]byte{buf}, allAccess, 0, 2, 0)
 		require.NoError(t, err)
 		require.Equal(t, pins+2, countPins())
-		require.ErrorIs(t, d.Close(), ErrBusy, "its regions need it")
+		require.ErrorIs(t, d.Close(), ErrBusy, "its regions need the domain")
 		require.ErrorIs(t, d.Fabric().Close(), ErrBusy)
-		require.Equal(t, uint64(1), first.Key(), "nothing is changed")
+		require.Equal(t, uint64(1), first.Key(), "a failed Close changes nothing")
 		closeMR(t, first)
 		require.ErrorIs(t, d.Close(), ErrBusy)
 		closeMR(t, second)

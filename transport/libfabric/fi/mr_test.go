@@ -13,19 +13,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mrFacts is what is known of a provider's memory regions. A difference is news,
-// in a provider or in this package.
+// mrFacts is the known behaviour of a provider's memory regions. A failure means that the provider
+// or this package has changed.
 type mrFacts struct {
 	prov     string
-	mode     MRMode // asked for when all bits are offered
+	mode     MRMode // required if the hints have all bits
 	keySize  int    // bytes
 	iovLimit int    // buffers in one region
-	basic    bool   // does MRBasic, and chooses the keys then
+	basic    bool   // supports MRBasic, and then chooses the keys
 	counter  bool   // binds counters
 	async    bool   // writes events for registrations
 }
 
-// allMRModes are the bits that an application may offer.
+// allMRModes are the bits that hints may have.
 const allMRModes = MRLocal | MRRaw | MRVirtAddr | MRAllocated | MRProvKey | MRMMUNotify | MRRMAEvent |
 	MREndpoint | MRHMEM | MRCollective
 
@@ -44,7 +44,7 @@ const (
 	testMRSize = 1 << 20
 )
 
-// eachMR runs a test on a domain of each provider that peers may access.
+// eachMR runs a test on a domain of each provider with RMA.
 func eachMR(t *testing.T, test func(*testing.T, mrFacts, *Domain)) {
 	for _, facts := range mrProviders {
 		t.Run(facts.prov, func(t *testing.T) {
@@ -55,7 +55,7 @@ func eachMR(t *testing.T, test func(*testing.T, mrFacts, *Domain)) {
 	}
 }
 
-// closeMR closes a region twice, and looks that it is closed.
+// closeMR closes a region twice and checks that it is closed.
 func closeMR(t *testing.T, m *MR) {
 	t.Helper()
 	require.NoError(t, m.Close())
@@ -74,7 +74,7 @@ func TestMRMode(t *testing.T) {
 	})
 }
 
-// All sizes with all kinds of access.
+// TestMRReg registers many sizes with all kinds of access.
 func TestMRReg(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		memory := make([]byte, testMRSize)
@@ -89,7 +89,7 @@ func TestMRReg(t *testing.T) {
 				}
 				m, err := d.RegisterMemory(memory[:size], access, 0, testMRKey, 0)
 				require.NoError(t, err, "%d bytes, %v", size, access)
-				require.Equal(t, uint64(testMRKey), m.Key(), "no provider here wants to choose")
+				require.Equal(t, uint64(testMRKey), m.Key(), "none of these providers chooses keys")
 				require.NotEqual(t, Desc{}, m.Desc())
 				require.Equal(t, uintptr(unsafe.Pointer(&memory[0])), m.Base())
 				closeMR(t, m)
@@ -137,13 +137,13 @@ func TestMRRegAttr(t *testing.T) {
 		}
 		closeMR(t, m)
 		_, err = d.RegisterAttr(&MRAttr{Buffers: [][]byte{buf}, Access: allAccess, Base: m}, 0)
-		require.ErrorIs(t, err, ErrClosed, "a part of what is gone")
+		require.ErrorIs(t, err, ErrClosed, "a part of a closed region")
 
 		for _, iface := range []HMEMIface{HMEMCUDA, HMEMROCR, HMEMZE, HMEMNeuron, HMEMSynapseAI} {
 			attr := MRAttr{Ranges: []MemRange{{1 << 40, 4096}}, Access: allAccess, Iface: iface, Device: ZEDevice(0, 1)}
 			m, err := d.RegisterAttr(&attr, 0)
 			if facts.prov == "sockets" {
-				require.NoError(t, err, "sockets does not look without CapHMEM")
+				require.NoError(t, err, "sockets does not check Iface without CapHMEM")
 				closeMR(t, m)
 				continue
 			}
@@ -181,8 +181,8 @@ func TestMRWrong(t *testing.T) {
 	})
 }
 
-// A key is used once at a time. The memory of the registration that fails is
-// not pinned any more.
+// TestMRKeyInUse checks that a key in use is refused, and that the failed registration leaves its
+// memory unpinned.
 func TestMRKeyInUse(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		a, b := make([]byte, 64), make([]byte, 64)
@@ -206,13 +206,13 @@ func TestMRKeyInUse(t *testing.T) {
 	})
 }
 
-// countPins counts what is pinned for open objects.
+// countPins returns the number of pins of open objects.
 func countPins() (n int) {
 	livePins.Range(func(any, any) bool { n++; return true })
 	return n
 }
 
-// Memory of Go's heap is kept while it is registered, by nothing but its pins.
+// TestMRSurvivesGC checks that pins alone keep registered memory of Go's heap alive.
 func TestMRSurvivesGC(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
@@ -228,12 +228,12 @@ func TestMRSurvivesGC(t *testing.T) {
 		}
 		for range 10 {
 			runtime.GC()
-			for range 1000 { // what takes the place of memory that is free
+			for range 1000 { // would overwrite freed memory
 				garbage = make([]byte, 1024)
 			}
 		}
 		for i, base := range where {
-			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // as a peer would
+			got := unsafe.Slice(*(**byte)(unsafe.Pointer(&base)), 512+i*64) // reads the memory as a peer would
 			require.Equal(t, pattern(make([]byte, 512+i*64), i), got)
 		}
 		for _, m := range open {
@@ -244,7 +244,7 @@ func TestMRSurvivesGC(t *testing.T) {
 
 var garbage []byte
 
-// Memory that is not Go's can be registered too.
+// TestMRMapped registers memory outside of Go's heap.
 func TestMRMapped(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		memory, err := syscall.Mmap(-1, 0, 1<<16, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -254,7 +254,7 @@ func TestMRMapped(t *testing.T) {
 		require.NoError(t, err)
 		closeMR(t, m)
 
-		// The same by its address, and memory that is not there yet.
+		// The same by its address, and an address range without memory.
 		base := uintptr(unsafe.Pointer(&memory[0]))
 		m, err = d.RegisterAttr(&MRAttr{Ranges: []MemRange{{base, 1 << 16}}, Access: allAccess, RequestedKey: testMRKey}, 0)
 		require.NoError(t, err)
@@ -263,8 +263,8 @@ func TestMRMapped(t *testing.T) {
 	})
 }
 
-// Registered, closed, freed, allocated, and registered again: no provider may
-// take the new memory for the old.
+// TestMRRegisterAgain registers memory, frees it, and registers new memory at possibly the same
+// address. The provider must not use the old memory.
 func TestMRRegisterAgain(t *testing.T) {
 	eachMR(t, func(t *testing.T, _ mrFacts, d *Domain) {
 		for i := range 20 {

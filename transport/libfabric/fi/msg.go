@@ -10,34 +10,38 @@ import (
 	"unsafe"
 )
 
-// Messages (fi_msg(3)). A message goes to the receive that was posted first, as
-// far as receives are not for certain senders (CapDirectedRecv).
+// Messages (fi_msg(3)). Each message goes to the receive that was posted first. With CapDirectedRecv,
+// receives may name a sender and take only its messages.
 //
-// The calls do not block and, but for vectors without a context, do not
-// allocate. They return a bare Errno: ErrAgain if the endpoint is full or not
-// yet connected, and the caller is to read the completion queue and to post
-// again; ErrBusy if ctx is in flight; ErrNotSupported without CapMsg, or for
-// FlagTrigger; ErrTooBig for more buffers than IovLimit; ErrMsgSize for more bytes
-// to inject than InjectSize; ErrOpBadState before the
-// endpoint is enabled; ErrClosed.
+// The calls do not block. They do not allocate, except for vectors without a context. They return a
+// bare Errno:
+//
+//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrBusy: ctx is in flight.
+//   - ErrNotSupported: no CapMsg, or FlagTrigger.
+//   - ErrTooBig: more buffers than IovLimit.
+//   - ErrMsgSize: more bytes to inject than InjectSize.
+//   - ErrOpBadState: the endpoint is not enabled.
+//   - ErrClosed: the endpoint is closed.
+//
 // After an error nothing is posted and no buffer is pinned.
 //
-// dest and src are ignored by endpoints of type EPMsg. AddrUnspec as src is any
-// sender; as dest, being AddrNotAvail, it is ErrInvalid. Another address that the
-// vector does not have may end the process, which only the vector can find out.
+// Endpoints of type EPMsg ignore dest and src. As src, AddrUnspec means any sender. As dest it is the
+// same as AddrNotAvail, which is ErrInvalid. Any other dest must be in the vector; providers do not
+// check it and may crash.
 
-// Msg is a message with all that it may have (struct fi_msg).
+// Msg has all arguments of a message operation (struct fi_msg).
 type Msg struct {
-	Bufs    [][]byte // its memory, at most IovLimit buffers
-	Descs   []Desc   // for each of Bufs, or none
+	Bufs    [][]byte // the message's memory, at most IovLimit buffers
+	Descs   []Desc   // one per buffer, or empty
 	Addr    Addr     // the peer
 	Context *Context
-	Data    uint64 // for FlagRemoteCQData
+	Data    uint64 // immediate data, with FlagRemoteCQData
 }
 
 // Send sends buf (fi_send).
 func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -50,7 +54,7 @@ func (e *Endpoint) Send(buf []byte, desc Desc, dest Addr, ctx *Context) error {
 
 // SendV sends several buffers as one message (fi_sendv).
 func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) error {
-	if err := e.sends(len(bufs), 0, dest); err != nil {
+	if err := e.checkSend(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -63,10 +67,10 @@ func (e *Endpoint) SendV(bufs [][]byte, descs []Desc, dest Addr, ctx *Context) e
 	return ctx.posted(rc)
 }
 
-// SendData sends buf with immediate data, of which the lowest CQDataSize bytes
-// are delivered by the receiver's completion (fi_senddata).
+// SendData sends buf with immediate data (fi_senddata). The receiver's completion carries the lowest
+// CQDataSize bytes of data.
 func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -78,10 +82,9 @@ func (e *Endpoint) SendData(buf []byte, desc Desc, data uint64, dest Addr, ctx *
 	return ctx.posted(rc)
 }
 
-// SendMsg sends a message under flags (fi_sendmsg), which replace those of the
-// TxAttr.
+// SendMsg sends a message with flags, which replace those of the TxAttr (fi_sendmsg).
 func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
-	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
+	if err := e.checkSendMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -96,10 +99,10 @@ func (e *Endpoint) SendMsg(msg *Msg, flags Flags) error {
 	return ctx.posted(rc)
 }
 
-// Inject sends buf, of at most InjectSize bytes, which is free when the call
-// returns (fi_inject). It never completes by itself; counters count it.
+// Inject sends buf, of at most InjectSize bytes (fi_inject). The caller may reuse buf when it
+// returns. There is no completion, but counters count the message.
 func (e *Endpoint) Inject(buf []byte, dest Addr) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)), C.fi_addr_t(dest))
@@ -109,7 +112,7 @@ func (e *Endpoint) Inject(buf []byte, dest Addr) error {
 
 // InjectData is Inject with immediate data (fi_injectdata).
 func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_injectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -118,7 +121,7 @@ func (e *Endpoint) InjectData(buf []byte, data uint64, dest Addr) error {
 	return sent(rc)
 }
 
-// sent is the error of a call without a context that returned rc.
+// sent returns the error of a call without a context that returned rc.
 func sent(rc C.ssize_t) error {
 	if rc < 0 {
 		return errno(rc)
@@ -126,10 +129,9 @@ func sent(rc C.ssize_t) error {
 	return nil
 }
 
-// Recv takes a message into buf (fi_recv). One that is longer fails with
-// ErrTruncated.
+// Recv posts buf for a message (fi_recv). A longer message fails with ErrTruncated.
 func (e *Endpoint) Recv(buf []byte, desc Desc, src Addr, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.checkUsable(); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, e.multi); err != nil {
@@ -140,9 +142,9 @@ func (e *Endpoint) Recv(buf []byte, desc Desc, src Addr, ctx *Context) error {
 	return ctx.posted(rc)
 }
 
-// RecvV takes a message into several buffers, one after the other (fi_recvv).
+// RecvV posts several buffers for one message (fi_recvv).
 func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) error {
-	if err := e.receives(len(bufs), 0); err != nil {
+	if err := e.checkRecv(len(bufs), 0); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, e.multi); err != nil {
@@ -155,14 +157,14 @@ func (e *Endpoint) RecvV(bufs [][]byte, descs []Desc, src Addr, ctx *Context) er
 	return ctx.posted(rc)
 }
 
-// RecvMsg takes a message under flags (fi_recvmsg), which replace those of the
-// RxAttr. With FlagMultiRecv the one buffer takes messages, each at its place
-// (CQEntry.Buf), until less than OptMinMultiRecv bytes are left; the last
-// completion, or one that brings no message, says FlagMultiRecv. With several
-// senders net says it with the last message even if one before it is still coming: keep the buffer
-// until what came before is complete.
+// RecvMsg posts a receive with flags, which replace those of the RxAttr (fi_recvmsg). With
+// FlagMultiRecv there must be one buffer, which takes several messages, each at the address in
+// CQEntry.Buf, until less than OptMinMultiRecv bytes are left. Then the last completion, or one
+// without a message, has FlagMultiRecv. With several senders net may set it although an earlier
+// message in the buffer is still incomplete: keep the buffer until all earlier messages are
+// complete.
 func (e *Endpoint) RecvMsg(msg *Msg, flags Flags) error {
-	if err := e.receives(len(msg.Bufs), flags); err != nil {
+	if err := e.checkRecv(len(msg.Bufs), flags); err != nil {
 		return err
 	}
 	ctx := msg.Context

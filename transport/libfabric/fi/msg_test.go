@@ -13,7 +13,7 @@ import (
 // work on one machine.
 var rdm = []string{"shm", "net", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"}
 
-// eachRDM runs a test on all of them.
+// eachRDM runs a test with each provider in rdm.
 func eachRDM(t *testing.T, test func(t *testing.T, prov string)) {
 	t.Helper()
 	for _, prov := range rdm {
@@ -24,13 +24,13 @@ func eachRDM(t *testing.T, test func(t *testing.T, prov string)) {
 // halves splits a buffer in two.
 func halves(buf []byte) [][]byte { return [][]byte{buf[:len(buf)/2], buf[len(buf)/2:]} }
 
-// Every way to send meets every way to receive, from nothing to more than fits
-// into a packet.
+// TestMessages combines every way to send with every way to receive, for sizes from 0 to more than
+// a packet.
 func TestMessages(t *testing.T) {
 	const data = 0x1234
 	type send struct {
 		name    string
-		inject  bool // only small messages, and no completion
+		inject  bool // only small messages, without completion
 		hasData bool
 		do      func(n *node, buf []byte, ctx *Context) error
 	}
@@ -101,10 +101,10 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// A message that is longer than the buffer fails, and nothing is written behind
-// the buffer. What else is told differs.
+// TestTruncated checks that a message that is longer than the buffer fails, and that nothing is
+// written beyond the buffer. Providers differ in what else they report.
 func TestTruncated(t *testing.T) {
-	silent := map[string]bool{"udp;ofi_rxd": true} // completes with what fits
+	silent := map[string]bool{"udp;ofi_rxd": true} // completes with the bytes that fit
 	rest := map[string]int{"sockets": 40, "shm": 0, "net": 0, "tcp;ofi_rxm": 0}
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -124,7 +124,7 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
-// A buffer for several messages is in flight until it is used up.
+// TestMultiRecv checks that a multi-receive buffer stays in flight until it is used up.
 func TestMultiRecv(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov, caps: CapMsg | CapMultiRecv, open: func(n *node) {
@@ -146,8 +146,8 @@ func TestMultiRecv(t *testing.T) {
 				a.wait(send)
 				e := b.wait(recv)
 				require.Equal(t, out, e.Within(in))
-				require.Equal(t, 200*i, len(in)-cap(e.Within(in)), "messages lie one behind the other")
-				if i == 3 && e.Flags&FlagMultiRecv == 0 { // shm says it by a completion without a message
+				require.Equal(t, 200*i, len(in)-cap(e.Within(in)), "messages have no gaps")
+				if i == 3 && e.Flags&FlagMultiRecv == 0 { // shm reports it by a completion without a message
 					e = b.wait(recv)
 					require.Zero(t, e.Len)
 					require.Equal(t, FlagMultiRecv, e.Flags&FlagMultiRecv)
@@ -158,7 +158,7 @@ func TestMultiRecv(t *testing.T) {
 	})
 }
 
-// A receive that nothing came for is cancelled, and the one after it goes on.
+// TestCancel cancels a receive without a message; the next receive must still work.
 func TestCancel(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})

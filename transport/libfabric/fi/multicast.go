@@ -7,22 +7,21 @@ import "C"
 
 import "unsafe"
 
-// Multicast is an endpoint's membership of a multicast group (struct fid_mc,
+// Multicast is an endpoint's membership in a multicast group (struct fid_mc,
 // fi_cm(3)). Close leaves the group.
 type Multicast struct {
 	object
 }
 
-// Join makes the endpoint a member of the group at addr, which is in the
-// domain's address format (fi_join). FlagSend or FlagRecv restrict it to one
-// direction. EventJoinComplete on the endpoint's event queue says when messages
-// may be sent, to the group's Addr and with FlagMulticast.
+// Join makes the endpoint a member of the group at addr, an address in the domain's format
+// (fi_join). FlagSend or FlagRecv restrict it to one direction. After an EventJoinComplete on the
+// endpoint's event queue, messages can be sent to the group's Addr with FlagMulticast.
 func (e *Endpoint) Join(addr []byte, flags Flags) (*Multicast, error) {
 	const function = "fi_join"
 	if !e.isOpen() {
 		return nil, closedError(function)
 	}
-	if !fits(addr, e.domain.info.AddrFormat) {
+	if !validAddr(addr, e.domain.info.AddrFormat) {
 		return nil, &Error{function, ErrInvalid}
 	}
 	var c *C.struct_fid_mc
@@ -34,8 +33,8 @@ func (e *Endpoint) Join(addr []byte, flags Flags) (*Multicast, error) {
 	return m, nil
 }
 
-// Addr is where to send messages for the group, known after EventJoinComplete
-// (fi_mc_addr). It is AddrUnspec when the membership is closed.
+// Addr returns the group's address for sending (fi_mc_addr). It is known after EventJoinComplete.
+// For a closed membership it is AddrUnspec.
 func (m *Multicast) Addr() Addr {
 	if !m.isOpen() {
 		return AddrUnspec

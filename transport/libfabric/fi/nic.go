@@ -7,8 +7,8 @@ package fi
 // static struct fi_pci_attr *weft_pci(struct fi_bus_attr *a) { return &a->attr.pci; }
 import "C"
 
-// NIC describes the device behind an Info (struct fid_nic, fi_nic(3)). What a
-// provider does not know is empty.
+// NIC describes the device of an Info (struct fid_nic, fi_nic(3)). Fields that the
+// provider does not know are empty.
 type NIC struct {
 	Device DeviceAttr
 	Bus    BusAttr
@@ -17,7 +17,7 @@ type NIC struct {
 
 // DeviceAttr names a device (struct fi_device_attr).
 type DeviceAttr struct {
-	Name          string // the operating system's, as "eth0"
+	Name          string // the operating system's name, for example "eth0"
 	DeviceID      string
 	DeviceVersion string
 	VendorID      string
@@ -34,11 +34,11 @@ const (
 	BusPCI     BusType = C.FI_BUS_PCI
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (b BusType) String() string { return name(int(b), "FI_BUS_UNKNOWN", "FI_BUS_PCI") }
 
-// BusAttr says where in the machine a device is (struct fi_bus_attr). The
-// numbers are those of the PCI bus.
+// BusAttr is the location of a device (struct fi_bus_attr). The numbers are those of the
+// PCI bus.
 type BusAttr struct {
 	Type       BusType
 	DomainID   uint16
@@ -57,18 +57,18 @@ const (
 	LinkUp      LinkState = C.FI_LINK_UP
 )
 
-// String names the state.
+// String returns the name of the state.
 func (s LinkState) String() string {
 	return name(int(s), "FI_LINK_UNKNOWN", "FI_LINK_DOWN", "FI_LINK_UP")
 }
 
 // LinkAttr describes the link of a device (struct fi_link_attr).
 type LinkAttr struct {
-	Address     string // of the link, as a MAC address
+	Address     string // address of the link, for example a MAC address
 	MTU         int    // bytes
 	Speed       int    // bits per second
 	State       LinkState
-	NetworkType string // as "Ethernet"
+	NetworkType string // for example "Ethernet"
 }
 
 func readNIC(c *C.struct_fid_nic) *NIC {

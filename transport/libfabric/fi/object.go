@@ -14,19 +14,19 @@ import (
 // something is opened, bound or closed.
 var objects sync.Mutex
 
-// object is the part that everything with a struct fid has in common.
+// object is the common part of everything with a struct fid.
 //
-// A reference counts an object that would be left hanging if this one were
-// closed: what was opened from it, and what it was bound to. Providers count
-// some of these themselves, but not all of them and not all alike.
+// refs counts the open objects that need this one: those that were opened from it, and those that
+// were bound to it. Providers count some of these themselves, but not all, and not all providers the
+// same ones.
 type object struct {
 	fid    *C.struct_fid // nil: closed
-	needs  []*object     // whose references this one counts in
+	needs  []*object     // objects whose refs count this one
 	refs   int           // guarded by objects
-	closed []func()      // run once when the object is closed: what it kept pinned or allocated
+	closed []func()      // functions that Close runs once, to unpin and free memory
 }
 
-// open makes o an open object that needs others.
+// open initialises o as an open object that needs others.
 func (o *object) open(fid *C.struct_fid, needs ...*object) {
 	objects.Lock()
 	defer objects.Unlock()
@@ -37,7 +37,7 @@ func (o *object) open(fid *C.struct_fid, needs ...*object) {
 	o.needs = append(o.needs, needs...)
 }
 
-// bind notes that o, which is open, needs another object from now on.
+// bind records that o, which is open, needs another object from now on.
 func (o *object) bind(other *object) {
 	objects.Lock()
 	defer objects.Unlock()
@@ -45,9 +45,8 @@ func (o *object) bind(other *object) {
 	o.needs = append(o.needs, other)
 }
 
-// Close closes the object (fi_close). While another needs it, as a domain is
-// needed by its endpoints, it answers ErrBusy and nothing is changed. Closing
-// a closed object does nothing.
+// Close closes the object (fi_close). If another open object needs it, as endpoints need their
+// domain, Close returns ErrBusy and changes nothing. Closing a closed object does nothing.
 func (o *object) Close() error {
 	if o == nil {
 		return nil
@@ -78,6 +77,5 @@ func (o *object) Close() error {
 // isOpen reports whether calls on the object may go to the library.
 func (o *object) isOpen() bool { return o != nil && o.fid != nil }
 
-// pointer is the object as libfabric knows it: every struct fid_xxx begins with
-// its struct fid.
+// pointer returns the C object: every struct fid_xxx begins with its struct fid.
 func (o *object) pointer() unsafe.Pointer { return unsafe.Pointer(o.fid) }

@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// offer is what a provider of 1.17 on this machine has of the control
-// interface. A test expects the rest to be refused.
+// offer is what a provider of 1.17 on this machine supports of the control interface. Tests expect
+// errors for the rest.
 type offer struct {
 	prov      string
 	types     []EPType
-	progress  []Progress // of data
+	progress  []Progress // data progress models
 	control   []Progress
-	waits     []WaitObj // of event queues
-	named     bool      // a node name is an address, so none can be wrong
-	bindEQ    bool      // domains take event queues
-	regMR     bool      // and registrations tell them
-	affinity  bool      // event queues take a signaling vector
-	flagWrite bool      // event queues insist on FlagWrite
+	waits     []WaitObj // wait objects of event queues
+	named     bool      // any node name is a valid address
+	bindEQ    bool      // event queues can be bound to domains
+	regMR     bool      // registrations write events to them
+	affinity  bool      // event queues support a signaling vector
+	flagWrite bool      // Write needs FlagWrite
 	barrier   bool      // collectives
 }
 
@@ -58,7 +58,7 @@ func eachOffer(t *testing.T, test func(*testing.T, offer)) {
 	}
 }
 
-// hints ask for all that the provider has, and promise everything.
+// hints returns hints that request all capabilities of the provider and support all modes.
 func (o offer) hints() *Info {
 	h := NewInfo()
 	h.Fabric.ProvName = o.prov
@@ -68,7 +68,7 @@ func (o offer) hints() *Info {
 	return h
 }
 
-// info is the first that the provider has of a type that it has.
+// info returns the provider's first Info of a type that it supports.
 func (o offer) info(t *testing.T) *Info {
 	t.Helper()
 	h := o.hints()

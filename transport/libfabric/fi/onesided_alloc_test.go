@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No operation on remote memory allocates, once its context has been used.
+// TestOneSidedAllocations checks that RMA and atomic operations do not allocate if their context
+// has been used before.
 func TestOneSidedAllocations(t *testing.T) {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
@@ -31,7 +32,7 @@ func TestOneSidedAllocations(t *testing.T) {
 			swap := *msg
 			swap.Op = AtomicCompareSwap
 			const typ, sum, cswap = TypeUint64, AtomicSum, AtomicCompareSwap
-			// progress is that of node, which looks for failures at a price.
+			// progress is node.progress without the allocations of checking for failures.
 			progress := func() {
 				for _, n := range []*node{a, b} {
 					if _, err := n.cq.Read(n.entries[:]); err != nil && !errors.Is(err, ErrAgain) {
@@ -61,7 +62,7 @@ func TestOneSidedAllocations(t *testing.T) {
 				"CompareAtomicMsg": func() error { return a.ep.CompareAtomicMsg(&swap, FlagCompletion) },
 			} {
 				if prov == "udp;ofi_rxd" && (strings.HasPrefix(name, "Fetch") || strings.HasPrefix(name, "Compare")) {
-					continue // they are refused, see atomicProviders
+					continue // this package refuses them, see atomicProviders
 				}
 				once := func() {
 					for {

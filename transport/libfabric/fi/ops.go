@@ -10,28 +10,27 @@ import (
 	"unsafe"
 )
 
-// FID identifies an object as long as it is open: events and errors say by it
-// which one they are about. FIDs can be compared.
+// FID identifies an open object in events and errors. FIDs can be compared.
 type FID struct{ p unsafe.Pointer } //nolint:revive // fid is libfabric's own word
 
-// String is the address.
+// String returns the address of the object.
 func (f FID) String() string { return fmt.Sprintf("fid:%p", f.p) }
 
-// FID identifies the object. That of a closed one is the zero FID.
+// FID returns the identity of the object, the zero FID if the object is closed.
 func (o *object) FID() FID { return FID{o.pointer()} }
 
-// Command is what Control does (fi_control(3)).
+// Command is a command of Control (fi_control(3)).
 type Command int
 
-// The commands, and what their argument points to. Most have a method of their
-// own on the objects that they are for.
+// The commands, with the type that their argument points to. Most of them also have a
+// method on the objects that they are for.
 const (
 	ControlGetFIDFlag Command = C.FI_GETFIDFLAG  // uint64
 	ControlSetFIDFlag Command = C.FI_SETFIDFLAG  // uint64
 	ControlGetOpsFlag Command = C.FI_GETOPSFLAG  // uint64, with CapSend or CapRecv set
 	ControlSetOpsFlag Command = C.FI_SETOPSFLAG  // uint64, with CapSend or CapRecv set
 	ControlAlias      Command = C.FI_ALIAS       // struct fi_alias
-	ControlGetWait    Command = C.FI_GETWAIT     // as the wait object is
+	ControlGetWait    Command = C.FI_GETWAIT     // depends on the wait object
 	ControlEnable     Command = C.FI_ENABLE      // nil
 	ControlBacklog    Command = C.FI_BACKLOG     // int32
 	ControlGetRawMR   Command = C.FI_GET_RAW_MR  // struct fi_mr_raw_attr
@@ -48,9 +47,8 @@ const (
 	ControlExportFID  Command = C.FI_EXPORT_FID  // struct fi_fid_export
 )
 
-// Control does what only some objects or providers can do (fi_control). The
-// argument is the command's: memory whose pointers do not lead into Go memory,
-// unless that is pinned.
+// Control runs a command that only some objects or providers support (fi_control). arg points to the
+// command's argument, which must not contain pointers to Go memory that is not pinned.
 func (o *object) Control(command Command, arg unsafe.Pointer) error {
 	const function = "fi_control"
 	if !o.isOpen() {
@@ -59,7 +57,7 @@ func (o *object) Control(command Command, arg unsafe.Pointer) error {
 	return check(function, C.fi_control(o.fid, C.int(command), arg))
 }
 
-// GetVal reads a value that has a number of the provider's (fi_get_val).
+// GetVal reads a value by its number (fi_get_val). The provider defines the numbers.
 func (o *object) GetVal(name int, val unsafe.Pointer) error {
 	const function = "fi_get_val"
 	if !o.isOpen() {
@@ -68,7 +66,7 @@ func (o *object) GetVal(name int, val unsafe.Pointer) error {
 	return check(function, C.fi_get_val(o.fid, C.int(name), val))
 }
 
-// SetVal changes a value that has a number of the provider's (fi_set_val).
+// SetVal changes a value by its number (fi_set_val). The provider defines the numbers.
 func (o *object) SetVal(name int, val unsafe.Pointer) error {
 	const function = "fi_set_val"
 	if !o.isOpen() {
@@ -77,8 +75,8 @@ func (o *object) SetVal(name int, val unsafe.Pointer) error {
 	return check(function, C.fi_set_val(o.fid, C.int(name), val))
 }
 
-// OpenOps is a table of C functions by which a provider offers more than the
-// interface has (fi_open_ops). Its layout is the provider's.
+// OpenOps returns a table of C functions of an extension of the provider (fi_open_ops). The
+// provider defines its layout.
 func (o *object) OpenOps(name string, flags Flags) (unsafe.Pointer, error) {
 	const function = "fi_open_ops"
 	if !o.isOpen() {
@@ -93,12 +91,12 @@ func (o *object) OpenOps(name string, flags Flags) (unsafe.Pointer, error) {
 	return ops, nil
 }
 
-// OpsHMEMOverride is the name by which SetOps takes functions that copy from
-// and to device memory: struct fi_hmem_override_ops (fi_domain(3)).
+// OpsHMEMOverride is the name for SetOps of functions that copy from and to device memory: struct
+// fi_hmem_override_ops (fi_domain(3)).
 const OpsHMEMOverride = "hmem_override_ops"
 
-// SetOps gives a provider C functions to call instead of its own (fi_set_ops).
-// The table is C memory, and stays while the object is open.
+// SetOps makes a provider call these C functions instead of its own (fi_set_ops). The table must be
+// C memory and stay valid while the object is open.
 func (o *object) SetOps(name string, flags Flags, ops unsafe.Pointer) error {
 	const function = "fi_set_ops"
 	if !o.isOpen() {

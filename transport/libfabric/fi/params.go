@@ -18,24 +18,24 @@ const (
 	ParamSizeT  ParamType = C.FI_PARAM_SIZE_T
 )
 
-// String names the type as fi_info -e does.
+// String returns the name of the type in the output of fi_info -e.
 func (t ParamType) String() string {
 	return name(int(t), "String", "Integer", "Boolean (0/1, on/off, true/false, yes/no)", "size_t")
 }
 
-// Param is an environment variable that the library or a provider heeds
+// Param is an environment variable that the library or a provider reads
 // (struct fi_param).
 type Param struct {
-	Name  string // as "FI_PROVIDER"
+	Name  string // for example "FI_PROVIDER"
 	Type  ParamType
 	Help  string
-	Value string // in C's environment
-	Set   bool   // whether it is there
+	Value string // its value in C's environment
+	Set   bool   // whether the environment has it
 }
 
-// Params are the environment variables of the library and of all providers
-// that have been loaded (fi_getparams). They are read at the first call that
-// loads the providers, most of them, and have to be set before.
+// Params returns the environment variables of the library and of all loaded providers
+// (fi_getparams). The library reads most of them in the first call that loads the providers, so set
+// them before.
 func Params() ([]Param, error) {
 	loaded.Store(true)
 	var (

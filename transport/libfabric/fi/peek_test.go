@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Messages that wait can be looked at, set aside and thrown away.
+// TestPeek checks for unexpected messages, reserves and discards them.
 func TestPeek(t *testing.T) {
 	const size = 64
 	eachRDM(t, func(t *testing.T, prov string) {
@@ -26,10 +26,10 @@ func TestPeek(t *testing.T) {
 		}
 		for _, c := range []*Context{nil, ctx} {
 			msg := &TMsg{Msg: Msg{Bufs: [][]byte{in}, Addr: b.peer, Context: c}}
-			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim), "nothing was set aside")
+			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim), "no message is reserved")
 			require.Equal(t, ErrInvalid, b.ep.TRecvMsg(msg, FlagClaim|FlagDiscard))
 		}
-		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // takes a peek for a receive
+		if prov == "shm" && LibraryVersion() < MakeVersion(1, 19) { // treats FlagPeek like a receive
 			require.NoError(t, b.ep.TRecvMsg(&TMsg{Msg: Msg{Addr: b.peer, Context: ctx}, Tag: 1}, FlagPeek))
 			b.quiet()
 			require.NoError(t, b.ep.Cancel(ctx))

@@ -8,11 +8,11 @@ import (
 	"unsafe"
 )
 
-// livePins holds the pins of open objects. They outlive an object that is
-// forgotten without Close, as libfabric goes on using the memory.
-var livePins sync.Map // of *runtime.Pinner
+// livePins holds the pins of open objects. If the program drops an object without Close, its pins
+// stay, because libfabric still uses the memory.
+var livePins sync.Map // keys: *runtime.Pinner
 
-// pin keeps memory where it is until unpin. Memory that is not Go's passes.
+// pin pins memory until unpin. Memory outside of Go's heap is allowed.
 func pin(memory ...unsafe.Pointer) *runtime.Pinner {
 	p := new(runtime.Pinner)
 	for _, m := range memory {
@@ -30,7 +30,7 @@ func unpin(p *runtime.Pinner) {
 	livePins.Delete(p)
 }
 
-// atClose has f run when o, which is open, is closed.
+// atClose makes Close of o, which is open, call f.
 func (o *object) atClose(f func()) {
 	objects.Lock()
 	defer objects.Unlock()

@@ -11,28 +11,28 @@ import (
 	"sync/atomic"
 )
 
-// Provider is what implements the interface for a network, on top of another
-// provider, or as a hook in front of any (fi_provider(7)).
+// Provider implements libfabric's interface for a network, on top of another provider, or as a hook
+// around any provider (fi_provider(7)).
 type Provider struct {
 	Name    string
 	Version Version
 }
 
-// ProviderClass is the part that a provider plays.
+// ProviderClass is the role of a provider.
 type ProviderClass int
 
 // The classes of providers.
 const (
 	ProviderCore    ProviderClass = iota // works alone
-	ProviderUtility                      // works on top of a core provider, as "tcp;ofi_rxm"
-	ProviderHook                         // stands in front of others, see UseHooks
-	ProviderOffload                      // does a part of the work of others
+	ProviderUtility                      // works on top of a core provider: "tcp;ofi_rxm"
+	ProviderHook                         // intercepts the calls of other providers, see UseHooks
+	ProviderOffload                      // does a part of the work of other providers
 )
 
-// String names the class.
+// String returns the name of the class.
 func (c ProviderClass) String() string { return name(int(c), "core", "utility", "hook", "offload") }
 
-// Class is the provider's class, which its name tells.
+// Class returns the provider's class, which follows from its name.
 func (p Provider) Class() ProviderClass {
 	switch {
 	case strings.HasPrefix(p.Name, "ofi_hook_"):
@@ -45,12 +45,11 @@ func (p Provider) Class() ProviderClass {
 	return ProviderCore
 }
 
-// loaded says whether the library has loaded the providers, and with that read
-// the environment.
+// loaded is true when the library has loaded the providers and read the environment.
 var loaded atomic.Bool
 
-// Providers are all providers and hooks of the library, whether there is a
-// device for them or not (fi_getinfo with FI_PROV_ATTR_ONLY).
+// Providers returns all providers and hooks of the library, also those without a device (fi_getinfo
+// with FI_PROV_ATTR_ONLY).
 func Providers() ([]Provider, error) {
 	infos, err := GetInfo(HeaderVersion, "", "", FlagProvAttrOnly, nil)
 	if err != nil {
@@ -63,12 +62,11 @@ func Providers() ([]Provider, error) {
 	return providers, nil
 }
 
-// UseHooks puts hooks in front of every fabric opened from now on, the last one
-// outermost (fi_hook(7)): names as "ofi_hook_perf", or "perf" for short. It is
-// the environment variable FI_HOOK, which the library reads once, so it has to
-// come before any other call of this package that loads the providers: ErrBusy
-// afterwards. A hook that does not exist is ErrNoEntry, and the others are in
-// place nevertheless.
+// UseHooks puts hooks around every fabric that is opened later, the last hook outermost
+// (fi_hook(7)). Names are for example "ofi_hook_perf", or "perf" for short. UseHooks sets the
+// environment variable FI_HOOK, which the library reads once, when it loads the providers; after
+// that UseHooks returns ErrBusy. If a hook does not exist, UseHooks returns ErrNoEntry and installs
+// the others.
 func UseHooks(names ...string) error {
 	const function = "fi_hook"
 	if loaded.Load() {

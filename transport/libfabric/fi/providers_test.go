@@ -35,8 +35,8 @@ func TestProviders(t *testing.T) {
 	require.Equal(t, "hook", ProviderHook.String())
 }
 
-// UseHooks comes too late once the library has read its environment, so another
-// process has to do it.
+// TestUseHooks runs in a child process, because UseHooks fails when the library has read its
+// environment.
 func TestUseHooks(t *testing.T) {
 	require.ErrorIs(t, func() error { _, _ = Providers(); return UseHooks("perf") }(), ErrBusy)
 
@@ -45,20 +45,19 @@ func TestUseHooks(t *testing.T) {
 	var log strings.Builder
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
-	timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	timer := time.AfterFunc(testTimeout, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	err := cmd.Wait()
 	require.NoError(t, err, log.String())
 	require.Contains(t, log.String(), "Installing perf hook")
 	require.Contains(t, log.String(), "Installing debug hook")
 	require.Contains(t, log.String(), "cq opened, fid:", "the debug hook saw the queue")
-	if !strings.Contains(log.String(), "Unable to open PMU") { // else there is nothing to count by
-		require.Contains(t, log.String(), "PERF: CPU", "the perf hook says at the end what it has counted")
+	if !strings.Contains(log.String(), "Unable to open PMU") { // otherwise the perf hook has no counters
+		require.Contains(t, log.String(), "PERF: CPU", "the perf hook prints its counters at the end")
 	}
 }
 
-// hooksChild opens objects behind two hooks, and sees that they do as well as
-// without.
+// hooksChild opens objects with two hooks and checks that they work.
 func hooksChild() error {
 	if err := UseHooks("ofi_hook_perf", "debug"); err != nil {
 		return err

@@ -11,19 +11,18 @@ import (
 	"unsafe"
 )
 
-// Raw is the short way to an endpoint with a completion queue of format CQData
-// for a single owner, who has memory of his own for everything that libfabric
-// may touch: buffers, and 64 bytes for each operation in flight (FI_CONTEXT2),
-// whose address is the operation's context. Addresses are integers, nothing is
-// pinned, nothing is allocated, and each method is one call of C. It follows
-// the threading model of the domain.
+// Raw is a low-overhead interface to an endpoint and its completion queue, whose format must be
+// CQData. The caller provides all memory that libfabric may access, outside of Go's heap or pinned:
+// buffers, and 64 bytes for each operation in flight (FI_CONTEXT2), whose address is the
+// operation's context. Addresses are integers, no method pins or allocates anything, and each data
+// transfer method is one call of C. The threading model of the domain applies.
 //
-// Results are bare: 0, or the Errno of the call.
+// Methods return 0 or the Errno of the call.
 type Raw struct {
 	ep, cq, fabric, domain C.uintptr_t
-	bindMR                 C.uintptr_t // the endpoint that regions are bound to; 0: they are not
+	bindMR                 C.uintptr_t // the endpoint that regions are bound to; 0: none
 
-	memory  []byte // holds what follows
+	memory  []byte // holds entries, posts, posted, failure and detail
 	entries []RawEntry
 	posts   []RawRecv
 	posted  *C.struct_weft_raw_posted
@@ -32,7 +31,7 @@ type Raw struct {
 	nposts  int
 }
 
-// rawDetail is the room for what a provider tells of a failure (err_data).
+// rawDetail is the space for a provider's data about a failure (err_data).
 const rawDetail = 256
 
 // RawEntry is a completion: struct fi_cq_data_entry.
@@ -44,12 +43,12 @@ type RawEntry struct {
 	Data    uint64
 }
 
-// RawRecv is a receive to be posted: n bytes at Buf.
+// RawRecv is a receive to be posted: Len bytes at Buf.
 type RawRecv struct {
 	Buf, Len, Context uint64
 }
 
-// RawError is a failed operation: what matters of struct fi_cq_err_entry.
+// RawError is a failed operation: the main fields of struct fi_cq_err_entry.
 type RawError struct {
 	Context uintptr
 	Flags   Flags
@@ -70,10 +69,9 @@ const (
 	_ = -uint(unsafe.Sizeof(RawRecv{}) ^ C.sizeof_struct_weft_raw_post)
 )
 
-// NewRaw makes the short way to objects that are open, and stay so until Close.
-// A Poll reads up to batch completions and posts up to recvs receives. With
-// bindMR regions are bound to the endpoint and enabled (FI_MR_ENDPOINT), which
-// is possible as soon as that is.
+// NewRaw returns a Raw for open objects, which must stay open until Close. A Poll reads up to batch
+// completions and posts up to recvs receives. With bindMR, Register binds regions to the endpoint
+// and enables them (FI_MR_ENDPOINT); then the endpoint must be enabled first.
 func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR bool) (*Raw, error) {
 	if !f.isOpen() || !d.isOpen() || !ep.isOpen() || !cq.isOpen() {
 		return nil, closedError("fi_cq_read")
@@ -112,16 +110,16 @@ func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR
 	return r, nil
 }
 
-// Close gives the memory of r itself back; the objects stay open.
+// Close frees the memory of r itself. The objects stay open.
 func (r *Raw) Close() {
 	if r != nil && r.memory != nil {
-		_ = syscall.Munmap(r.memory) // it is ours, whole
+		_ = syscall.Munmap(r.memory) // cannot fail: it is a whole mapping
 		*r = Raw{}
 	}
 }
 
-// OffHeap allocates n bytes of zeros outside of Go's heap, at the start of a
-// page. syscall.Munmap frees them.
+// OffHeap returns n zero bytes outside of Go's heap, at the start of a page. syscall.Munmap frees
+// them.
 func OffHeap(n int) ([]byte, error) {
 	m, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
@@ -130,16 +128,16 @@ func OffHeap(n int) ([]byte, error) {
 	return m, nil
 }
 
-// AddressOf is where b begins. It says something for as long as b is pinned or
-// lies outside of Go's heap.
+// AddressOf returns the address of b. The address stays valid only while b is pinned or if b is
+// outside of Go's heap.
 func AddressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Inject sends n bytes that are free again when it returns (fi_inject).
+// Inject sends n bytes (fi_inject). The caller may reuse the buffer when it returns.
 func (r *Raw) Inject(buf uintptr, n int, dest Addr) Errno {
 	return Errno(-C.weft_raw_inject(r.ep, C.uintptr_t(buf), C.size_t(n), C.uint64_t(dest)))
 }
 
-// Send is fi_send.
+// Send calls fi_send.
 func (r *Raw) Send(buf uintptr, n int, desc Desc, dest Addr, context uintptr) Errno {
 	return Errno(-C.weft_raw_send(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(), C.uint64_t(dest), C.uintptr_t(context)))
 }
@@ -150,20 +148,20 @@ func (r *Raw) Send2(head uintptr, headLen int, headDesc Desc, body uintptr, body
 		C.uintptr_t(body), C.size_t(bodyLen), bodyDesc.c(), C.uint64_t(dest), C.uintptr_t(context)))
 }
 
-// Read is fi_read.
+// Read calls fi_read.
 func (r *Raw) Read(buf uintptr, n int, desc Desc, src Addr, addr, key uint64, context uintptr) Errno {
 	return Errno(-C.weft_raw_read(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(),
 		C.uint64_t(src), C.uint64_t(addr), C.uint64_t(key), C.uintptr_t(context)))
 }
 
-// Write is fi_writemsg.
+// Write calls fi_writemsg.
 func (r *Raw) Write(buf uintptr, n int, desc Desc, dest Addr, addr, key uint64, context uintptr, flags Flags) Errno {
 	return Errno(-C.weft_raw_write(r.ep, C.uintptr_t(buf), C.size_t(n), desc.c(),
 		C.uint64_t(dest), C.uint64_t(addr), C.uint64_t(key), C.uintptr_t(context), C.uint64_t(flags)))
 }
 
-// RawAtomic is what the atomic operations have in common. The local buffers,
-// all under Desc, have Count elements each.
+// RawAtomic has the arguments of an atomic operation. The local buffers have Count elements each, and
+// Desc is the descriptor of all of them.
 type RawAtomic struct {
 	Op                   AtomicOp
 	Type                 Datatype
@@ -175,26 +173,26 @@ type RawAtomic struct {
 	Context              uintptr
 }
 
-// Atomic is fi_atomicmsg.
+// Atomic calls fi_atomicmsg.
 func (r *Raw) Atomic(a *RawAtomic, flags Flags) Errno {
 	return Errno(-C.weft_raw_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(), C.uint64_t(a.Dest),
 		C.uint64_t(a.Addr), C.uint64_t(a.Key), C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context), C.uint64_t(flags)))
 }
 
-// FetchAtomic is fi_fetch_atomic.
+// FetchAtomic calls fi_fetch_atomic.
 func (r *Raw) FetchAtomic(a *RawAtomic) Errno {
 	return Errno(-C.weft_raw_fetch_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(), C.uintptr_t(a.Fetch),
 		C.uint64_t(a.Dest), C.uint64_t(a.Addr), C.uint64_t(a.Key), C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context)))
 }
 
-// CompareAtomic is fi_compare_atomic.
+// CompareAtomic calls fi_compare_atomic.
 func (r *Raw) CompareAtomic(a *RawAtomic) Errno {
 	return Errno(-C.weft_raw_compare_atomic(r.ep, C.uintptr_t(a.Data), C.size_t(a.Count), a.Desc.c(),
 		C.uintptr_t(a.Compare), C.uintptr_t(a.Fetch), C.uint64_t(a.Dest), C.uint64_t(a.Addr), C.uint64_t(a.Key),
 		C.int(a.Type), C.int(a.Op), C.uintptr_t(a.Context)))
 }
 
-// PostLater keeps a receive for the next Poll; false: there is no room for it.
+// PostLater queues a receive for the next Poll. It returns false if the queue is full.
 func (r *Raw) PostLater(buf uintptr, n int, context uintptr) bool {
 	if r.nposts == len(r.posts) {
 		return false
@@ -204,15 +202,14 @@ func (r *Raw) PostLater(buf uintptr, n int, context uintptr) bool {
 	return true
 }
 
-// Pending is how many receives wait for a Poll to post them.
+// Pending returns how many receives are queued for the next Poll.
 func (r *Raw) Pending() int { return r.nposts }
 
-// Poll posts the receives that wait, in memory under desc and with flags
-// (fi_recvmsg), then reads up to limit completions (fi_cq_read), trying again
-// while there are none, tries times in all. The entries are valid until the
-// next Poll. ErrAvail asks for ReadErr; a receive that could not be posted waits
-// for the next Poll if the endpoint has no room, and is an error else. A limit of
-// 0 reads nothing.
+// Poll posts the queued receives with desc and flags (fi_recvmsg). Then it reads up to limit
+// completions (fi_cq_read), up to tries times while the queue is empty; with a limit of 0 it reads
+// nothing. The entries are valid until the next Poll. If Poll returns ErrAvail, the caller must
+// call ReadErr. If the endpoint has no room for a receive, the receive stays queued; other posting
+// errors are returned.
 func (r *Raw) Poll(flags Flags, desc Desc, limit, tries int) ([]RawEntry, Errno) {
 	n := C.weft_raw_poll(r.ep, r.cq, C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(r.posts)))), C.size_t(r.nposts),
 		C.uint64_t(flags), desc.c(), C.uintptr_t(uintptr(unsafe.Pointer(r.posted))),
@@ -229,7 +226,7 @@ func (r *Raw) Poll(flags Flags, desc Desc, limit, tries int) ([]RawEntry, Errno)
 	return r.entries[:n], 0
 }
 
-// ReadErr reads a failed operation (fi_cq_readerr); false: there is none.
+// ReadErr returns a failed operation (fi_cq_readerr). It returns false if there is none.
 func (r *Raw) ReadErr() (RawError, bool) {
 	n := C.weft_raw_readerr(r.cq, C.uintptr_t(uintptr(unsafe.Pointer(r.failure))), r.detail, rawDetail)
 	if n < 0 || n == 0 {
@@ -241,19 +238,18 @@ func (r *Raw) ReadErr() (RawError, bool) {
 	}, true
 }
 
-// TryWait says whether a thread may sleep on the queue's descriptor
-// (fi_trywait): 0, or ErrAgain to read the queue first.
+// TryWait returns 0 if a thread may sleep on the queue's descriptor, or ErrAgain if the caller must
+// read the queue first (fi_trywait).
 func (r *Raw) TryWait() Errno { return Errno(-C.weft_raw_trywait(r.fabric, r.cq)) }
 
-// SetMinMultiRecv says below how many bytes of room a buffer for several
-// messages is given back (FI_OPT_MIN_MULTI_RECV).
+// SetMinMultiRecv sets the free space, in bytes, below which the provider releases a multi-receive
+// buffer (FI_OPT_MIN_MULTI_RECV).
 func (r *Raw) SetMinMultiRecv(n int) Errno {
 	return Errno(-C.weft_raw_set_min_multi_recv(r.ep, C.size_t(n)))
 }
 
-// Register registers n bytes at buf, which stay where they are until the region
-// is closed (fi_mr_reg). The key is asked for where the domain lets its users
-// choose.
+// Register registers n bytes at buf (fi_mr_reg), which must stay valid until the region is closed.
+// The region has this key unless the provider chooses keys.
 func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion, Errno) {
 	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key))
 	if m.error != 0 {
@@ -262,7 +258,7 @@ func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion
 	return RawRegion{mr: m.mr, Desc: Desc{uintptr(m.desc)}, Key: uint64(m.key)}, 0
 }
 
-// Close withdraws the region (fi_close). The zero RawRegion is none.
+// Close closes the region (fi_close). On the zero RawRegion it does nothing.
 func (m RawRegion) Close() Errno {
 	if m.mr == 0 {
 		return 0

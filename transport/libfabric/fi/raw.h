@@ -1,5 +1,5 @@
-// The data transfer of an owner that manages memory and contexts itself, see
-// raw.go. All addresses come as integers.
+// Data transfer for a caller that manages memory and contexts itself, see raw.go.
+// All addresses are passed as integers.
 
 #ifndef WEFT_FI_RAW_H
 #define WEFT_FI_RAW_H
@@ -11,10 +11,10 @@ struct weft_raw_post {
 	uint64_t buf, len, context;
 };
 
-// What a poll has done beside reading the queue.
+// The receives that a poll has posted.
 struct weft_raw_posted {
-	uint64_t count; // receives posted
-	int64_t error;	// why the next one was not
+	uint64_t count; // number of posted receives
+	int64_t error;	// the error of the next one
 };
 
 struct weft_raw_mr {
@@ -35,7 +35,7 @@ weft_raw_send(uintptr_t ep, uintptr_t buf, size_t len, uintptr_t desc, uint64_t 
 	return fi_send((struct fid_ep *) ep, (const void *) buf, len, (void *) desc, dest, (void *) context);
 }
 
-// A message of two parts.
+// Sends two buffers as one message.
 static inline ssize_t
 weft_raw_send2(uintptr_t ep, uintptr_t head, size_t head_len, uintptr_t head_desc, uintptr_t body, size_t body_len,
 	       uintptr_t body_desc, uint64_t dest, uintptr_t context)
@@ -113,7 +113,7 @@ weft_raw_compare_atomic(uintptr_t ep, uintptr_t buf, size_t count, uintptr_t des
 				 (enum fi_datatype) type, (enum fi_op) op, (void *) context);
 }
 
-// Posts receives, as many as the endpoint takes, then reads the queue, up to
+// Posts receives until the endpoint takes no more, then reads the queue, up to
 // tries times while it is empty.
 static inline ssize_t
 weft_raw_poll(uintptr_t ep, uintptr_t cq, uintptr_t posts, size_t npost, uint64_t flags, uintptr_t desc, uintptr_t posted,
@@ -171,7 +171,7 @@ weft_raw_trywait(uintptr_t fabric, uintptr_t cq)
 	return fi_trywait((struct fid_fabric *) fabric, fids, 1);
 }
 
-// Registers memory; with an endpoint it is bound to that and enabled.
+// Registers memory. If ep is not 0, binds the region to that endpoint and enables it.
 static inline struct weft_raw_mr
 weft_raw_mr_reg(uintptr_t domain, uintptr_t ep, uintptr_t buf, size_t len, uint64_t access, uint64_t key)
 {

@@ -7,28 +7,28 @@ import (
 	"unsafe"
 )
 
-// request is a connection request (fi_cm(3)), for all copies of the Info that it
-// came with. Providers free their handle of it when it is accepted, rejected, or
-// when the endpoint is closed that it was opened with, each in its own way, and
-// do not notice a second time (tcp and net of 1.17 leak it in the last case):
+// request is a connection request (fi_cm(3)). All copies of its Info share it. A provider frees its
+// handle when the request is accepted or rejected, or when the endpoint of the request is closed (in
+// the last case tcp and net of 1.17 leak it). Providers do not detect a second use of the handle, so
+// request tracks its state:
 //
 //	          OpenEndpoint             Accept, Close
-//	waiting ────────────────► taken ────────────────► over
+//	waiting ────────────────► taken ────────────────► ended
 //	   └──────────────────────────────────────────────►
 //	                      Reject
 //
-// A nil request is none.
+// A nil request means that there is no request.
 type request struct {
 	mu     sync.Mutex
-	handle unsafe.Pointer // libfabric's struct fid; nil: it is over
+	handle unsafe.Pointer // libfabric's struct fid; nil: the request has ended
 	taken  bool
 }
 
-// HasRequest says whether the Info came with a connection request that is still
-// to be accepted, by an endpoint opened from it, or to be rejected (fi_cm(3)).
+// HasRequest reports whether the Info has a connection request that waits to be accepted, by an
+// endpoint opened with the Info, or to be rejected (fi_cm(3)).
 func (i *Info) HasRequest() bool { return i.request.pending() }
 
-// take has an endpoint or Reject answer the request.
+// take reserves the request for an endpoint or Reject.
 func (r *request) take() error {
 	if r == nil {
 		return ErrInvalid
@@ -45,24 +45,24 @@ func (r *request) take() error {
 	return nil
 }
 
-// giveBack undoes take.
-func (r *request) giveBack() {
+// untake undoes take.
+func (r *request) untake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.taken = false
 }
 
-// end forgets the handle, which is freed.
+// end drops the handle, because the provider has freed it.
 func (r *request) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handle = nil
 }
 
-// pending says whether the request is not over.
+// pending reports whether the request has not ended.
 func (r *request) pending() bool { return r.fid() != nil }
 
-// fid is the handle as long as the request is not over.
+// fid returns the handle, or nil if the request has ended.
 func (r *request) fid() unsafe.Pointer {
 	if r == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requested is a listening side with a request that waits for an answer.
+// requested returns two sides and a connection request that is not answered yet.
 func requested(t *testing.T, prov string) (server, client *side, pep *PassiveEP, request *Info) {
 	t.Helper()
 	server, pep = listen(t, prov)
@@ -19,8 +19,8 @@ func requested(t *testing.T, prov string) (server, client *side, pep *PassiveEP,
 	return server, client, pep, server.must(EventConnReq, pep.FID(), client).Info
 }
 
-// A request is answered once, whichever copy of its Info is used: providers free
-// what the others still name.
+// TestRequestIsAnsweredOnce checks that a request can be answered only once, with any copy of its
+// Info, because the provider frees the handle in all of them.
 func TestRequestIsAnsweredOnce(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// An endpoint that is closed takes its request along.
+// TestRequestEndsWithItsEndpoint checks that closing an endpoint ends its request.
 func TestRequestEndsWithItsEndpoint(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestRequestEndsWithItsEndpoint(t *testing.T) {
 	}
 }
 
-// Connect and Accept enable their endpoints, so the texts of its queue may be
-// asked for.
+// TestConnectEnables checks that Connect and Accept enable their endpoints, so that queues can ask
+// the provider for texts.
 func TestConnectEnables(t *testing.T) {
 	for _, p := range cmProviders {
 		t.Run(p.prov, func(t *testing.T) {

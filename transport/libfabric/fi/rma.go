@@ -12,43 +12,43 @@ import (
 
 // Remote memory access (fi_rma(3)).
 //
-// The peer's memory is named by the key of its region and an address: the
-// virtual address there if the domain's MRMode has MRVirtAddr, else the offset
-// from the beginning of the region. It may be reached from the first to the last
-// byte of the region, and only as the Access of the region permits: what goes
-// beyond is an error completion here, where the provider checks.
+// The key of a region and an address name the peer's memory. The address is the virtual address at
+// the peer if the domain's MRMode has MRVirtAddr, else the offset from the region's start. An
+// operation must stay within the region and its Access; otherwise it fails with an error
+// completion, if the provider checks that.
 //
-// The peer is not told, unless the write carries data or the region counts
-// (CapRMAEvent). With DataProgress manual it must read its completion queue for
-// the operation to go on.
+// The peer gets no completion, unless the write carries data, or a counter is bound to the region
+// (CapRMAEvent). With manual DataProgress the peer must read its completion queue for the operation
+// to progress.
 //
-// Buffers belong to libfabric until the completion has been read. The calls do
-// not block and do not allocate. They return a bare Errno: ErrAgain if the
-// endpoint is full or not yet connected, and the caller is to read the
-// completion queue and post again; ErrNotSupported without CapRMA; ErrTooBig for
-// more buffers or pieces than the limits; ErrClosed.
+// Buffers belong to libfabric until the completion has been read. The calls do not block and do not
+// allocate. They return a bare Errno:
+//
+//   - ErrAgain: the endpoint is full or not connected yet; read the completion queue and post again.
+//   - ErrNotSupported: no CapRMA.
+//   - ErrTooBig: more buffers or segments than the limits.
+//   - ErrClosed: the endpoint is closed.
 
-// RMAIov is a piece of a peer's memory (struct fi_rma_iov).
+// RMAIov is a segment of a peer's memory (struct fi_rma_iov).
 type RMAIov struct {
 	Addr uint64 // virtual address or offset
 	Len  uint64 // bytes
 	Key  uint64
 }
 
-// RMAMsg is an operation on remote memory with all that it may have (struct
-// fi_msg_rma).
+// RMAMsg has all arguments of an RMA operation (struct fi_msg_rma).
 type RMAMsg struct {
 	Bufs    [][]byte // local memory, at most TxAttr.IovLimit buffers
-	Descs   []Desc   // for each of Bufs, or none
+	Descs   []Desc   // one per buffer, or empty
 	Addr    Addr     // the peer
-	RMA     []RMAIov // its memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit pieces; left alone until completion with ModeAsyncIov
+	RMA     []RMAIov // the peer's memory, as many bytes as Bufs, at most TxAttr.RMAIovLimit segments; with ModeAsyncIov do not change it before completion
 	Context *Context
-	Data    uint64 // for FlagRemoteCQData
+	Data    uint64 // immediate data, with FlagRemoteCQData
 }
 
-// Read fills buf from the memory of src (fi_read).
+// Read reads from the memory of src into buf (fi_read).
 func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if err := e.reaches(src); err != nil {
+	if err := e.checkDest(src); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -60,10 +60,10 @@ func (e *Endpoint) Read(buf []byte, desc Desc, src Addr, addr, key uint64, ctx *
 	return ctx.posted(rc)
 }
 
-// ReadV fills several buffers, one after the other, from one piece of the memory
-// of src (fi_readv). There are at most TxAttr.IovLimit buffers.
+// ReadV reads from the memory of src into several buffers, in their order (fi_readv). There are at
+// most TxAttr.IovLimit buffers.
 func (e *Endpoint) ReadV(bufs [][]byte, descs []Desc, src Addr, addr, key uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0, src); err != nil {
+	if err := e.checkSend(len(bufs), 0, src); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -77,13 +77,12 @@ func (e *Endpoint) ReadV(bufs [][]byte, descs []Desc, src Addr, addr, key uint64
 	return ctx.posted(rc)
 }
 
-// ReadMsg fills the message's buffers from its pieces of remote memory
-// (fi_readmsg).
+// ReadMsg reads from the message's segments of remote memory into its buffers (fi_readmsg).
 func (e *Endpoint) ReadMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(0, msg, flags) }
 
-// Write stores buf in the memory of dest (fi_write).
+// Write writes buf to the memory of dest (fi_write).
 func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -95,10 +94,10 @@ func (e *Endpoint) Write(buf []byte, desc Desc, dest Addr, addr, key uint64, ctx
 	return ctx.posted(rc)
 }
 
-// WriteV stores several buffers, one after the other, in one piece of the memory
-// of dest (fi_writev). There are at most TxAttr.IovLimit buffers.
+// WriteV writes several buffers, in their order, to the memory of dest (fi_writev). There are at
+// most TxAttr.IovLimit buffers.
 func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0, dest); err != nil {
+	if err := e.checkSend(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -112,16 +111,16 @@ func (e *Endpoint) WriteV(bufs [][]byte, descs []Desc, dest Addr, addr, key uint
 	return ctx.posted(rc)
 }
 
-// WriteMsg stores the message's buffers in its pieces of remote memory
-// (fi_writemsg). FlagRemoteCQData sends msg.Data along; FlagInject gives the
-// buffers back at once.
+// WriteMsg writes the message's buffers to its segments of remote memory (fi_writemsg). With
+// FlagRemoteCQData the write carries msg.Data. With FlagInject the caller may reuse the buffers
+// when it returns.
 func (e *Endpoint) WriteMsg(msg *RMAMsg, flags Flags) error { return e.rmaMsg(1, msg, flags) }
 
-// WriteData is Write, and the peer reads a completion with data, of
-// DomainAttr.CQDataSize bytes, when the data is in its memory (fi_writedata).
-// Some providers need a receive posted there for it (ModeRxCQData).
+// WriteData is Write with immediate data (fi_writedata): when the bytes of buf are in its memory,
+// the peer gets a completion with the lowest DomainAttr.CQDataSize bytes of data. With some
+// providers the peer must have posted a receive for that (ModeRxCQData).
 func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr, key uint64, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e.root, false); err != nil {
@@ -133,11 +132,11 @@ func (e *Endpoint) WriteData(buf []byte, desc Desc, data uint64, dest Addr, addr
 	return ctx.posted(rc)
 }
 
-// InjectWrite is Write of at most TxAttr.InjectSize bytes; buf is the caller's
-// again on return and there is no completion (fi_inject_write). A flush by
-// counter may pass it by over rxm.
+// InjectWrite is Write for at most TxAttr.InjectSize bytes (fi_inject_write). The caller may reuse
+// buf when it returns, and there is no completion. With rxm a counter may count it before it is
+// complete.
 func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_write(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.fi_addr_t(dest),
@@ -146,10 +145,9 @@ func (e *Endpoint) InjectWrite(buf []byte, dest Addr, addr, key uint64) error {
 	return (*Context)(nil).posted(rc)
 }
 
-// InjectWriteData is InjectWrite with data for the peer's completion queue
-// (fi_inject_writedata).
+// InjectWriteData is InjectWrite with immediate data (fi_inject_writedata).
 func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key uint64) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_inject_writedata(e.ep(), (*Context)(nil).pin(buf), C.size_t(len(buf)), C.uint64_t(data),
@@ -158,15 +156,15 @@ func (e *Endpoint) InjectWriteData(buf []byte, data uint64, dest Addr, addr, key
 	return (*Context)(nil).posted(rc)
 }
 
-// rmaMsg is ReadMsg, or WriteMsg if write is 1.
+// rmaMsg implements ReadMsg, and WriteMsg if write is 1.
 func (e *Endpoint) rmaMsg(write C.int, msg *RMAMsg, flags Flags) error {
-	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
+	if err := e.checkSendMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	if len(msg.RMA) > e.root.limits.rma {
 		return ErrTooBig
 	}
-	if len(msg.RMA) == 0 { // sockets looks at the first
+	if len(msg.RMA) == 0 { // sockets reads the first element without a check
 		return ErrInvalid
 	}
 	ctx := msg.Context

@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// window is memory of a node that is registered.
+// window is registered memory of a node.
 type window struct {
 	mem  []byte
 	mr   *MR
-	base uint64 // what peers call its first byte
+	base uint64 // the remote address of its first byte
 	key  uint64
 }
 
-// nextKey is a key that no region of the process has.
+// nextKey is a key that no region of the process uses.
 var nextKey atomic.Uint64
 
-// window registers memory of a node and closes the region when the test ends.
-// As much memory again lies behind it, which nobody may reach.
+// window registers memory of a node and closes the region when the test ends. Behind it lies as
+// much memory again, which no operation may access.
 func (n *node) window(size int, access Access) *window {
 	n.t.Helper()
 	w := &window{mem: make([]byte, size, 2*size)}
@@ -41,26 +41,26 @@ func (n *node) window(size int, access Access) *window {
 	return w
 }
 
-// remote is a window that the peer may do everything with.
+// remote returns a window with all kinds of remote access.
 func (n *node) remote(size int) *window {
 	n.t.Helper()
 	return n.window(size, AccessRemoteRead|AccessRemoteWrite)
 }
 
-// local is memory for the node's own operations.
+// local returns a window for the node's own operations.
 func (n *node) local(size int) *window {
 	n.t.Helper()
 	return n.window(size, AccessRead|AccessWrite|AccessSend|AccessRecv)
 }
 
-// untouched says whether the window, and what lies behind it, is still zero.
+// untouched reports whether the window and the memory behind it are still zero.
 func (w *window) untouched() bool {
 	all := w.mem[:cap(w.mem)]
 	return bytes.Count(all, []byte{0}) == len(all)
 }
 
-// arrives waits for data in the memory of the node's peer. A completion says
-// less with most providers: that the data has been sent.
+// arrives waits for data in the memory of the node's peer, because with most providers a completion
+// means only that the data was sent.
 func (n *node) arrives(mem, want []byte) {
 	n.t.Helper()
 	n.until("data in the peer's memory", func() bool { return bytes.Equal(mem, want) })

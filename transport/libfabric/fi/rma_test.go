@@ -9,24 +9,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// onViolation is what happens when an operation goes where it must not.
+// onViolation is the effect of a forbidden access.
 type onViolation int
 
 const (
 	refused   onViolation = iota // an error completion with ErrAccess
 	dropped                      // the target closes the connection: reads fail, writes are lost
-	swallowed                    // the operation never ends, nor does any after it
-	lost                         // the operation ends well, and nothing has been done
-	unchecked                    // it is done: registration means nothing
+	swallowed                    // the operation and all later ones never end
+	lost                         // the operation succeeds without an effect
+	unchecked                    // the operation succeeds with its effect; registration is not checked
 )
 
-// rmaProviders is what each provider of libfabric 1.17 does, so that a change is
-// noticed.
+// rmaProviders has the behaviour of each provider of libfabric 1.17, so that the tests notice
+// changes.
 var rmaProviders = []struct {
 	prov      string
-	emptyRead bool // a read of no bytes ends
+	emptyRead bool // a read of no bytes completes
 	violation onViolation
-	dataLen   bool // the completion of a write with data tells its length
+	dataLen   bool // the completion of a write with data has its length
 }{
 	{prov: "shm", emptyRead: true, violation: unchecked, dataLen: true},
 	{prov: "net", emptyRead: true, violation: dropped},
@@ -140,7 +140,7 @@ func TestWriteData(t *testing.T) {
 				if p.dataLen {
 					require.EqualValues(t, n, e.Len)
 				}
-				require.Equal(t, l.mem[:n], w.mem[:n], "the data is there before the completion")
+				require.Equal(t, l.mem[:n], w.mem[:n], "the data arrives before the completion")
 			}
 			for i, n := range []int{1, 100, 4096, size} {
 				data := uint64(i)<<56 | 0x12345678
@@ -190,7 +190,7 @@ func TestInjectWrite(t *testing.T) {
 	}
 }
 
-// Many writes are under way at once, each with its own context and place.
+// TestManyWrites has many writes in flight, each with its own context and target range.
 func TestManyWrites(t *testing.T) {
 	const count, each = 200, 300
 	for _, p := range rmaProviders {
@@ -215,8 +215,8 @@ func TestManyWrites(t *testing.T) {
 	}
 }
 
-// An operation that names a key nobody has, memory beyond the region, or memory
-// that it has no right to.
+// TestViolations tests operations with an unknown key, beyond the region, and without the right to
+// access it.
 func TestViolations(t *testing.T) {
 	const size = 1000
 	for _, p := range rmaProviders {
@@ -255,7 +255,7 @@ func TestViolations(t *testing.T) {
 						require.ErrorIs(t, a.ended(ctx).err, ErrAccess)
 					case dropped:
 						if write {
-							a.wait(ctx) // it was sent, that is all
+							a.wait(ctx) // it means only that the data was sent
 						} else {
 							require.ErrorIs(t, a.ended(ctx).err, ErrCanceled)
 						}

@@ -1,6 +1,6 @@
-// What Go cannot say to libfabric by itself: calls that take addresses of
-// pinned memory as integers, several calls in one crossing, and what differs
-// between the headers of libfabric 1.17 and 2.x.
+// Calls of libfabric that Go cannot make directly: those that take addresses of
+// pinned memory as integers, several calls in one call from Go, and those that
+// differ between the headers of libfabric 1.17 and 2.x.
 
 #ifndef WEFT_FI_SHIM_H
 #define WEFT_FI_SHIM_H
@@ -24,7 +24,7 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/fi_trigger.h>
 
-// The version of the headers, as FI_VERSION makes it.
+// The version of the headers as an FI_VERSION.
 #define WEFT_HEADERS FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION)
 #define WEFT_HEADERS_AT_LEAST(major, minor) \
 	(FI_MAJOR_VERSION > (major) || (FI_MAJOR_VERSION == (major) && FI_MINOR_VERSION >= (minor)))
@@ -33,7 +33,7 @@
 #error "weft needs libfabric 1.17 or newer"
 #endif
 
-// Values that some headers state by a _Pragma, which cgo cannot read.
+// Values that some headers define with a _Pragma, which cgo cannot parse.
 #define WEFT_MR_UNSPEC 0
 #define WEFT_MR_BASIC (1 << 0)
 #define WEFT_MR_SCALABLE (1 << 1)
@@ -42,8 +42,8 @@
 #define WEFT_ORDER_STRICT 0x1FFULL
 #define WEFT_ORDER_DATA (1ULL << 16)
 
-// Bits that 1.x and 2.x do not share: zero where they are missing, because the
-// other interface may use them for something else.
+// Bits that only 1.x or only 2.x has. They are zero with other headers, because the
+// other interface may use the same bits for something else.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_PRIORITY 0ULL
 #define WEFT_VARIABLE_MSG 0ULL
@@ -74,7 +74,7 @@
 #define WEFT_ADDR_UCX (FI_ADDR_CXI + 1)
 #endif
 
-// Added in the course of 2.x.
+// Added in versions after 2.0.
 #ifdef FI_RESCAN
 #define WEFT_RESCAN FI_RESCAN
 #else
@@ -97,8 +97,8 @@
 #endif
 #define WEFT_SOCKADDR_IP (WEFT_ADDR_UCX + 1)
 
-// fi_domain_attr's data_progress is in a union without a name in 2.x, and its
-// last members come and go with the version.
+// In 2.x data_progress of fi_domain_attr is in an unnamed union, and the last
+// members differ between versions.
 struct weft_domain_rest {
 	size_t max_ep_auth_key, max_xpu_ctx_cnt;
 	uint32_t max_group_id;

@@ -1,5 +1,5 @@
-// Atomic operations with the addresses of pinned memory, descriptors and
-// contexts as integers. A null ops table is a provider without atomics.
+// Atomic operations, with addresses of pinned memory, descriptors and contexts as
+// integers. A provider without atomics has a null ops table.
 
 #ifndef WEFT_FI_SHIM_ATOMIC_H
 #define WEFT_FI_SHIM_ATOMIC_H
@@ -8,8 +8,8 @@
 
 typedef long double weft_long_double;
 
-// Beyond these the headers name nothing, and providers of their time may take
-// a number for the index of a table that ends there.
+// One more than the last datatype and operation of the headers. Providers of that
+// version may use a larger number as an index beyond the end of a table.
 #if WEFT_HEADERS_AT_LEAST(2, 0)
 #define WEFT_DATATYPE_END (FI_FLOAT8_E5M2 + 1)
 #define WEFT_ATOMIC_OP_END (FI_DIFF + 1)
@@ -20,7 +20,7 @@ _Static_assert(FI_DIFF == 19, "operations");
 #define WEFT_ATOMIC_OP_END (FI_MSWAP + 1)
 #endif
 
-// Queries, by the family of the operation.
+// The families of operations, and the query for each.
 enum weft_family { WEFT_BASE, WEFT_FETCH, WEFT_COMPARE };
 
 static inline int weft_atomicvalid(uintptr_t fid, enum weft_family family, uint32_t datatype, uint32_t op,
@@ -40,7 +40,7 @@ static inline int weft_atomicvalid(uintptr_t fid, enum weft_family family, uint3
 	return -FI_EINVAL;
 }
 
-// What the families have in common: the target and what is done to it.
+// The arguments that all families have in common: the target and the operation.
 struct weft_target {
 	fi_addr_t dest;
 	uint64_t addr, key;
@@ -88,7 +88,7 @@ static inline ssize_t weft_compare_atomic(uintptr_t fid, uintptr_t buf, size_t c
 				 t.datatype, t.op, (void *) context);
 }
 
-// A vector of buffers, as addresses of arrays: struct fi_ioc and descriptors.
+// A vector of buffers: the addresses of its struct fi_ioc and descriptor arrays.
 struct weft_iocs {
 	uintptr_t iov, desc;
 	size_t count;
@@ -126,8 +126,8 @@ static inline ssize_t weft_compare_atomicv(uintptr_t fid, struct weft_iocs v, st
 				  t.key, t.datatype, t.op, (void *) context);
 }
 
-// weft_atomicmsg is fi_atomicmsg, fi_fetch_atomicmsg or fi_compare_atomicmsg.
-// The target's addr and key are those of rma.
+// weft_atomicmsg calls fi_atomicmsg, fi_fetch_atomicmsg or fi_compare_atomicmsg.
+// It uses the addresses and keys in rma, not those in t.
 static inline ssize_t weft_atomicmsg(uintptr_t fid, enum weft_family family, struct weft_iocs v,
 				     struct weft_iocs compare, struct weft_iocs result, struct weft_target t,
 				     uintptr_t rma, size_t rma_count, uintptr_t context, uint64_t data,

@@ -1,11 +1,13 @@
-// Address vectors: what the headers of libfabric 1.17 lack or 2.x warns about.
+// Address vectors: calls that the headers of libfabric 1.17 lack, and calls that
+// those of 2.x warn about.
 
 #ifndef WEFT_FI_SHIM_AV_H
 #define WEFT_FI_SHIM_AV_H
 
 #include "shim.h"
 
-// Written by address, so that an integer that is no pointer never is one in Go.
+// Passes map_addr as an integer by address, because Go must never hold an integer
+// that is not an address in a pointer.
 static inline int weft_av_open(struct fid_domain *domain, struct fi_av_attr *attr,
 			       uintptr_t *map_addr, struct fid_av **av)
 {

@@ -1,5 +1,5 @@
-// Connection management of endpoints whose provider may have none of it: a null
-// ops table is ENOSYS.
+// Connection management. If a provider has none, its ops table is null, and the
+// calls return -FI_ENOSYS.
 
 #ifndef WEFT_FI_SHIM_CM_H
 #define WEFT_FI_SHIM_CM_H
@@ -36,8 +36,8 @@ static inline int weft_backlog(struct fid_pep *pep, int backlog)
 	return fi_control(&pep->fid, FI_BACKLOG, &backlog);
 }
 
-// weft_cm_data_size is the bytes of private data that a connection request or
-// its answer may carry.
+// weft_cm_data_size stores the largest size of private data of a connection request
+// or its answer, in bytes.
 static inline int weft_cm_data_size(struct fid *fid, size_t *size)
 {
 	size_t len = sizeof(*size);

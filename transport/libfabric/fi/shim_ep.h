@@ -1,7 +1,7 @@
-// Data transfer of endpoints and queues. Addresses of pinned memory, and those
-// of libfabric's own objects, come as integers: cgo would look through what is
-// behind a pointer at every call. A null ops table is a provider without such
-// messages.
+// Data transfer of endpoints and queues. Addresses of pinned memory and of
+// libfabric's own objects are passed as integers, because cgo would check the memory
+// behind a pointer in every call. A provider without such messages has a null ops
+// table.
 
 #ifndef WEFT_FI_SHIM_EP_H
 #define WEFT_FI_SHIM_EP_H
@@ -211,8 +211,8 @@ static inline ssize_t weft_cancel(uintptr_t ep, uintptr_t context)
 	return fi_cancel(&WEFT_EP(ep)->fid, (void *) context);
 }
 
-// Options that the headers of 1.17 do not name. The numbers are part of the
-// library's interface; a library that does not know one refuses it.
+// Options that the headers of 1.17 lack. The numbers are part of the library's
+// interface; a library that does not know one returns an error.
 enum {
 	WEFT_OPT_CUDA_API_PERMITTED = 10,
 	WEFT_OPT_SHARED_MEMORY_PERMITTED,
@@ -243,15 +243,15 @@ static inline ssize_t weft_rx_size_left(struct fid_ep *ep)
 }
 #pragma GCC diagnostic pop
 
-// FI_CNTR_EVENTS_BYTES of 2.x; older libraries refuse it.
+// FI_CNTR_EVENTS_BYTES of 2.x.
 #define WEFT_CNTR_EVENTS_BYTES (FI_CNTR_EVENTS_COMP + 1)
 
-// A completion as CQEntry holds it. The first field is Go's and not touched.
+// The layout of CQEntry. C code does not access the first field, a Go pointer.
 struct weft_cq_entry {
 	uint64_t go_context, flags, len, buf, data, tag, op_context;
 };
 
-// How many completions one call reads at most.
+// The largest number of completions that one call reads.
 #define WEFT_CQ_BATCH 64
 
 union weft_cq_batch {
@@ -261,7 +261,7 @@ union weft_cq_batch {
 	struct fi_cq_tagged_entry tagged[WEFT_CQ_BATCH];
 };
 
-// weft_cq_spread fills entries from a batch, with zeros for what the format has not.
+// weft_cq_spread fills entries from a batch. Fields that the format lacks become zero.
 static inline void
 weft_cq_spread(const union weft_cq_batch *batch, enum fi_cq_format format, struct weft_cq_entry *entries,
 	       ssize_t n)
@@ -313,9 +313,9 @@ weft_cq_sread(uintptr_t cq, enum fi_cq_format format, uintptr_t entries, size_t 
 	return n;
 }
 
-// A failed operation, with copies of what the queue keeps only until it is read
-// the next time. The provider is asked for its text if ask. It is Go's memory,
-// so addresses are integers: as pointers they would have to lead somewhere.
+// A failed operation, with copies of the data that the queue keeps only until the
+// next read. With ask, the provider is asked for its text. The structure is in Go's
+// memory, so addresses are integers: Go allows only valid pointers there.
 struct weft_cq_error {
 	uint64_t op_context, flags, len, buf, data, tag, olen;
 	fi_addr_t src_addr;
@@ -335,7 +335,7 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, b
 	e.err_data = out->err_data;
 	e.err_data_size = sizeof out->err_data;
 #if WEFT_HEADERS_AT_LEAST(1, 20)
-	e.src_addr = FI_ADDR_NOTAVAIL; // stays so for older interfaces
+	e.src_addr = FI_ADDR_NOTAVAIL; // older interfaces do not set it
 #endif
 	n = fi_cq_readerr(WEFT_CQ(cq), &e, 0);
 	if (n <= 0)
@@ -368,7 +368,7 @@ static inline ssize_t weft_cq_readerr(uintptr_t cq, struct weft_cq_error *out, b
 	return n;
 }
 
-// weft_cq_pollfds fills fds, of which there are n, and says how many there are.
+// weft_cq_pollfds fills fds, which has room for n, and sets n to the number of descriptors.
 static inline int weft_cq_pollfds(struct fid_cq *cq, struct pollfd *fds, size_t *n, uint64_t *changes)
 {
 	struct fi_wait_pollfd wait = {.nfds = *n, .fd = fds};

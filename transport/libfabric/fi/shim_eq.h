@@ -1,5 +1,5 @@
-// Reading an event queue into memory of C's own: what providers write there
-// has pointers, and its size is not known before.
+// Reads of an event queue into C memory: what providers write there contains
+// pointers, and its size is not known before.
 
 #ifndef WEFT_FI_SHIM_EQ_H
 #define WEFT_FI_SHIM_EQ_H
@@ -11,8 +11,8 @@
 #define WEFT_EQ_BUFFER 2048
 #define WEFT_EQ_CONTEXT offsetof(struct fi_eq_entry, context)
 
-// An event, or an error and what belongs to it. Connections carry 256 bytes of
-// private data at most.
+// An event, or an error with its data. Connections carry at most 256 bytes of
+// private data.
 struct weft_eq_event {
 	uint32_t event;
 	struct fi_eq_err_entry err;

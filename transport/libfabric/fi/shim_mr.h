@@ -1,12 +1,12 @@
-// Memory regions: struct fi_mr_attr without its unions, the same with all
-// headers.
+// Memory regions: a structure in place of struct fi_mr_attr, without unions and the
+// same for all versions of the headers.
 
 #ifndef WEFT_FI_SHIM_MR_H
 #define WEFT_FI_SHIM_MR_H
 
 #include "shim.h"
 
-// Addresses of memory are integers: it may be a device's.
+// Addresses are integers, because they may be addresses of a device.
 struct weft_mr_attr {
 	uintptr_t iov; // of struct iovec; 0: a dma-buf
 	size_t iov_count;

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain finds what a forgotten endpoint of shm leaves behind.
+// TestShmFiles checks that TestMain would find the files of an endpoint of shm that is not closed.
 func TestShmFiles(t *testing.T) {
 	before := len(shmFiles())
 	t.Run("open", func(t *testing.T) {

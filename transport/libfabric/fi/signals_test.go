@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSignalsKill: a library that is loaded with libfabric must not catch what
-// is to end a process.
+// TestSignalsKill checks that libraries loaded with libfabric do not catch signals that should end
+// the process.
 func TestSignalsKill(t *testing.T) {
 	const inChild = "WEFT_FI_TEST_SIGNAL"
 	if os.Getenv(inChild) != "" {

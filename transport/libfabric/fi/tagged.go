@@ -10,23 +10,21 @@ import (
 	"unsafe"
 )
 
-// Tagged messages (fi_tagged(3)): a message goes to the first receive posted
-// whose tag is the message's, in all bits that the receive does not ignore, and
-// whose sender is, where CapDirectedRecv names one. One that meets no receive
-// waits at the receiver, within the limits of the provider. What fi_msg(3) says,
-// and msg.go about errors and addresses, is true here; the capability is
-// CapTagged.
+// Tagged messages (fi_tagged(3)). A message goes to the first posted receive whose tag equals the
+// message's in all bits that the receive does not ignore. With CapDirectedRecv the sender must match,
+// too. A message without a matching receive is buffered at the receiver, within the limits of the
+// provider. The errors and the rules for addresses are those of msg.go; the capability is CapTagged.
 
-// TMsg is a tagged message with all that it may have (struct fi_msg_tagged).
+// TMsg has all arguments of a tagged message operation (struct fi_msg_tagged).
 type TMsg struct {
 	Msg
 	Tag    uint64
-	Ignore uint64 // bits of the tag that a receive does not look at
+	Ignore uint64 // bits of the tag that a receive ignores
 }
 
-// TSend sends buf under a tag (fi_tsend).
+// TSend sends buf with a tag (fi_tsend).
 func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -40,7 +38,7 @@ func (e *Endpoint) TSend(buf []byte, desc Desc, dest Addr, tag uint64, ctx *Cont
 
 // TSendV sends several buffers as one message (fi_tsendv).
 func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.sends(len(bufs), 0, dest); err != nil {
+	if err := e.checkSend(len(bufs), 0, dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -55,7 +53,7 @@ func (e *Endpoint) TSendV(bufs [][]byte, descs []Desc, dest Addr, tag uint64, ct
 
 // TSendData sends buf with immediate data (fi_tsenddata).
 func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag uint64, ctx *Context) error {
-	if err := e.reaches(dest); err != nil {
+	if err := e.checkDest(dest); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, false); err != nil {
@@ -67,10 +65,9 @@ func (e *Endpoint) TSendData(buf []byte, desc Desc, data uint64, dest Addr, tag 
 	return ctx.posted(rc)
 }
 
-// TSendMsg sends a message under flags (fi_tsendmsg), which replace those of
-// the TxAttr.
+// TSendMsg sends a message with flags, which replace those of the TxAttr (fi_tsendmsg).
 func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
-	if err := e.sendsMsg(msg.Bufs, flags, msg.Addr); err != nil {
+	if err := e.checkSendMsg(msg.Bufs, flags, msg.Addr); err != nil {
 		return err
 	}
 	ctx := msg.Context
@@ -85,10 +82,10 @@ func (e *Endpoint) TSendMsg(msg *TMsg, flags Flags) error {
 	return ctx.posted(rc)
 }
 
-// TInject sends buf, of at most InjectSize bytes, which is free when the call
-// returns (fi_tinject). It never completes by itself; counters count it.
+// TInject sends buf, of at most InjectSize bytes (fi_tinject). The caller may reuse buf when it
+// returns. There is no completion, but counters count the message.
 func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinject(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -99,7 +96,7 @@ func (e *Endpoint) TInject(buf []byte, dest Addr, tag uint64) error {
 
 // TInjectData is TInject with immediate data (fi_tinjectdata).
 func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) error {
-	if err := e.injects(len(buf), dest); err != nil {
+	if err := e.checkInject(len(buf), dest); err != nil {
 		return err
 	}
 	rc := C.weft_tinjectdata(e.ep(), escape(unsafe.Pointer(unsafe.SliceData(buf))), C.size_t(len(buf)),
@@ -108,10 +105,10 @@ func (e *Endpoint) TInjectData(buf []byte, data uint64, dest Addr, tag uint64) e
 	return sent(rc)
 }
 
-// TRecv takes a message with the tag, in the bits that ignore leaves, into buf
-// (fi_trecv). One that is longer fails with ErrTruncated.
+// TRecv posts buf for a message whose tag equals tag in all bits that are not set in ignore
+// (fi_trecv). A longer message fails with ErrTruncated.
 func (e *Endpoint) TRecv(buf []byte, desc Desc, src Addr, tag, ignore uint64, ctx *Context) error {
-	if err := e.usable(); err != nil {
+	if err := e.checkUsable(); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, e.multiTagged); err != nil {
@@ -123,9 +120,9 @@ func (e *Endpoint) TRecv(buf []byte, desc Desc, src Addr, tag, ignore uint64, ct
 	return ctx.posted(rc)
 }
 
-// TRecvV takes a message into several buffers, one after the other (fi_trecvv).
+// TRecvV posts several buffers for one message (fi_trecvv).
 func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uint64, ctx *Context) error {
-	if err := e.receives(len(bufs), 0); err != nil {
+	if err := e.checkRecv(len(bufs), 0); err != nil {
 		return err
 	}
 	if err := ctx.begin(e, e.multiTagged); err != nil {
@@ -139,28 +136,27 @@ func (e *Endpoint) TRecvV(bufs [][]byte, descs []Desc, src Addr, tag, ignore uin
 	return ctx.posted(rc)
 }
 
-// TRecvMsg takes a message under flags (fi_trecvmsg), which replace those of
-// the RxAttr.
+// TRecvMsg posts a receive with flags, which replace those of the RxAttr (fi_trecvmsg).
 //
-// FlagPeek looks whether a message is there, without buffers: its completion
-// has the length, tag and data, and ErrNoMessage as a failure says that there is
-// none. FlagPeek with FlagClaim also sets the message aside for the context,
-// and FlagPeek with FlagDiscard throws it away. FlagClaim alone, with the same
-// Context, then takes what was set aside, and with FlagDiscard throws it away;
-// ErrInvalid if nothing was, or another operation has had the Context since.
+// FlagPeek checks for a message without receiving it, and needs no buffers. Its completion has the
+// length, tag and data of the message; if there is none, it fails with ErrNoMessage. FlagPeek with
+// FlagClaim also reserves the message for the Context, and FlagPeek with FlagDiscard discards it.
+// FlagClaim without FlagPeek, with the same Context, receives the reserved message, or with
+// FlagDiscard discards it. It returns ErrInvalid if no message is reserved, or if another operation
+// has used the Context since.
 func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
-	if err := e.receives(len(msg.Bufs), flags); err != nil {
+	if err := e.checkRecv(len(msg.Bufs), flags); err != nil {
 		return err
 	}
 	ctx, claim := msg.Context, flags&(FlagPeek|FlagClaim)
-	if claim&FlagClaim != 0 && (ctx == nil || claim == FlagClaim && ctx.aside.Load() != e.root) {
-		return ErrInvalid // rxm and rxd would follow a pointer in the context
+	if claim&FlagClaim != 0 && (ctx == nil || claim == FlagClaim && ctx.claimed.Load() != e.root) {
+		return ErrInvalid // rxm and rxd would dereference a pointer in the context
 	}
 	if err := ctx.begin(e, flags&FlagMultiRecv != 0); err != nil {
 		return err
 	}
 	if claim == FlagPeek|FlagClaim {
-		ctx.aside.Store(e.root)
+		ctx.claimed.Store(e.root)
 	}
 	v, iov, desc := ctx.vector(msg.Bufs, msg.Descs)
 	rc := C.weft_trecvmsg(e.ep(), iov, desc, C.size_t(len(msg.Bufs)), C.fi_addr_t(msg.Addr), C.uint64_t(msg.Tag),
@@ -168,9 +164,9 @@ func (e *Endpoint) TRecvMsg(msg *TMsg, flags Flags) error {
 	runtime.KeepAlive(v)
 	runtime.KeepAlive(msg)
 	if rc < 0 && claim == FlagClaim {
-		ctx.aside.Store(e.root) // for another attempt
+		ctx.claimed.Store(e.root) // the caller may try again
 	} else if rc < 0 && claim&FlagClaim != 0 {
-		ctx.aside.Store(nil)
+		ctx.claimed.Store(nil)
 	}
 	return ctx.posted(rc)
 }

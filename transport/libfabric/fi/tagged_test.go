@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A message goes to and fro, in every way to send and to receive.
+// TestTaggedPingPong sends messages in both directions with every way to send and receive.
 func TestTaggedPingPong(t *testing.T) {
 	const data = 77
 	sends := []func(n *node, buf []byte, tag uint64, ctx *Context) error{
@@ -77,7 +77,7 @@ func TestTaggedPingPong(t *testing.T) {
 	})
 }
 
-// Ignored bits of the tag match whatever they are.
+// TestIgnore checks that ignored bits of the tag may have any value.
 func TestIgnore(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		a, b := openPair(t, setup{prov: prov})
@@ -95,10 +95,10 @@ func TestIgnore(t *testing.T) {
 	})
 }
 
-// Messages that meet no receive wait, and are taken in another order.
+// TestUnexpected receives buffered messages in another order than they were sent in.
 func TestUnexpected(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
-		const count, size = 4, 128 // what net keeps
+		const count, size = 4, 128 // net buffers no more
 		a, b := openPair(t, setup{prov: prov})
 		var sends, recvs [count]*Context
 		for i := range count {
@@ -117,8 +117,7 @@ func TestUnexpected(t *testing.T) {
 	})
 }
 
-// Many messages are sent before the first receive is posted. All arrive, in
-// their order.
+// TestFlood sends many messages before the first receive is posted. All must arrive in order.
 func TestFlood(t *testing.T) {
 	eachRDM(t, func(t *testing.T, prov string) {
 		const count, size = 200, 64
@@ -133,7 +132,7 @@ func TestFlood(t *testing.T) {
 			sends[i] = transfer{NewContext(i), pattern(make([]byte, size), i)}
 			recvs[i] = transfer{NewContext(i), make([]byte, size)}
 		}
-		// As far as the endpoint takes them: ErrAgain is an answer here.
+		// Send until the endpoint is full: here ErrAgain is no failure.
 		more := func() {
 			for ; posted < count; posted++ {
 				err := a.ep.Send(sends[posted].buf, Desc{}, a.peer, sends[posted].ctx)
