@@ -15,8 +15,8 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// within runs f, and fails the test if f hangs.
-func within(t *testing.T, f func()) {
+// runWithTimeout runs f, and fails the test if f hangs.
+func runWithTimeout(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { // ends when f returns
@@ -178,7 +178,7 @@ func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 			require.ErrorIs(t, err, ErrClosed)
 			_, err = c.Recv(background, make([]byte, 1), env)
 			require.ErrorIs(t, err, ErrClosed)
-			within(t, func() { err = c.Send(background, []byte{3}, env) })
+			runWithTimeout(t, func() { err = c.Send(background, []byte{3}, env) })
 			require.ErrorIs(t, err, ErrClosed)
 		})
 	}
@@ -377,7 +377,7 @@ func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 		return 1, nil
 	}
 	var err error
-	within(t, func() { _, err = c.Recv(ctx, make([]byte, 1), Env{Peer: 1, Tag: 1}) })
+	runWithTimeout(t, func() { _, err = c.Recv(ctx, make([]byte, 1), Env{Peer: 1, Tag: 1}) })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -193,7 +193,7 @@ func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {
 
 func TestAwaitEndsWithItsContextAndTakesWhatIsThere(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
-	within(t, func() {
+	runWithTimeout(t, func() {
 		var word atomic.Uint64
 		ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
 		defer cancel()
