@@ -73,7 +73,7 @@ func FuzzQuestion(f *testing.F) {
 	})
 }
 
-// FuzzInspected reads what hosts say about their ranks, and says what the ranks do.
+// FuzzInspected summarizes arbitrary answers of hosts about their ranks.
 func FuzzInspected(f *testing.F) {
 	for _, groups := range [][]proto.Group{
 		{waiting(0, 2, barrier(2)), waiting(1, 1, recvFrom(0, 99)), waiting(2, 2, barrier(2))},

@@ -29,8 +29,8 @@ func TestWhoMayAsk(t *testing.T) {
 // answering. The test's listeners accept no connection, as stopped processes do not.
 func TestAskBesideStoppedJobs(t *testing.T) {
 	const pastPIDs = 1 << 23 // larger than the kernel's largest pid
-	for i := range questioners - 1 {
-		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*questioners+i)) // another process may run this test, too
+	for i := range maxQuestions - 1 {
+		l, err := net.Listen("unix", jobSocket+strconv.Itoa(pastPIDs+os.Getpid()*maxQuestions+i)) // another process may run this test, too
 		require.NoError(t, err)
 		defer l.Close()
 	}

@@ -326,7 +326,7 @@ func New(cfg Config) (*Engine, error) {
 	for i := range e.rails {
 		// A sleep on several queues uses their descriptors; see waitset.
 		a := &e.rails[i].attr
-		e.napsOnly = e.napsOnly || a.Naps || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
+		e.napsOnly = e.napsOnly || a.NoWaitObject || len(e.rails) > 1 && !a.Caps.Has(transport.CapWaitFD)
 	}
 	e.policy = newWaitPolicy(p, cfg.LocalRanks, cfg.Cores)
 	e.setCoreWanted(false)

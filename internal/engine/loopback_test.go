@@ -24,7 +24,7 @@ type loopback struct {
 }
 
 func (m *loopback) Attr() transport.Attr {
-	return transport.Attr{Provider: "loopback", InjectSize: 128, MaxMsgSize: 128, EagerLimit: m.eager}
+	return transport.Attr{Provider: "loopback", MaxMsgSize: 128, EagerLimit: m.eager}
 }
 func (m *loopback) Close() error                     { return nil }
 func (m *loopback) Address() transport.Address       { return "" }

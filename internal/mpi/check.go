@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/race"
 )
 
@@ -133,7 +134,7 @@ func (k *checker) startWith(name string, reads, writes [][]byte) (*pending, erro
 func (p *pending) open() error {
 	k := p.k
 	if k.check {
-		p.where = programLine()
+		p.where = stack.ProgramLine()
 		p.sum = p.checksum()
 	}
 	for {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
 )
 
 // Comm is a communicator: a group of processes that includes the caller, and a message
@@ -49,7 +50,7 @@ type state struct {
 
 	seq        atomic.Uint32 // collectives started
 	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
-	agreements atomic.Uint32 // calls of Agree and Shrink started; they have no order relative to collectives
+	agreements *agree.Comm   // of Agree and Shrink; they have no order relative to collectives
 	closed     atomic.Bool
 
 	turn   atomic.Uint32 // 0: somebody has it; see turn.go
@@ -69,7 +70,8 @@ type state struct {
 // The ids of the communicators that Init makes.
 const (
 	worldID = 0
-	finalID = 1<<63 - 1 // of job.final; see councilID for the one before
+	agreeID = finalID - 1 // of the messages of agreements
+	finalID = 1<<63 - 1   // of job.final; agreeID is the one before
 )
 
 // newState opens a communicator whose ranks are group's, in which the caller
@@ -78,6 +80,7 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
+	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
 	s.freeTurn(s.spareLocked())
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(noArena) // on all ranks alike
@@ -222,7 +225,7 @@ func (c *Comm) Free() error {
 		if errors.Is(err, ErrRevoked) {
 			err = nil
 		} else if err == nil {
-			s.job.council.forget(s)
+			s.job.agreements.Forget(s.id)
 		}
 	}
 	if !s.closed.CompareAndSwap(false, true) {
@@ -265,7 +268,7 @@ func (s *state) differs() error {
 	if a == nil || a == noArena {
 		return nil
 	}
-	if rank, ok := a.host.Differs(); ok {
+	if rank, ok := a.host.FindMismatch(); ok {
 		return fmt.Errorf("%w: rank %d made a collective that this rank did not call so", ErrMismatch, a.members[rank])
 	}
 	return nil

@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -27,7 +29,7 @@ func OpenWindow[T any](c *Comm, n int) error {
 }
 
 // ProgramLine is programLine.
-func ProgramLine() string { return programLine() }
+func ProgramLine() string { return stack.ProgramLine() }
 
 // Guard is guard.
 func Guard(c *Comm, run func(c *Comm) error) { guard(c, run) }
@@ -94,14 +96,11 @@ func Idle(c *Comm) int {
 	return len(p.idle)
 }
 
-// LoseInFinalize waits until this rank is in Finalize, and then has it take another rank of
-// the world for failed.
+// LoseInFinalize waits until this rank is in Finalize, and then makes its engine regard another rank of
+// the world as failed.
 func LoseInFinalize(c *Comm, world int) {
-	k := &c.s.job.council
-	for in := false; !in; runtime.Gosched() {
-		k.mu.Lock()
-		in = k.leaving
-		k.mu.Unlock()
+	for !c.s.job.agreements.Leaving() {
+		runtime.Gosched()
 	}
 	c.s.job.eng.MarkFailed("the test says so", world)
 }
@@ -112,15 +111,6 @@ func LoseArenas(c *Comm) {
 		a.release(c.s)
 	}
 	c.s.job.arenas.idle = nil
-}
-
-// ReadBallot parses a ballot and writes it anew.
-func ReadBallot(b []byte) ([]byte, bool) {
-	var x ballot
-	if x.parse(b) != nil {
-		return nil, false
-	}
-	return x.append(nil), true
 }
 
 // ReadQuestion parses a question about collectives and writes it again. calls are its
@@ -164,13 +154,13 @@ func Question() []byte {
 
 // StackText returns what the inspector reads in the output of runtime.Stack.
 func StackText(text string) (list []string) {
-	for _, g := range parseStacks(text) {
-		name, where := g.call()
+	for _, g := range stack.Parse(text) {
+		name, where := g.Call()
 		at := ""
-		if f, ok := g.program(); ok {
-			at = g.place(f)
+		if f, ok := g.Program(); ok {
+			at = g.Place(f)
 		}
-		list = append(list, name, where, g.collective(), at, strconv.Itoa(int(g.ability())))
+		list = append(list, name, where, g.Collective(), at, strconv.Itoa(int(g.Ability())))
 	}
 	return list
 }
@@ -199,7 +189,32 @@ func StartInspector(file *os.File) (stop func()) { return startInspector(file).s
 
 // Belongs returns what the first goroutine in a text of stacks belongs to.
 func Belongs(text string) (program, own bool) {
-	g := parseStacks(text)[0]
-	_, program = g.program()
-	return program, g.own()
+	g := stack.Parse(text)[0]
+	_, program = g.Program()
+	return program, g.Own()
+}
+
+// Leftover is what Finalize and Free ask at the end.
+func Leftover(c *Comm) error { return c.s.leftover() }
+
+// SendDecision coordinates for the first vote that comes here: it sends a decision to the sender of that
+// vote only. The decision says that this process alone has failed.
+func SendDecision(c *Comm) error {
+	for {
+		m, st, err := c.s.job.agreeSpace.Attend(c.ctx, c.s.job.eng.ChangeCount(), false)
+		if err != nil {
+			return err
+		}
+		if m.IsZero() {
+			continue
+		}
+		buf := make([]byte, st.Bytes)
+		if _, err := m.Recv(context.Background(), buf); err != nil {
+			return err
+		}
+		buf[0] = 2 // see agree/message.go: a decision
+		buf[36+c.s.rank/8] |= 1 << (c.s.rank % 8)
+		c.s.job.agreeSpace.Isend(buf, engine.Env{Peer: st.Source}).Abandon()
+		return nil
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
 	"github.com/weft-hpc/weft/internal/mpi/wireup"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
@@ -43,16 +44,17 @@ type job struct {
 	watch  watch
 	asked  *inspector
 
-	council council
+	agreements *agree.Ranks
+	agreeSpace *engine.Context // of the messages of agreements
 
 	refusals refusals
 
-	checks   bool        // the tunable check
-	check    *checker    // nil: nothing is checked
-	outlives bool        // ranks that fail; the launcher tells which
-	shares   bool        // a transport is of shared memory; the same on all ranks
-	remains  rma.Remains // of windows
-	arenas   arenaPool
+	checks        bool              // the tunable check
+	check         *checker          // nil: nothing is checked
+	outlives      bool              // ranks that fail; the launcher tells which
+	shares        bool              // a transport is of shared memory; the same on all ranks
+	deferredFrees rma.DeferredFrees // memory of closed windows
+	arenas        arenaPool
 }
 
 // finalizeTimeout bounds how long Finalize waits for what is still being sent.
@@ -172,7 +174,9 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	for i := range all.ranks {
 		all.ranks[i] = i
 	}
-	j.openCouncil(all)
+	j.agreeSpace = j.eng.OpenContext(2*agreeID, all.ranks)
+	j.agreeSpace.KeepInFinalize()
+	j.agreements = agree.New(agree.Config{Engine: j.eng, Space: j.agreeSpace, Size: w.Size, NewID: j.newID})
 	j.first = j.newState(worldID, all, w.Rank)
 	j.final = j.newState(finalID, all, w.Rank)
 	j.final.p2p.KeepInFinalize()
@@ -206,7 +210,7 @@ func (c *Comm) Finalize() error {
 	world := &Comm{s: j.final, ctx: c.ctx}
 	j.ending.Store(true)
 	j.endOthers()
-	j.council.leave()
+	j.agreements.Leave()
 	errs := []error{
 		c.fail("Finalize", noRank, noRank, j.leave(c.ctx)),
 		c.fail("Finalize", noRank, noRank, j.first.p2p.FlushBuffered(c.ctx)),
@@ -265,7 +269,7 @@ func (c *Comm) parting(errs []error) (all bool, rest []error) {
 	if !slices.ContainsFunc(errs, isFailure) {
 		return true, errs
 	}
-	_, err := c.s.job.council.agree(c.ctx, c.s, finalizeCall, 0)
+	_, err := c.s.job.agreements.Do(c.ctx, c.s.agreements, agree.Finalize, 0)
 	return false, append(slices.DeleteFunc(errs, isFailure), c.fail("Finalize", noRank, noRank, err))
 }
 

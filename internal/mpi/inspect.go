@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -117,7 +118,7 @@ func (in *inspector) answer(number, stacks uint32) (frames []byte) {
 	after.Waits = slices.DeleteFunc(after.Waits, func(w engine.Wait) bool {
 		return !slices.ContainsFunc(before.Waits, func(b engine.Wait) bool { return b.ID == w.ID })
 	})
-	s := j.inspect(parseStacks(text), after)
+	s := j.inspect(stack.Parse(text), after)
 	s.Busy = s.Busy || !whole // a goroutine that is not in the text may run
 	state, err := json.Marshal(s)
 	if err != nil || len(state) > wire.InspectMaxState {
@@ -139,33 +140,33 @@ func allStacks() (text string, whole bool) {
 
 // inspect returns what the rank does, from its stacks and from a snapshot of its engine
 // with the waits that have lasted for inspectPause. j is nil while Init runs.
-func (j *job) inspect(all []goroutine, eng engine.Snapshot) *wire.RankState {
+func (j *job) inspect(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
 	s := &wire.RankState{Moves: eng.Moves}
-	var rest []*goroutine // goroutines of the program that are in no call
+	var rest []*stack.Goroutine // goroutines of the program that are in no call
 	for i := range all {
 		g := &all[i]
-		name, where := g.call()
-		w := g.waitOf(eng.Waits)
+		name, where := g.Call()
+		w := waitOf(g, eng.Waits)
 		if where == "" { // a nonblocking collective runs on weft's own goroutine
-			name = g.collective()
+			name = g.Collective()
 			if s.Busy = s.Busy || name != "" && w == nil; w == nil || w.Context&1 == 0 {
 				name = ""
 			}
 		}
 		if name == "" {
-			if _, ok := g.program(); ok {
+			if _, ok := g.Program(); ok {
 				rest = append(rest, g)
-			} else if g.own() {
+			} else if g.Own() {
 				continue
 			}
-			switch g.ability() {
-			case runs:
+			switch g.Ability() {
+			case stack.Runs:
 				s.Busy = true
-			case mayRun:
-				if !slices.Contains(s.Later, g.state) {
-					s.Later = append(s.Later, g.state)
+			case stack.MayRun:
+				if !slices.Contains(s.Later, g.State) {
+					s.Later = append(s.Later, g.State)
 				}
-			case waits:
+			case stack.Waits:
 			}
 			continue
 		}
@@ -173,18 +174,18 @@ func (j *job) inspect(all []goroutine, eng engine.Snapshot) *wire.RankState {
 			s.More++
 			continue
 		}
-		call := wire.RankCall{Name: name, Where: where, Goroutine: g.id, Peer: engine.AnySource, World: engine.AnySource, Tag: engine.AnyTag}
+		call := wire.RankCall{Name: name, Where: where, Goroutine: g.ID, Peer: engine.AnySource, World: engine.AnySource, Tag: engine.AnyTag}
 		if w != nil {
 			j.describe(&call, w)
 		}
 		s.Calls = append(s.Calls, call)
 	}
 	if len(s.Calls) == 0 && len(rest) > 0 {
-		slices.SortStableFunc(rest, func(a, b *goroutine) int { // goroutines that run come first
-			return cmp.Or(cmp.Compare(b.ability(), a.ability()), a.id-b.id)
+		slices.SortStableFunc(rest, func(a, b *stack.Goroutine) int { // goroutines that run come first
+			return cmp.Or(cmp.Compare(b.Ability(), a.Ability()), a.ID-b.ID)
 		})
-		f, _ := rest[0].program()
-		s.At = rest[0].place(f)
+		f, _ := rest[0].Program()
+		s.At = rest[0].Place(f)
 	}
 	if j != nil {
 		s.Comms, s.MoreComms = j.openComms(s.Calls)
@@ -200,9 +201,9 @@ func (j *job) inspect(all []goroutine, eng engine.Snapshot) *wire.RankState {
 }
 
 // waitOf returns the wait whose waiter is on the goroutine's stack, or nil.
-func (g *goroutine) waitOf(waits []engine.Wait) *engine.Wait {
+func waitOf(g *stack.Goroutine, waits []engine.Wait) *engine.Wait {
 	for i := range waits {
-		if strings.Contains(g.text, waits[i].Waiter) {
+		if strings.Contains(g.Text, waits[i].Waiter) {
 			return &waits[i]
 		}
 	}

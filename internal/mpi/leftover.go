@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/stack"
 )
 
 // What a program leaves behind
@@ -114,7 +115,7 @@ func (c *Comm) refused(op string, peer, tag int, err error) Request {
 	}
 	if e.job != nil && !e.job.closed.Load() && isMistake(e.err) {
 		if e.job.checks {
-			e.line = programLine()
+			e.line = stack.ProgramLine()
 		}
 		e.job.refusals.add(e)
 	}
@@ -135,7 +136,7 @@ func (e *early) outcome() (Status, error) {
 // noteLine records the line of the program that has started a request.
 //
 //go:noinline
-func noteLine(r engine.Request) { r.SetOrigin(programLine()) }
+func noteLine(r engine.Request) { r.SetOrigin(stack.ProgramLine()) }
 
 // listed names those of n that a report describes.
 func listed(n int) string {

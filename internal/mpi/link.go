@@ -187,7 +187,7 @@ func (l *link) release() {
 	l.seeks, l.shared, l.arena = false, false, nil
 	if l.hasTurn {
 		l.hasTurn = false
-		wake := a != nil && a.host.Owes()
+		wake := a != nil && a.host.TakePendingWake()
 		s.freeTurn(l)
 		if wake {
 			a.wake(s)

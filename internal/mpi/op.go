@@ -68,7 +68,7 @@ const opOfProgram = 255
 func (o Op) on(t *elem.Type) (coll.Op, int, error) {
 	if o.combine != nil {
 		// Elements of size 0 are never combined.
-		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Combine: o.combine}, opOfProgram, nil
+		return coll.Op{Size: max(t.Size, 1), Commutes: o.commutes, Reduce2: o.combine}, opOfProgram, nil
 	}
 	if o.name == "" {
 		return coll.Op{}, 0, errNoOp
@@ -77,7 +77,7 @@ func (o Op) on(t *elem.Type) (coll.Op, int, error) {
 	if !ok || k.Size != t.Size { // the constraints of package comm exclude this, except for Replace and NoOp
 		return coll.Op{}, 0, fmt.Errorf("%w: %s over %v", ErrOp, o.name, t.Go)
 	}
-	return coll.Op{Size: k.Size, Commutes: true, Combine: k.Combine, Into: k.Into}, int(o.kind) + 1, nil
+	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}, int(o.kind) + 1, nil
 }
 
 var errNoOp = fmt.Errorf("%w: it is nil or zero, or its function is nil", ErrOp)

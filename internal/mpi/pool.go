@@ -126,7 +126,7 @@ func (l *link) compare(a *arena, all []mark) (same bool, err error) {
 // ranks are through with it.
 func (s *state) giveBack() {
 	if a := s.arena.Swap(noArena); a != nil && a != noArena {
-		a.host.Rest()
+		a.host.Detach()
 		s.keep(a)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/agree"
 )
 
 // Going on after failures (ULFM, MPI 4.1 has none of it)
@@ -51,7 +52,7 @@ func (c *Comm) Agree(flag int) (int, error) {
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
-	v, err := s.job.council.agree(c.ctx, s, agreeCall, uint64(flag))
+	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Agree, uint64(flag))
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
@@ -61,26 +62,26 @@ func (c *Comm) Agree(flag int) (int, error) {
 	} else if final != nil {
 		err = final
 	}
-	return int(v.flag), c.fail("Agree", noRank, noRank, err)
+	return int(v.Flag), c.fail("Agree", noRank, noRank, err)
 }
 
-// finalized returns an error if a verdict says that a rank is in Finalize.
-func (s *state) finalized(v *ballot) error {
-	if v.final == 0 {
+// finalized returns an error if a rank is in Finalize.
+func (s *state) finalized(d *agree.Decision) error {
+	if d.Finalized < 0 {
 		return nil
 	}
-	return engine.FinalizedError(s.group.ranks[v.final-1])
+	return engine.FinalizedError(s.group.ranks[d.Finalized])
 }
 
-// unknown is an error where a verdict has failures that not all ranks knew of.
-func (s *state) unknown(v *ballot) error {
+// unknown returns an error if ranks have failed and not all ranks have acknowledged that.
+func (s *state) unknown(d *agree.Decision) error {
 	n := len(s.group.ranks)
-	ranks := slices.DeleteFunc(v.failed.ranks(n), v.known.has)
+	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
 	if len(ranks) == 0 {
 		return nil
 	}
 	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
-	if why == nil { // this engine has ended meanwhile
+	if why == nil { // the engine has been closed meanwhile
 		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
 	}
 	if len(ranks) > 1 {
@@ -95,7 +96,7 @@ func (c *Comm) Shrink() (*Comm, error) {
 	if err != nil {
 		return nil, c.fail("Shrink", noRank, noRank, err)
 	}
-	v, err := s.job.council.agree(c.ctx, s, shrinkCall, 0)
+	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Shrink, 0)
 	if err == nil {
 		err = s.finalized(v)
 	}
@@ -108,9 +109,9 @@ func (c *Comm) Shrink() (*Comm, error) {
 		if r == s.rank {
 			own = len(ranks)
 		}
-		if !v.failed.has(r) {
+		if !v.Failed.Has(r) {
 			ranks = append(ranks, world)
 		}
 	}
-	return &Comm{s: s.job.newState(v.next, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
+	return &Comm{s: s.job.newState(v.Next, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
-	"github.com/weft-hpc/weft/internal/mpi"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/fault"
 	"github.com/weft-hpc/weft/transport/inproc"
@@ -509,17 +508,4 @@ func TestWindowsOutlive(t *testing.T) {
 			}, commtest.WithNotify())
 		})
 	}
-}
-
-func FuzzBallot(f *testing.F) {
-	f.Add([]byte{})
-	f.Add(append([]byte{1, 1, 0, 0}, make([]byte, 34)...))
-	f.Add(append([]byte{2, 4, 0, 0}, make([]byte, 32)...))
-	f.Add(append([]byte{3, 1, 0, 0}, make([]byte, 32)...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		again, ok := mpi.ReadBallot(b)
-		if ok && !slices.Equal(again, b) {
-			t.Fatalf("%x became %x", b, again)
-		}
-	})
 }

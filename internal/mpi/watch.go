@@ -88,8 +88,8 @@ func (j *job) watchLoop() {
 		if !j.answer() {
 			return
 		}
-		j.council.answer()
-		j.council.remind()
+		j.agreements.Answer()
+		j.agreements.Remind()
 		j.eng.QueryPeers()
 		j.endOthers()
 		j.ask()

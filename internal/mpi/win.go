@@ -119,8 +119,8 @@ func (x *Win) connect(name string, local []byte, alloc int) error {
 		return err
 	}
 	cfg := rma.Config{
-		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.elem.Size, Align: x.elem.Align, Combine: x.accumulator,
-		Remains: &x.c.s.job.remains,
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.elem.Size, Align: x.elem.Align, Kernel: x.accumulator,
+		DeferredFrees: &x.c.s.job.deferredFrees,
 	}
 	cfg.Datatype, cfg.HasType = datatype(x.elem)
 	x.comparable = comparableBytes(x.elem)

@@ -25,7 +25,7 @@ func (x *Win) accumulator(op rma.Op) func(inout, in []byte) {
 			continue
 		}
 		if k, ok := kernel.For(kernel.Op(kind), x.elem.Kernel); ok && k.Size == x.elem.Size {
-			return k.Combine
+			return k.Reduce2
 		}
 	}
 	return nil

@@ -43,7 +43,7 @@ func TestRankFails(t *testing.T) {
 				require.Equal(t, test.code, r.Code, r.Stderr)
 				// The last words are not said again if they stand not far above.
 				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), b.name(2))
-				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
+				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last lines that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
 
 				failed := r.Report.Runs[0]
 				require.Equal(t, test.code, r.Report.ExitCode)

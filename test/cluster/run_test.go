@@ -59,7 +59,7 @@ func TestPortsTaken(t *testing.T) {
 	r := b.on("1:2,2:2,3:2", "-v", "-ports", fmt.Sprintf("%d-%d", lowPort, highPort), "-np", "6", run.Rank(), "work").Run(t)
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, 6, strings.Count(r.Stdout, "worked\n"), r.Stdout)
-	require.Contains(t, r.Stderr, "each rank listens on a port of its own, since those in a row are taken")
+	require.Contains(t, r.Stderr, "each rank listens on a port of its own, because planned ports are taken")
 }
 
 // The ports of which no two in a row are free.

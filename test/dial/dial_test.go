@@ -182,7 +182,7 @@ func TestNames(t *testing.T) {
 	require.NotZero(t, code)
 
 	told(t, b.gorun(3, "-host", b.name(1), "hostname").Run(t), 2, "-agents: expected as many as hosts are named, 1, found 3")
-	told(t, b.gorun(1, "-host", b.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent came within 300ms; missing: "+b.name(1))
+	told(t, b.gorun(1, "-host", b.name(1), "-connect-timeout", "300ms", "hostname").Run(t), 1, "0 of 1 agent connected within 300ms; missing: "+b.name(1))
 }
 
 // TestSecret refuses agents with another one, and files that others may read.
@@ -211,7 +211,7 @@ func TestTooFew(t *testing.T) {
 	agents := []*agent{b.agent(t, 1), b.agent(t, 1)} // two on one host count as one
 	begun := time.Now()
 	r := b.gorun(2, "-connect-timeout", "1s", "hostname").Run(t)
-	told(t, r, 1, "1 of 2 agents came within 1s; several call themselves "+b.name(1))
+	told(t, r, 1, "1 of 2 agents connected within 1s; several agents have the name "+b.name(1))
 	require.Less(t, time.Since(begun), 10*time.Second)
 	for _, a := range agents {
 		a.badly("connection with gorun: .*")
@@ -232,11 +232,11 @@ func TestComesAgain(t *testing.T) {
 	p := b.gorun(2, "-v", "-np", "2", "-map-by", "node", "hostname").Start(t)
 	p.AwaitStderr(1, "waiting for 2 agents")
 	first := b.agent(t, 1)
-	p.AwaitStderr(1, "agent on "+b.name(1)+" has come")
+	p.AwaitStderr(1, "agent on "+b.name(1)+" has connected")
 	require.NoError(t, first.cmd.Process.Kill())
 	_, _ = first.wait()
 	second := b.agent(t, 2)
-	p.AwaitStderr(1, "agent on "+b.name(2)+" has come")
+	p.AwaitStderr(1, "agent on "+b.name(2)+" has connected")
 	require.True(t, p.Running())
 	again := b.agent(t, 1)
 	r := p.Wait()
@@ -358,7 +358,7 @@ func TestFailures(t *testing.T) {
 		b := hosts(t)
 		p := b.gorun(2, "-v", "hostname").Start(t)
 		a := b.agent(t, 1)
-		p.AwaitStderr(1, "agent on "+b.name(1)+" has come")
+		p.AwaitStderr(1, "agent on "+b.name(1)+" has connected")
 		p.Signal(syscall.SIGKILL)
 		p.Wait()
 		a.badly("connection with gorun: .*")

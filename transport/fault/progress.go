@@ -19,7 +19,7 @@ type queue struct {
 	transport.CompletionQueue
 	dom *domain
 
-	mu     sync.Mutex // for domains that are ThreadSafe
+	mu     sync.Mutex // guards the fields below
 	reads  uint64
 	held   []entry                   // in the order in which they came; never due before an earlier one of the same peer
 	heldOf map[transport.Addr]int    // how many of held are a peer's, but for OpDone

@@ -41,6 +41,7 @@ type domain struct {
 	packed    bool // messages lie one behind the other in a buffer for several
 	turns     bool // reads from a peer and writes to it take turns
 	inject    int  // largest frame that fi_inject takes
+	keySize   int  // bytes of a memory key
 	tries     int  // how often a poll looks
 	silent    int  // polls in a row that found nothing
 	writing   fi.Flags
@@ -91,6 +92,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
 		multiRecv: info.Caps&fi.CapMultiRecv != 0,
 		inject:    min(info.Tx.InjectSize, stageSize),
+		keySize:   min(max(info.Domain.MRKeySize, 1), 8),
 		tries:     4,
 		writing:   fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:     make([]peer, cfg.Size),
@@ -101,7 +103,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	default:
 	}
 	frame := eagerLimit + transport.HeaderSize + frameSize
-	latency, rate := 10_000, 2_000_000_000
+	latency := 10_000
 	switch info.EP.Protocol {
 	case fi.ProtoRXM, fi.ProtoRXMTCP:
 		frame = rxmEager
@@ -116,7 +118,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	case fi.ProtoSHM, fi.ProtoSM2:
 		// Larger messages are copied piece by piece, while later ones pass.
 		frame = max(info.Tx.InjectSize, 1024)
-		latency, rate = 1_000, 8_000_000_000
+		latency = 1_000
 		d.tries = 16
 		if copiesAcross() {
 			d.writing = fi.FlagCompletion // it is there when the call returns
@@ -134,7 +136,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		mr transport.MRMode
 	}{
 		{fi.MRLocal, transport.MRLocal}, {fi.MRVirtAddr, transport.MRVirtAddr},
-		{fi.MRAllocated, transport.MRAllocated}, {fi.MREndpoint, transport.MREndpoint},
+		{fi.MRAllocated, transport.MRAllocated},
 	} {
 		if d.mrMode&m.fi != 0 {
 			mr |= m.mr
@@ -145,20 +147,15 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		progress = transport.ProgressAuto
 	}
 	d.attr = transport.Attr{
-		Provider:    name + " " + info.Fabric.ProvName,
-		Name:        info.Domain.Name,
-		Threading:   transport.ThreadDomain,
-		Progress:    progress,
-		MRMode:      mr,
-		Caps:        caps,
-		InjectSize:  min(max(copyLimit, d.inject-frameSize), frame-frameSize),
-		MaxMsgSize:  frame - frameSize,
-		EagerLimit:  frame - frameSize - transport.HeaderSize,
-		MaxRMASize:  min(info.EP.MaxMsgSize, 1<<40),
-		MRKeySize:   min(max(info.Domain.MRKeySize, 1), 8),
-		MaxGroupID:  int(info.Domain.MaxGroupID),
-		LatencyNs:   latency,
-		BytesPerSec: rate,
+		Provider:   name + " " + info.Fabric.ProvName,
+		Name:       info.Domain.Name,
+		Progress:   progress,
+		MRMode:     mr,
+		Caps:       caps,
+		MaxMsgSize: frame - frameSize,
+		EagerLimit: frame - frameSize - transport.HeaderSize,
+		MaxRMASize: min(info.EP.MaxMsgSize, 1<<40),
+		LatencyNs:  latency,
 	}
 	return d
 }
@@ -252,7 +249,7 @@ func (d *domain) enable(v *addressVector) error {
 		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
 	}
 	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.attr.MRKeySize)
+		key, err := d.mrs.newKey(d.keySize)
 		if err != nil {
 			return err
 		}

@@ -69,17 +69,14 @@ type domain struct {
 
 func (d *domain) Attr() transport.Attr {
 	return transport.Attr{
-		Provider:    name,
-		Name:        string(d.address),
-		Threading:   transport.ThreadDomain,
-		Progress:    transport.ProgressManual,
-		Caps:        d.caps(),
-		MaxMsgSize:  wire.TCPMaxMsg,
-		EagerLimit:  eagerLimit,
-		MaxRMASize:  1<<63 - 1,
-		MRKeySize:   8,
-		LatencyNs:   5000,
-		BytesPerSec: 4e9,
+		Provider:   name,
+		Name:       string(d.address),
+		Progress:   transport.ProgressManual,
+		Caps:       d.caps(),
+		MaxMsgSize: wire.TCPMaxMsg,
+		EagerLimit: eagerLimit,
+		MaxRMASize: 1<<63 - 1,
+		LatencyNs:  5000,
 	}
 }
 

@@ -212,7 +212,8 @@ func messageSizes(a transport.Attr, hl, ranks int) []int {
 	var l []int
 	for _, n := range []int{
 		0, 1, 2, 3, 7, 8, 40, 63, 64, 65, 255, 256, 257, 1000, 4095, 4096, 4097,
-		a.InjectSize - hl, a.InjectSize - hl + 1, a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
+		32 - hl, 33 - hl, 8<<10 - hl, 8<<10 - hl + 1, // some providers copy messages up to this size
+		a.EagerLimit - 1, a.EagerLimit, a.EagerLimit + 1,
 		65536, 100_001, limit - 1, limit,
 	} {
 		if n >= 0 && n <= limit {

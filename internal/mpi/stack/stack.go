@@ -1,4 +1,5 @@
-package mpi
+// Package stack finds the calls of weft on the stacks of a program's goroutines.
+package stack
 
 import (
 	"path/filepath"
@@ -8,26 +9,26 @@ import (
 	"strings"
 )
 
-// goroutine is one goroutine in the output of runtime.Stack.
-type goroutine struct {
-	id     int
-	state  string  // such as "running" or "chan receive"
-	frames []frame // the innermost first
-	text   string
+// Goroutine is one goroutine in the output of runtime.Stack.
+type Goroutine struct {
+	ID     int
+	State  string  // such as "running" or "chan receive"
+	frames []Frame // the innermost first
+	Text   string
 }
 
-// frame is a function on a stack.
-type frame struct {
+// Frame is a function on a stack.
+type Frame struct {
 	function string // with the path of its package, without arguments
 	where    string // such as "main.go:18"
 }
 
-// parseStacks parses the output of runtime.Stack for all goroutines. The last goroutine
+// Parse parses the output of runtime.Stack for all goroutines. The last goroutine
 // may be cut off.
-func parseStacks(text string) []goroutine {
-	var list []goroutine
+func Parse(text string) []Goroutine {
+	var list []Goroutine
 	for block := range strings.SplitSeq(text, "\n\n") {
-		g := goroutine{text: block}
+		g := Goroutine{Text: block}
 		head, rest, _ := strings.Cut(strings.TrimLeft(block, "\n"), "\n")
 		head, ok := strings.CutPrefix(head, "goroutine ")
 		number, _, _ := strings.Cut(head, " ")
@@ -35,10 +36,10 @@ func parseStacks(text string) []goroutine {
 		if !ok || err != nil {
 			continue
 		}
-		g.id = id
+		g.ID = id
 		_, state, _ := strings.Cut(head, "[")
 		state, _, _ = strings.Cut(state, "]")
-		g.state, _, _ = strings.Cut(state, ",") // the rest says for how long
+		g.State, _, _ = strings.Cut(state, ",") // the rest says for how long
 		function := ""
 		for line := range strings.Lines(rest) {
 			line = strings.TrimSuffix(line, "\n")
@@ -50,7 +51,7 @@ func parseStacks(text string) []goroutine {
 				function = line[:max(0, strings.LastIndexByte(line, '('))]
 			case function != "":
 				at, _, _ = strings.Cut(at, " +0x")
-				g.frames = append(g.frames, frame{function, at[strings.LastIndexByte(at, '/')+1:]})
+				g.frames = append(g.frames, Frame{function, at[strings.LastIndexByte(at, '/')+1:]})
 				function = ""
 			}
 		}
@@ -61,13 +62,13 @@ func parseStacks(text string) []goroutine {
 
 // The packages that the search for a call looks for in a stack.
 var (
-	module     = strings.TrimSuffix(reflect.TypeFor[Comm]().PkgPath(), "internal/mpi")
+	module     = strings.TrimSuffix(reflect.TypeFor[Goroutine]().PkgPath(), "internal/mpi/stack")
 	ownPackage = module + "comm."
 )
 
 // ours reports whether a function belongs to package comm or to a package below it. Their
 // external tests are programs.
-func (f frame) ours() bool {
+func (f Frame) ours() bool {
 	path, ok := strings.CutPrefix(f.function, module)
 	if !ok {
 		return false
@@ -79,14 +80,14 @@ func (f frame) ours() bool {
 
 // start reports whether the function calls the user's program: frames further out on the
 // stack are not the program's.
-func (f frame) start() bool {
+func (f Frame) start() bool {
 	name, ok := strings.CutPrefix(f.function, ownPackage)
 	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")
 }
 
 // standard reports whether the function belongs to Go's standard library: the first
 // element of its package path has no dot, and its package is not main.
-func (f frame) standard() bool {
+func (f Frame) standard() bool {
 	path := f.function
 	if i := strings.LastIndexByte(path, '/'); i < 0 {
 		return !strings.HasPrefix(path, "main.")
@@ -95,10 +96,10 @@ func (f frame) standard() bool {
 	return !strings.Contains(first, ".")
 }
 
-// call returns the call of package comm that the goroutine is in, and the line of the
+// Call returns the call of package comm that the goroutine is in, and the line of the
 // program that makes the call. name is empty if the goroutine is in no call. where is
 // empty if no line of the program makes it.
-func (g *goroutine) call() (name, where string) {
+func (g *Goroutine) Call() (name, where string) {
 	for i := 0; i < len(g.frames); i++ {
 		f := g.frames[i]
 		if f.start() {
@@ -120,14 +121,14 @@ func (g *goroutine) call() (name, where string) {
 	return "", ""
 }
 
-// programLine returns the line of the program that called package comm, such as
+// ProgramLine returns the line of the program that called package comm, such as
 // "main.go:18". It is empty if no function of the program is on the stack.
-func programLine() string {
+func ProgramLine() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
 	for {
 		at, more := frames.Next()
-		f := frame{function: at.Function}
+		f := Frame{function: at.Function}
 		switch {
 		case f.start() || !more:
 			return ""
@@ -145,9 +146,9 @@ func callTitle(function string) string {
 	return strings.TrimPrefix(function, "Comm.")
 }
 
-// collective returns the name of the collective whose algorithm the goroutine runs, such
+// Collective returns the name of the collective whose algorithm the goroutine Runs, such
 // as "Allreduce". It is empty if the goroutine runs none.
-func (g *goroutine) collective() (name string) {
+func (g *Goroutine) Collective() (name string) {
 	for _, f := range g.frames {
 		if own, ok := strings.CutPrefix(f.function, module+"internal/coll."); ok {
 			name = strings.TrimPrefix(callTitle(own), "Host.")
@@ -156,9 +157,9 @@ func (g *goroutine) collective() (name string) {
 	return name
 }
 
-// program returns the innermost function of the program; ok is false if the goroutine
+// Program returns the innermost function of the program; ok is false if the goroutine
 // runs none, or has called weft from it.
-func (g *goroutine) program() (f frame, ok bool) {
+func (g *Goroutine) Program() (f Frame, ok bool) {
 	for _, f := range g.frames {
 		if f.ours() {
 			break
@@ -167,12 +168,12 @@ func (g *goroutine) program() (f frame, ok bool) {
 			return f, true
 		}
 	}
-	return frame{}, false
+	return Frame{}, false
 }
 
-// own reports whether the goroutine is weft's or the runtime's. It is false for the
+// Own reports whether the goroutine is weft's or the runtime's. It is false for the
 // goroutines that other packages have started.
-func (g *goroutine) own() bool {
+func (g *Goroutine) Own() bool {
 	for _, f := range g.frames {
 		if f.ours() || strings.HasPrefix(f.function, "os/signal.") {
 			return true
@@ -184,29 +185,29 @@ func (g *goroutine) own() bool {
 	return false
 }
 
-// ability says whether a goroutine can continue.
-type ability int
+// Ability says whether a goroutine can continue.
+type Ability int
 
 const (
-	waits  ability = iota // only if another goroutine acts
-	mayRun                // by a timer, a signal, or an event outside of the process
-	runs
+	Waits  Ability = iota // only if another goroutine acts
+	MayRun                // by a timer, a signal, or an event outside of the process
+	Runs
 )
 
-// ability returns whether the goroutine can continue, as far as its state says: a
+// Ability returns whether the goroutine can continue, as far as its state says: a
 // goroutine that receives from a channel may wait for a timer or a signal.
-func (g *goroutine) ability() ability {
-	switch s := g.state; {
+func (g *Goroutine) Ability() Ability {
+	switch s := g.State; {
 	case s == "running", s == "runnable", s == "preempted", strings.HasPrefix(s, "GC "):
-		return runs
+		return Runs
 	case s == "chan send", s == "semacquire", s == "select (no cases)", s == "coroutine", strings.HasSuffix(s, "(nil chan)"), strings.HasPrefix(s, "sync."):
-		return waits
+		return Waits
 	}
-	return mayRun
+	return MayRun
 }
 
-// place returns the goroutine's function, line and state as text.
-func (g *goroutine) place(f frame) string {
+// Place returns the goroutine's function, line and state as text.
+func (g *Goroutine) Place(f Frame) string {
 	function := f.function[strings.LastIndexByte(f.function, '/')+1:]
-	return function + " at " + f.where + " (" + g.state + ")"
+	return function + " at " + f.where + " (" + g.State + ")"
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// merger is what becomes of an element, given its bits and those of the data.
-// Bits above the element do not count.
-type merger func(old, in uint64) uint64
+// combiner returns the bits of the new element, from those of the old element and of the operand.
+// It ignores bits above the element, and its caller ignores those of the result.
+type combiner func(old, in uint64) uint64
 
-// mergers are those of the operations that combine; nil: there is none.
-var mergers = func() (all [transport.Datatypes][transport.AtomicOps]merger) {
+// combiners holds the combiner of each type and operation, or nil if there is none.
+var combiners = func() (all [transport.Datatypes][transport.AtomicOps]combiner) {
 	all[transport.Int8] = integers[int8]()
 	all[transport.Uint8] = integers[uint8]()
 	all[transport.Int16] = integers[int16]()
@@ -21,18 +21,18 @@ var mergers = func() (all [transport.Datatypes][transport.AtomicOps]merger) {
 	all[transport.Uint32] = integers[uint32]()
 	all[transport.Int64] = integers[int64]()
 	all[transport.Uint64] = integers[uint64]()
-	all[transport.Float32] = reals(func(b uint64) float32 { return math.Float32frombits(uint32(b)) }, bits32)
-	all[transport.Float64] = reals(math.Float64frombits, bits64)
+	all[transport.Float32] = floats(func(b uint64) float32 { return math.Float32frombits(uint32(b)) }, bits32)
+	all[transport.Float64] = floats(math.Float64frombits, bits64)
 	all[transport.Complex64][transport.AtomicSum] = sumPairs
 	all[transport.Complex64][transport.AtomicProd] = prodPairs
 	return all
 }()
 
-// Combines says whether op combines elements of type t in one step: on integers
-// all operations do that are more than to read, to write and to swap, on floats
-// all of those but bits, on complex64 sum and product, on complex128 none.
+// Combines reports whether op combines elements of type t atomically. On integers all operations
+// do except reads, writes and swaps; on floating-point numbers all of these except bitwise
+// operations; on complex64 sum and product; on complex128 none.
 func Combines(op transport.AtomicOp, t transport.Datatype) bool {
-	return op < transport.AtomicOps && t < transport.Datatypes && mergers[t][op] != nil
+	return op < transport.AtomicOps && t < transport.Datatypes && combiners[t][op] != nil
 }
 
 func truth(b bool) uint64 {
@@ -42,7 +42,7 @@ func truth(b bool) uint64 {
 	return 0
 }
 
-func integers[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64]() (all [transport.AtomicOps]merger) {
+func integers[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64]() (all [transport.AtomicOps]combiner) {
 	all[transport.AtomicMin] = func(a, b uint64) uint64 { return uint64(min(T(a), T(b))) }
 	all[transport.AtomicMax] = func(a, b uint64) uint64 { return uint64(max(T(a), T(b))) }
 	all[transport.AtomicSum] = func(a, b uint64) uint64 { return a + b }
@@ -56,8 +56,8 @@ func integers[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64]
 	return all
 }
 
-func reals[T float32 | float64](of func(uint64) T, bits func(T) uint64) (all [transport.AtomicOps]merger) {
-	logic := func(f func(a, b bool) bool) merger {
+func floats[T float32 | float64](of func(uint64) T, bits func(T) uint64) (all [transport.AtomicOps]combiner) {
+	logic := func(f func(a, b bool) bool) combiner {
 		return func(a, b uint64) uint64 { return bits(T(truth(f(of(a) != 0, of(b) != 0)))) }
 	}
 	all[transport.AtomicMin] = func(a, b uint64) uint64 { return bits(min(of(a), of(b))) }
@@ -70,7 +70,7 @@ func reals[T float32 | float64](of func(uint64) T, bits func(T) uint64) (all [tr
 	return all
 }
 
-// bits32 are the bits of x; a NaN is always the same one, whatever it came from.
+// bits32 returns the bits of x. For every NaN it returns the same bits.
 func bits32(x float32) uint64 {
 	if x != x {
 		return 0x7fc00000
@@ -78,7 +78,7 @@ func bits32(x float32) uint64 {
 	return uint64(math.Float32bits(x))
 }
 
-// bits64 is the same of twice the size.
+// bits64 is bits32 for float64.
 func bits64(x float64) uint64 {
 	if x != x {
 		return 0x7ff8000000000000
@@ -86,14 +86,15 @@ func bits64(x float64) uint64 {
 	return math.Float64bits(x)
 }
 
-// pairOf is the complex64 whose bytes a word has in memory: the real part first.
+// pairOf returns the parts of the complex64 that has the same bytes in memory as word. The real part
+// comes first.
 func pairOf(word uint64) (re, im float32) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], word)
 	return math.Float32frombits(binary.NativeEndian.Uint32(b[:])), math.Float32frombits(binary.NativeEndian.Uint32(b[4:]))
 }
 
-// wordOf is the reverse of pairOf.
+// wordOf is the inverse of pairOf.
 func wordOf(re, im float32) uint64 {
 	var b [8]byte
 	binary.NativeEndian.PutUint32(b[:], uint32(bits32(re)))
@@ -107,8 +108,8 @@ func sumPairs(old, in uint64) uint64 {
 	return wordOf(a+c, b+d)
 }
 
-// prodPairs computes in float64, which has the products exactly, so that each part
-// is the same whether a processor fuses a product with the sum or not.
+// prodPairs multiplies in float64, in which the products are exact. So the result does not depend on
+// whether the compiler fuses a product with the sum.
 func prodPairs(old, in uint64) uint64 {
 	a32, b32 := pairOf(old)
 	c32, d32 := pairOf(in)

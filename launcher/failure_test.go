@@ -24,12 +24,12 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// mournPatience bounds what a test here waits for.
-const mournPatience = 20 * time.Second
+// testTimeout bounds each wait of a test in this file.
+const testTimeout = 20 * time.Second
 
-// pidIn waits until a file has a process id.
+// pidIn waits until a file has a process id, and returns the id.
 func pidIn(name string) (int, error) {
-	for end := time.Now().Add(mournPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(name)
 		if pid, whole := strings.CutSuffix(string(text), "\n"); whole {
 			return strconv.Atoi(pid)
@@ -38,17 +38,17 @@ func pidIn(name string) (int, error) {
 	return 0, fmt.Errorf("no process id in %s", name)
 }
 
-// hasEnded says whether a process is a zombie, or not even that any more.
+// hasEnded reports whether a process is a zombie or does not exist any more.
 func hasEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z")
 }
 
-// holdDying has rank 0 kill itself, and holds it on the way out, where the kernel
-// does not report its end yet, until gorun has ended rank 2 because of what rank 1
-// does meanwhile. It ends with the thread that it runs on, and then holds nothing.
+// holdDying makes rank 0 kill itself, and stops it while it exits, so that the kernel does not
+// report its end yet. holdDying lets rank 0 go when gorun has ended rank 2 because of what rank 1
+// has done meanwhile.
 func holdDying(dir string) error {
-	runtime.LockOSThread() // for good: what it traces goes on when the thread ends
+	runtime.LockOSThread() // never unlocked: when the thread ends, the kernel ends the tracing
 	pid, err := pidIn(filepath.Join(dir, "pid0"))
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func holdDying(dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "dying"), nil, 0o600); err != nil {
 				return err
 			}
-			for end := time.Now().Add(mournPatience); ; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 				if hasEnded(bystander) {
 					return unix.PtraceDetach(pid)
 				}
@@ -98,9 +98,9 @@ func holdDying(dir string) error {
 	}
 }
 
-// TestMourned: rank 0 is killed, and rank 1, which has noticed, is faster to tell
-// gorun than the kernel.
-func TestMourned(t *testing.T) {
+// TestSecondaryBeforeKill: rank 0 is killed. Rank 1 notices that and fails, and gorun hears of rank
+// 1's failure first.
+func TestSecondaryBeforeKill(t *testing.T) {
 	for _, last := range []string{"echo cmd=abort >&3", "exit 3"} {
 		for _, grace := range []time.Duration{0, time.Second} {
 			t.Run(fmt.Sprintf("%s, grace %v", last, grace), func(t *testing.T) {
@@ -115,9 +115,9 @@ func TestMourned(t *testing.T) {
 				dir := t.TempDir()
 				j.Apps[0].Program, j.Apps[0].Wdir, j.Grace = "sh", dir, grace
 				held := make(chan error, 1)
-				go func() { // ends with rank 0, if not before; received from below
+				go func() { // ends at the latest with rank 0; the test receives from held
 					err := holdDying(dir)
-					if err != nil { // the job ends all the same
+					if err != nil { // so that the job ends
 						_ = os.WriteFile(filepath.Join(dir, "die"), nil, 0o600)
 					}
 					held <- err
@@ -136,7 +136,8 @@ func TestMourned(t *testing.T) {
 	}
 }
 
-// TestFirstFailureStays: others die of the first failure, or because the job ends.
+// TestFirstFailureStays: the outcome does not change if other ranks fail because of the first
+// failure, or because the job ends.
 func TestFirstFailureStays(t *testing.T) {
 	for first, want := range map[string]struct {
 		code int
@@ -162,13 +163,13 @@ func TestFirstFailureStays(t *testing.T) {
 	}
 }
 
-// TestEarlierElsewhere: a host may be faster to tell of a consequence than another of
-// the cause. By clocks that are wrong nothing is judged.
+// TestEarlierElsewhere: a host may report a consequence faster than another host reports the cause.
+// gorun compares times only if the hosts' clocks agree.
 func TestEarlierElsewhere(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	for name, test := range map[string]struct {
-		clock time.Duration // of the host of rank 1 is ahead
-		at    time.Duration // by the right clock, when rank 1 ended
+		clock time.Duration // by which the clock of rank 1's host is ahead
+		at    time.Duration // when rank 1 ended after rank 0, by a right clock
 		told  bool
 		want  int
 	}{
@@ -186,20 +187,20 @@ func TestEarlierElsewhere(t *testing.T) {
 		ended := begun.Add(time.Hour)
 		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
 		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, Told: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
 
-// TestDyingFirst: a rank that was on its way out by a signal has failed before who
-// noticed it and says so, on one host.
+// TestDyingFirst: a rank that a signal was already ending has failed before a rank of the same host
+// that noticed its failure.
 func TestDyingFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		second proto.Exit
 		want   int
 	}{
-		"struck, on its way out": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
-		"struck later":           {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
-		"told to end":            {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
+		"crashed, and exiting": {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV), Dying: true}, 1},
+		"crashed later":        {proto.Exit{Rank: 1, Signal: int(unix.SIGSEGV)}, 0},
+		"ended by gorun":       {proto.Exit{Rank: 1, Signal: int(unix.SIGTERM), Dying: true}, 0},
 	} {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
@@ -207,12 +208,12 @@ func TestDyingFirst(t *testing.T) {
 		r.phase, r.killed = phaseRunning, true // nothing is sent
 		r.aborted(proto.Aborted{Rank: 0, Code: 1})
 		r.exited(test.second)
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 	}
 }
 
-// TestConsequenceFirst: gorun hears first from rank 0, which aborts because of another
-// rank's failure. What failed by itself takes its place.
+// TestConsequenceFirst: rank 0 aborts because of another rank's failure, and gorun hears of that
+// first. The failure of a rank that failed by itself replaces it.
 func TestConsequenceFirst(t *testing.T) {
 	consequence := proto.Aborted{Rank: 1, Code: 1, Consequence: true}
 	for name, test := range map[string]struct {
@@ -243,7 +244,7 @@ func TestConsequenceFirst(t *testing.T) {
 		case proto.Aborted:
 			r.aborted(m)
 		}
-		require.Equal(t, test.want, r.verdict.Rank, name)
+		require.Equal(t, test.want, r.outcome.Rank, name)
 		require.Equal(t, test.want == 0, r.first.kind == kindConsequence, name)
 	}
 }
@@ -267,9 +268,9 @@ func failedRun(apart, clocks bool) *run {
 	return r
 }
 
-// TestVerdictIsReplaced checks which failures replace a failure that was reported before, for
-// all pairs of kinds and for each timing.
-func TestVerdictIsReplaced(t *testing.T) {
+// TestOutcomeIsReplaced checks which failures replace an earlier reported failure, for all pairs of
+// kinds and for each timing.
+func TestOutcomeIsReplaced(t *testing.T) {
 	const atVerdict, before = 1 << 40, 1<<40 - 1
 	tell := func(r *run, kind string, rank int, at int64, told bool) {
 		e := proto.Exit{Rank: rank, At: at, Told: told}
@@ -285,14 +286,14 @@ func TestVerdictIsReplaced(t *testing.T) {
 		case "follower":
 			r.aborted(proto.Aborted{Rank: 2, Code: 1, Reason: "rank 7 has failed", Consequence: true, Told: told})
 			e.Code = 5
-		case "silent":
+		case "noreason":
 			e.Code = 5
-		case "stated":
+		case "reason":
 			r.aborted(proto.Aborted{Rank: rank, Code: 6, Reason: "no such mesh", Told: told})
 			e.Code = 6
 		case "signal":
 			e.Signal = int(unix.SIGPIPE)
-		case "struck":
+		case "crash":
 			e.Signal = int(unix.SIGSEGV)
 		case "lost":
 			r.hostsLost(proto.Lost{First: r.ranks[rank].host, Count: 1, Cause: "no answer"})
@@ -300,34 +301,34 @@ func TestVerdictIsReplaced(t *testing.T) {
 		}
 		r.exited(e)
 	}
-	timings := []string{"told", "after", "apart", "before"}
-	failures := []string{"other", "consequence", "silent", "stated", "signal", "struck", "lost"}
-	for verdict, least := range map[string]string{ // the columns are in the order of failures
+	timings := []string{"ending", "after", "apart", "before"}
+	failures := []string{"other", "consequence", "noreason", "reason", "signal", "crash", "lost"}
+	for outcome, least := range map[string]string{ // the columns are in the order of failures
 		"other":       "-  -  -       -       -       -      -",
 		"consequence": "-  -  after   after   after   after  apart",
 		"follower":    "-  -  before  after   after   after  apart",
-		"silent":      "-  -  before  before  before  apart  apart",
-		"stated":      "-  -  before  before  before  apart  apart",
+		"noreason":    "-  -  before  before  before  apart  apart",
+		"reason":      "-  -  before  before  before  apart  apart",
 		"signal":      "-  -  -       -       -       -      -",
-		"struck":      "-  -  -       -       -       -      -",
+		"crash":       "-  -  -       -       -       -      -",
 		"lost":        "-  -  -       -       -       -      -",
 	} {
 		for i, failure := range failures {
 			from := slices.Index(timings, strings.Fields(least)[i]) // -1: never
 			for n, timing := range timings {
 				r := failedRun(timing == "apart" || timing == "before", timing == "before")
-				tell(r, verdict, 0, atVerdict, false)
-				first := *r.verdict
-				tell(r, failure, 1, before, timing == "told")
-				what := fmt.Sprintf("%s, then %s, %s", verdict, failure, timing)
+				tell(r, outcome, 0, atVerdict, false)
+				first := *r.outcome
+				tell(r, failure, 1, before, timing == "ending")
+				what := fmt.Sprintf("%s, then %s, %s", outcome, failure, timing)
 				switch {
 				case from < 0 || n < from:
-					require.Equal(t, first, *r.verdict, what)
+					require.Equal(t, first, *r.outcome, what)
 				case failure == "lost":
-					require.Equal(t, "b: no answer", r.verdict.Reason, what)
+					require.Equal(t, "b: no answer", r.outcome.Reason, what)
 				default:
-					require.Equal(t, 1, r.verdict.Rank, what)
-					require.Equal(t, failure == "stated", r.verdict.Reason == "failed: no such mesh", what)
+					require.Equal(t, 1, r.outcome.Rank, what)
+					require.Equal(t, failure == "reason", r.outcome.Reason == "failed: no such mesh", what)
 				}
 			}
 		}
@@ -335,21 +336,21 @@ func TestVerdictIsReplaced(t *testing.T) {
 }
 
 // TestReasonAfterFollower: if ranks exit without a reason after a consequence, an abort with
-// a reason still replaces the verdict, regardless of the number of these ranks.
+// a reason still replaces the outcome, regardless of the number of these ranks.
 func TestReasonAfterFollower(t *testing.T) {
 	r := failedRun(false, false)
 	r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
 	r.exited(proto.Exit{Rank: 2, Code: 1})
-	require.Equal(t, 2, r.verdict.Rank)
+	require.Equal(t, 2, r.outcome.Rank)
 	r.exited(proto.Exit{Rank: 0, Code: 1})
-	require.Equal(t, 2, r.verdict.Rank)
+	require.Equal(t, 2, r.outcome.Rank)
 	r.aborted(proto.Aborted{Rank: 1, Code: 3, Reason: "no such mesh"})
-	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.verdict.Failure)
-	require.Equal(t, 3, r.verdict.code)
+	require.Equal(t, Failure{Rank: 1, ExitCode: 3, Reason: "failed: no such mesh", Host: "a", Program: "p", PID: 2}, r.outcome.Failure)
+	require.Equal(t, 3, r.outcome.code)
 }
 
 // TestDyingElsewhere: a rank on another host that was ending when its host heard of the first
-// failure may have noticed that failure. The verdict names this rank if it ended earlier, or
+// failure may have noticed that failure. The outcome names this rank if it ended earlier, or
 // if the first failure is a consequence.
 func TestDyingElsewhere(t *testing.T) {
 	dying := proto.Exit{Rank: 1, Code: 3, Dying: true, Told: true, At: 5}
@@ -375,13 +376,13 @@ func TestDyingElsewhere(t *testing.T) {
 			if signal == unix.SIGSEGV { // no other rank's failure causes it
 				want = 1
 			}
-			require.Equal(t, want, r.verdict.Rank, "%s, %v", name, signal)
+			require.Equal(t, want, r.outcome.Rank, "%s, %v", name, signal)
 		}
 	}
 }
 
 // TestExitThatFailsNobody: if a job continues without failed ranks, a rank that exits with a
-// code after Finalize does not fail the job, and its exit does not replace the verdict.
+// code after Finalize does not fail the job, and its exit does not replace the outcome.
 func TestExitThatFailsNobody(t *testing.T) {
 	for _, exit := range []proto.Exit{{Code: 5, At: 1}, {Code: 5, Dying: true}, {Code: 5, Dying: true, Told: true}} {
 		for _, apart := range []bool{false, true} {
@@ -392,7 +393,7 @@ func TestExitThatFailsNobody(t *testing.T) {
 				r.exited(proto.Exit{Rank: 0, Code: 1, At: 2})
 				exit.Rank = 1
 				r.exited(exit)
-				require.Zero(t, r.verdict.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
+				require.Zero(t, r.outcome.Rank, "%+v, apart %v, consequence %v", exit, apart, consequence)
 			}
 		}
 	}
@@ -402,7 +403,7 @@ func TestExitThatFailsNobody(t *testing.T) {
 // that and ends the job, before rank 1 reports its reason.
 func TestReasonAfterConsequence(t *testing.T) {
 	defer func(limit time.Duration) { lingerLimit = limit }(lingerLimit)
-	lingerLimit = mournPatience // rank 0 may be slow on a busy machine
+	lingerLimit = testTimeout // rank 0 may be slow on a busy machine
 	program := filepath.Join(t.TempDir(), "revoke")
 	text, err := exec.Command("go", "build", "-o", program, "./testdata/revoke").CombinedOutput()
 	require.NoError(t, err, string(text))

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRoomLeft(t *testing.T) {
+func TestMemoryLeft(t *testing.T) {
 	const none = math.MaxInt64
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -45,10 +45,10 @@ func TestRoomLeft(t *testing.T) {
 				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 				require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 			}
-			require.Equal(t, c.want, roomLeft(root))
+			require.Equal(t, c.want, memoryLeft(root))
 		})
 	}
-	left := roomLeft("/")
+	left := memoryLeft("/")
 	require.Positive(t, left)
-	require.Less(t, left, int64(1)<<50, "this host says what it has")
+	require.Less(t, left, int64(1)<<50, "this host must report its memory")
 }

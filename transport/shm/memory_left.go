@@ -11,16 +11,17 @@ import (
 	"strings"
 )
 
-// How much memory there is
+// The available memory
 //
-// The kernel takes an allocation of shared memory that is larger than what it
-// has, and ends processes later. So it is asked before, by proc(5) and the
-// files of cgroups(7): the least of what the host can give without ending
-// anybody, and what the limits of the groups that this process is in leave.
+// The kernel accepts an allocation of shared memory that is larger than the memory of the
+// host, and later kills processes for lack of memory. So the heap reads the available
+// memory before it allocates, from proc(5) and the files of cgroups(7). It is the minimum of
+// the memory that the host has available and of what the limits of this process's control
+// groups leave.
 
-// roomLeft is how many bytes can still be had, as the files under root say. What
-// cannot be read limits nothing.
-func roomLeft(root string) int64 {
+// memoryLeft returns how many bytes can still be allocated, according to the files under
+// root. A file that cannot be read sets no limit.
+func memoryLeft(root string) int64 {
 	mem := fieldsOf(filepath.Join(root, "proc/meminfo"))
 	left := int64(math.MaxInt64)
 	if free, ok := mem["MemAvailable:"]; ok {
@@ -30,7 +31,7 @@ func roomLeft(root string) int64 {
 	if err != nil {
 		return left
 	}
-	defer f.Close() //nolint:errcheck // it was read only
+	defer f.Close() //nolint:errcheck // the file was only read
 	for s := bufio.NewScanner(f); s.Scan(); {
 		id, rest, _ := strings.Cut(s.Text(), ":")
 		kind, path, _ := strings.Cut(rest, ":")
@@ -44,8 +45,8 @@ func roomLeft(root string) int64 {
 	return left
 }
 
-// groupLeft is the least that a group and those above it leave. The cache of
-// files that nobody uses counts as free.
+// groupLeft returns the minimum of what the limits of a control group and of its ancestors
+// leave. The cache of unused files counts as free.
 func groupLeft(top, path, limit, usage, cache string) int64 {
 	left := int64(math.MaxInt64)
 	for dir := filepath.Join(top, path); strings.HasPrefix(dir, top); dir = filepath.Dir(dir) {
@@ -58,7 +59,8 @@ func groupLeft(top, path, limit, usage, cache string) int64 {
 	return left
 }
 
-// number reads a file that is one number; false: it is not, as that of no limit.
+// number reads a file that holds one number. It returns false for any other content, such as
+// "max", which stands for no limit.
 func number(name string) (int64, bool) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -68,7 +70,7 @@ func number(name string) (int64, bool) {
 	return n, err == nil
 }
 
-// fieldsOf reads a file whose lines are a name and a number.
+// fieldsOf reads a file whose lines consist of a name and a number.
 func fieldsOf(name string) map[string]int64 {
 	m := make(map[string]int64)
 	text, err := os.ReadFile(name)

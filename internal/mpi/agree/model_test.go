@@ -1,4 +1,4 @@
-package mpi
+package agree
 
 import (
 	"bytes"
@@ -13,25 +13,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A model of ranks that agree: their councils are real, and what lies between them
-// is delivered by the test, in any order.
+// model is a model of ranks that agree. Their agreements are the real code. The test delivers the messages
+// between them, in any order.
 //
 //	call     a rank calls Agree for the next time
-//	abandon  its context ends: it may call again
-//	step     its call looks at what has come and who has ended
-//	deliver  one of the messages on the way is filed, whether or not in order
-//	die      a rank dies; what it has sent may still come
-//	finalize a rank whose calls are over calls Finalize: it makes no more calls
-//	tick     the watch of a rank asks for votes that are missing
-//	notice   a rank hears of a death; of what the dead one has sent to it and has
-//	         not come it gets no more than the first few messages
+//	abandon  the context of a call ends: the rank may call again
+//	step     a call looks at the messages that have come and at the ranks that have ended
+//	deliver  a rank handles one of the messages in transit, not necessarily the first
+//	die      a rank dies; messages that it has sent may still arrive
+//	finalize a rank whose calls have returned calls Finalize: it makes no more calls
+//	tick     a rank calls Remind
+//	notice   a rank learns of a death; of the messages that the dead rank has sent to it and that
+//	         have not arrived, only the first few still arrive
 //
-// A step that is late stands for a goroutine off its processor, and filing without
-// a step for the watch or another call that does it.
+// A step that is late models a goroutine without a processor. A delivery without a step models one by
+// Answer, or by another call.
 type model struct {
 	modelSize
 	ranks []*modelRank
-	wire  [][][]*ballot // by receiver, then sender
+	wire  [][][]*message // by receiver, then sender
 	past  *past
 }
 
@@ -53,16 +53,16 @@ func (p *past) String() string {
 }
 
 type modelRank struct {
-	*council
-	open     []*modelCall
-	called   uint32
-	verdicts map[uint32]*ballot // that calls have returned
-	knows    []bool             // whose end
-	dead     bool
+	*Ranks
+	open      []*modelCall
+	called    uint32
+	decisions map[uint32]*message // that calls have returned
+	knows     []bool              // by rank: its end
+	dead      bool
 }
 
 type modelCall struct {
-	*party
+	*participant
 	abandoned bool
 	due       bool // a step may change something
 }
@@ -89,12 +89,12 @@ const (
 )
 
 func newModel(n int, size modelSize) *model {
-	m := &model{modelSize: size, wire: make([][][]*ballot, n)}
+	m := &model{modelSize: size, wire: make([][][]*message, n)}
 	for i := range n {
-		m.wire[i] = make([][]*ballot, n)
+		m.wire[i] = make([][]*message, n)
 		m.ranks = append(m.ranks, &modelRank{
-			council:  &council{cases: make(map[caseID]*hearing), settled: make(map[uint64]*ballot)},
-			verdicts: make(map[uint32]*ballot), knows: make([]bool, n),
+			Ranks:     &Ranks{instances: make(map[instanceID]*instance), decided: make(map[uint64]*message)},
+			decisions: make(map[uint32]*message), knows: make([]bool, n),
 		})
 	}
 	m.connect()
@@ -103,12 +103,12 @@ func newModel(n int, size modelSize) *model {
 
 func (m *model) connect() {
 	for i, r := range m.ranks {
-		r.stir = r.wake
-		r.send = func(b *ballot, to int) {
+		r.Ranks.wake = r.wakeCalls
+		r.send = func(b *message, to int) {
 			if m.ranks[to].dead || r.knows[to] {
 				return
 			}
-			var sent ballot
+			var sent message
 			if err := sent.parse(b.append(nil)); err != nil {
 				panic(err)
 			}
@@ -117,38 +117,38 @@ func (m *model) connect() {
 	}
 }
 
-func (m *model) group() Group {
-	g := Group{ranks: make([]int, len(m.ranks))}
-	for i := range g.ranks {
-		g.ranks[i] = i
+func (m *model) group() []int {
+	ranks := make([]int, len(m.ranks))
+	for i := range ranks {
+		ranks[i] = i
 	}
-	return g
+	return ranks
 }
 
-// clone copies what changes. Ballots do not once they are sent.
+// clone copies what changes. A message does not change after it is sent.
 func (m *model) clone() *model {
-	c := &model{modelSize: m.modelSize, wire: make([][][]*ballot, len(m.wire)), past: m.past}
+	c := &model{modelSize: m.modelSize, wire: make([][][]*message, len(m.wire)), past: m.past}
 	for to := range m.wire {
-		c.wire[to] = make([][]*ballot, len(m.wire))
+		c.wire[to] = make([][]*message, len(m.wire))
 		for from, queue := range m.wire[to] {
 			c.wire[to][from] = slices.Clone(queue)
 		}
 	}
 	for _, r := range m.ranks {
 		x := &modelRank{
-			council: &council{cases: make(map[caseID]*hearing), settled: maps.Clone(r.settled), waiting: r.waiting, leaving: r.leaving},
-			called:  r.called, verdicts: maps.Clone(r.verdicts), knows: slices.Clone(r.knows), dead: r.dead,
+			Ranks:  &Ranks{instances: make(map[instanceID]*instance), decided: maps.Clone(r.decided), waiting: r.waiting, leaving: r.leaving},
+			called: r.called, decisions: maps.Clone(r.decisions), knows: slices.Clone(r.knows), dead: r.dead,
 		}
-		parties := make(map[*party]*party)
+		parties := make(map[*participant]*participant)
 		for _, call := range r.open {
-			p, own := *call.party, *call.own
+			p, own := *call.participant, *call.own
 			own.failed = slices.Clone(own.failed)
-			p.council, p.own = x.council, &own
-			parties[call.party] = &p
-			x.open = append(x.open, &modelCall{party: &p, abandoned: call.abandoned, due: call.due})
+			p.Ranks, p.own = x.Ranks, &own
+			parties[call.participant] = &p
+			x.open = append(x.open, &modelCall{participant: &p, abandoned: call.abandoned, due: call.due})
 		}
-		for id, h := range r.cases {
-			x.cases[id] = &hearing{votes: maps.Clone(h.votes), party: parties[h.party]}
+		for id, h := range r.instances {
+			x.instances[id] = &instance{votes: maps.Clone(h.votes), own: parties[h.own]}
 		}
 		c.ranks = append(c.ranks, x)
 	}
@@ -156,7 +156,7 @@ func (m *model) clone() *model {
 	return c
 }
 
-// key is the same for states that are the same.
+// key returns the same text for equal states.
 func (m *model) key() string {
 	k := append(make([]byte, 0, 256), byte(m.abandons), byte(m.finals))
 	flag := func(bits ...bool) {
@@ -168,7 +168,7 @@ func (m *model) key() string {
 			}
 		}
 	}
-	put := func(b *ballot) {
+	put := func(b *message) {
 		if b != nil {
 			k = append(append(k, byte(b.kind), byte(b.seq), byte(b.next), byte(b.final)), b.failed...)
 		}
@@ -182,22 +182,22 @@ func (m *model) key() string {
 		flag(r.leaving)
 		flag(r.knows...)
 		for _, c := range r.open {
-			k = append(k, byte(c.told))
+			k = append(k, byte(c.votedFor))
 			flag(c.due, c.abandoned, c.ask, c.asked)
 			put(c.own)
 		}
 		for seq := range uint32(m.calls) + 1 { // other ranks may be ahead
-			if h := r.cases[caseID{1, seq}]; h != nil {
+			if h := r.instances[instanceID{1, seq}]; h != nil {
 				for w := range m.ranks {
 					k = append(k, 0xfe)
 					put(h.votes[w])
 				}
 			}
 			k = append(k, 0xfd)
-			put(r.verdicts[seq])
+			put(r.decisions[seq])
 		}
 		k = append(k, 0xfc)
-		put(r.settled[1])
+		put(r.decided[1])
 		for _, queue := range m.wire[i] {
 			k = append(k, 0xfb)
 			for _, b := range queue {
@@ -208,7 +208,7 @@ func (m *model) key() string {
 	return string(k)
 }
 
-// events are all that can happen next.
+// events returns all events that can happen next.
 func (m *model) events() (may []event) {
 	for i, r := range m.ranks {
 		if r.dead {
@@ -220,7 +220,7 @@ func (m *model) events() (may []event) {
 				may = append(may, event{stepEvent, i, c, 0})
 			}
 			waits = waits || !call.abandoned
-			asks = asks || call.told == i && !call.ask && !call.asked && r.cases[caseID{1, call.own.seq}] != nil // nil: there is a later verdict
+			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil // nil: there is a later decision
 			if m.abandons > 0 && !call.abandoned {
 				may = append(may, event{abandonEvent, i, c, 0})
 			}
@@ -258,9 +258,9 @@ func (m *model) do(e event) error {
 	case callEvent:
 		r.called++
 		n := len(m.ranks)
-		own := &ballot{kind: vote, what: agreeCall, seq: r.called, id: 1, next: uint64(e.rank + 1), failed: newBitmap(n), known: newBitmap(n)}
-		r.open = append(r.open, &modelCall{party: &party{
-			council: r.council, s: &state{id: 1, rank: e.rank, group: m.group()}, own: own, told: -1,
+		own := &message{kind: vote, call: Agree, seq: r.called, id: 1, next: uint64(e.rank + 1), failed: newBitmap(n), known: newBitmap(n)}
+		r.open = append(r.open, &modelCall{participant: &participant{
+			Ranks: r.Ranks, comm: &Comm{ID: 1, Rank: e.rank, Ranks: m.group()}, own: own, votedFor: -1,
 		}})
 		return m.step(e.rank, len(r.open)-1)
 	case abandonEvent:
@@ -272,36 +272,36 @@ func (m *model) do(e event) error {
 		queue := &m.wire[e.rank][e.peer]
 		b := (*queue)[e.at]
 		*queue = slices.Delete(*queue, e.at, e.at+1)
-		r.file(b, e.peer)
+		r.handle(b, e.peer)
 	case dieEvent:
 		m.deaths--
 		r.dead = true
 		clear(m.wire[e.rank])
 	case finalEvent:
 		m.finals--
-		r.leave()
+		r.Leave()
 	case tickEvent:
-		r.remind()
+		r.Remind()
 		if !slices.ContainsFunc(r.open, func(c *modelCall) bool { return c.ask && c.due }) {
-			return fmt.Errorf("the watch of rank %d asks for no votes", e.rank)
+			return fmt.Errorf("Remind of rank %d asks for no votes", e.rank)
 		}
 	case noticeEvent:
 		r.knows[e.peer] = true
 		queue := &m.wire[e.rank][e.peer]
 		*queue = (*queue)[:e.at]
-		r.wake()
+		r.wakeCalls()
 	}
 	return nil
 }
 
-// ticks reports whether the watch may ask: a rank refuses, or in a small model may refuse
+// ticks reports whether Remind may be called: a rank refuses, or in a small model may refuse
 // later.
 func (m *model) ticks() bool {
 	return m.finals > 0 && m.calls*len(m.ranks) < 4 || slices.ContainsFunc(m.ranks, func(r *modelRank) bool { return r.leaving })
 }
 
-// wake ends what is in Attend.
-func (r *modelRank) wake() {
+// wakeCalls ends the calls in Attend.
+func (r *modelRank) wakeCalls() {
 	for _, c := range r.open {
 		c.due = true
 	}
@@ -314,7 +314,7 @@ func (m *model) step(rank, call int) error {
 		r.waiting--
 	}
 	c.due = false
-	c.miss(slices.Clone(r.knows))
+	c.setAbsent(slices.Clone(r.knows))
 	v, err := c.step()
 	if v == nil && err == nil {
 		return nil
@@ -329,27 +329,27 @@ func (m *model) step(rank, call int) error {
 	return m.learn(rank, v)
 }
 
-// learn looks at a verdict that a call returns: those that live have the same.
-func (m *model) learn(rank int, v *ballot) error {
+// learn checks a decision that a call returns: all live ranks have the same one.
+func (m *model) learn(rank int, v *message) error {
 	for i, r := range m.ranks {
-		if v.failed.has(i) && !r.dead {
+		if v.failed.Has(i) && !r.dead {
 			return fmt.Errorf("rank %d thinks that %d has failed", rank, i)
 		}
 		if v.final == 0 && !r.dead && r.called < v.seq {
-			return fmt.Errorf("rank %d has a verdict of call %d, which %d has not made", rank, v.seq, i)
+			return fmt.Errorf("rank %d has a decision of call %d, which %d has not made", rank, v.seq, i)
 		}
 		if int(v.final) == i+1 && (r.called >= v.seq || !r.leaving) {
 			return fmt.Errorf("rank %d thinks that %d is in Finalize and has not voted", rank, i)
 		}
-		if w := r.verdicts[v.seq]; !r.dead && w != nil && (w.next != v.next || w.final != v.final || !bytes.Equal(w.failed, v.failed)) {
+		if w := r.decisions[v.seq]; !r.dead && w != nil && (w.next != v.next || w.final != v.final || !bytes.Equal(w.failed, v.failed)) {
 			return fmt.Errorf("rank %d has %v without %08b, and %d had %v without %08b", rank, v.next, v.failed, i, w.next, w.failed)
 		}
 	}
-	m.ranks[rank].verdicts[v.seq] = v
+	m.ranks[rank].decisions[v.seq] = v
 	return nil
 }
 
-// rest looks at a state in which perhaps nothing happens any more but deaths.
+// rest checks a state in which only deaths, abandons and finalizes can happen.
 func (m *model) rest(events []event) error {
 	if slices.ContainsFunc(events, func(e event) bool { return e.kind != dieEvent && e.kind != abandonEvent && e.kind != finalEvent }) {
 		return nil
@@ -362,7 +362,7 @@ func (m *model) rest(events []event) error {
 	return nil
 }
 
-// play does what a text says.
+// play runs a script of events.
 func (m *model) play(t *testing.T, script string) {
 	t.Helper()
 	for line := range strings.Lines(script) {
@@ -378,9 +378,9 @@ func (m *model) play(t *testing.T, script string) {
 	}
 }
 
-// TestAVerdictBehindAVote: a verdict lies in the queue when its reader hears that
-// who sent it has failed, and votes for the next.
-func TestAVerdictBehindAVote(t *testing.T) {
+// TestDecisionBehindVote: a decision is in the queue of a rank that learns of its sender's failure and
+// votes for the next coordinator.
+func TestDecisionBehindVote(t *testing.T) {
 	m := newModel(3, modelSize{calls: 1, deaths: 1})
 	m.play(t, `
 		c 0
@@ -388,26 +388,26 @@ func TestAVerdictBehindAVote(t *testing.T) {
 		c 2
 		d 0 1
 		d 0 2
-		s 0      // presides, and sends its verdict to both
+		s 0      // coordinates, and sends its decision to both
 		! 0
 		n 1 0 0  // never gets it
-		s 1      // presides, and asks 2
+		s 1      // coordinates, and asks 2
 		d 2 1
 		n 2 0 1
 		s 2      // votes for 1
-		d 2 0    // the verdict
-		s 2      // is none any more
+		d 2 0    // the decision
+		s 2      // is not accepted any more
 		d 1 2
 		s 1
 		d 2 1
 		s 2
 	`)
 	require.NoError(t, m.rest(m.events()))
-	require.Equal(t, bitmap{1}, m.ranks[2].verdicts[1].failed)
-	require.NotNil(t, m.ranks[1].verdicts[1])
+	require.Equal(t, Bitmap{1}, m.ranks[2].decisions[1].failed)
+	require.NotNil(t, m.ranks[1].decisions[1])
 }
 
-// TestEveryOrder tries every order of all that can happen.
+// TestEveryOrder tries all orders of all events.
 func TestEveryOrder(t *testing.T) {
 	for _, x := range []struct {
 		ranks int
@@ -438,8 +438,8 @@ func TestEveryOrder(t *testing.T) {
 	}
 }
 
-// TestByChance follows some of the orders that more ranks have. In each some things
-// come much later than others.
+// TestByChance tries random orders with more ranks. In each of them some events come much later than
+// others.
 func TestByChance(t *testing.T) {
 	for seed := range uint64(5000) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -10,16 +10,16 @@ import (
 	"github.com/weft-hpc/weft/transport"
 )
 
-// TestWhoComputesAnswers: the only one to whom a verdict was told makes no call of
-// weft while the next who presides asks for it.
-func TestWhoComputesAnswers(t *testing.T) {
+// TestComputingRankAnswers: the only rank that has the decision makes no call of weft while the next
+// coordinator asks for it.
+func TestComputingRankAnswers(t *testing.T) {
 	overEach(t, func(t *testing.T, p transport.Provider) {
-		told, computes, shrunk := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		sent, computes, shrunk := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		ranks(t, 3, func(c *comm.Comm) error {
 			switch c.Rank() {
 			case 0:
-				err := mpi.TellVerdict((*mpi.Comm)(c))
-				<-told
+				err := mpi.SendDecision((*mpi.Comm)(c))
+				<-sent
 				commtest.Kill(c)
 				return err
 			case 1:
@@ -29,7 +29,7 @@ func TestWhoComputesAnswers(t *testing.T) {
 				return first(err, barrierOf(next, 2))
 			}
 			next, err := c.Shrink()
-			close(told)
+			close(sent)
 			for range 10000 {
 				if len(c.FailedRanks()) > 0 { // asks no transport
 					break
@@ -43,8 +43,8 @@ func TestWhoComputesAnswers(t *testing.T) {
 	})
 }
 
-// TestLeftoverOfTheDead: in a job that outlives ranks the end of one is no message that
-// was left, whenever it comes.
+// TestLeftoverOfTheDead: in a job that outlives failed ranks, the end of a rank is not a message that was
+// left, whenever this rank learns of it.
 func TestLeftoverOfTheDead(t *testing.T) {
 	overAll(t, 3, func(c *comm.Comm) error {
 		if c.Rank() == 2 {
@@ -56,8 +56,8 @@ func TestLeftoverOfTheDead(t *testing.T) {
 	})
 }
 
-// TestDifferingAfterAFailure: that calls differ is noticed also where a rank has failed
-// before. One rank finds it, and the other is told.
+// TestDifferingAfterAFailure: a rank detects that calls differ, also after another rank has failed. One
+// rank gets ErrMismatch, and the other ErrRevoked with the same text.
 func TestDifferingAfterAFailure(t *testing.T) {
 	overEach(t, func(t *testing.T, p transport.Provider) {
 		ranks(t, 3, func(c *comm.Comm) error {

@@ -16,45 +16,46 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// reach is how other hosts are reached. A nil reach reaches none.
-type reach struct {
+// connector connects with other hosts: by ssh, or by agents that connect with gorun. A nil
+// connector connects with none.
+type connector struct {
 	ssh    *remote.SSH
 	dialIn *dialIn
 
-	patience time.Duration // for an agent to dial in
+	timeout time.Duration // for an agent to connect with gorun
 }
 
-func newSSH(r *run) (*reach, error) {
+func newSSH(r *run) (*connector, error) {
 	words, err := job.Words(r.job.SSH)
 	if err != nil {
 		return nil, err
 	}
 	s := &remote.SSH{Command: words, Agent: r.job.AgentPath, Timeout: r.job.ConnectTimeout}
 	if r.job.Verbose {
-		s.Log = r.tell
+		s.Log = r.printLine
 	}
-	return &reach{ssh: s}, nil
+	return &connector{ssh: s}, nil
 }
 
-// command is ssh, for agents that have children.
-func (c *reach) command() []string {
+// command returns the ssh command, which agents use to connect with their children.
+func (c *connector) command() []string {
 	if c == nil || c.ssh == nil {
 		return nil
 	}
 	return c.ssh.Command
 }
 
-// open is how the tree gets a stream to a host.
-func (c *reach) open(ctx context.Context) tree.Open {
+// open returns the function by which the tree gets a stream to a host. ctx ends all attempts.
+func (c *connector) open(ctx context.Context) tree.Open {
 	return func(octx context.Context, h hosts.Host) (tree.Stream, error) {
 		octx, cancel := context.WithCancel(octx)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
 		switch {
 		case c == nil:
-			return nil, errors.New("is not to be reached")
+			return nil, errors.New("there is no way to connect with it")
 		case c.dialIn != nil:
-			octx, cancel := context.WithTimeout(octx, c.patience)
+			octx, cancel := context.WithTimeout(octx, c.timeout)
 			defer cancel()
 			return c.dialIn.take(octx, h.Name)
 		}
@@ -65,18 +66,18 @@ func (c *reach) open(ctx context.Context) tree.Open {
 func openSSH(ctx context.Context, s *remote.SSH, h hosts.Host) (tree.Stream, error) {
 	conn, err := s.Open(ctx, h)
 	if err != nil {
-		return nil, err // and not an interface with a nil in it
+		return nil, err // not conn, because a Stream that holds a nil *remote.Conn is not nil
 	}
 	return conn, nil
 }
 
-func (c *reach) close() {
+func (c *connector) close() {
 	if c != nil && c.dialIn != nil {
 		c.dialIn.close()
 	}
 }
 
-// self is what this process says of its host.
+// self returns what this process reports about its host.
 func self(hostname string) proto.Agent {
 	a := proto.Agent{Hostname: hostname, PID: os.Getpid(), Topology: place.Here()}
 	ifs, err := net.Interfaces()
@@ -95,7 +96,7 @@ func self(hostname string) proto.Agent {
 			a.Addrs = append(a.Addrs, proto.Address{Interface: i.Name, Prefix: addr.String()})
 		}
 	}
-	// CLIENT CLIENTPORT SERVER SERVERPORT, as sshd says it.
+	// sshd sets it to CLIENT CLIENTPORT SERVER SERVERPORT.
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 		a.Reached, a.Parent = f[2], f[0]
 	}

@@ -23,28 +23,28 @@ var (
 	}
 )
 
-// extremes are bits whose low halves, quarters and eighths are such as well:
-// zeros, ones, the ends of the integers, zeros and infinities of both signs, NaNs
-// with and without a payload, the smallest numbers.
+// extremes are special values, whose low 4, 2 and 1 bytes are special values of the smaller types
+// too: zeros, ones, the least and greatest integers, zeros and infinities of both signs, NaNs with
+// and without payload, and the smallest numbers.
 var extremes = []uint64{
 	0, 1, 0x0001000100010001, 0xffffffffffffffff, 0x7fffffffffffffff, 0x8000000000000000, 0x8000000080000000, 0x7fffffff80808080,
 	0x3ff0000000000000, 0xbff00000bf800000, 0x7ff0000000000000, 0xfff00000ff800000, 0x7ff800007fc00000, 0xfff0000000000123,
 	0x7f8000007f800000, 0xff8000017f800001, 0x7fefffff7f7fffff, 0x0000000100000001,
 }
 
-// bitsOf are those of an element of any kind, by chance.
+// bitsOf returns the bits of a random element, often a special value.
 func bitsOf(r *rand.Rand) uint64 {
 	switch r.IntN(3) {
 	case 0:
 		return extremes[r.IntN(len(extremes))]
 	case 1:
-		return uint64(r.IntN(5)) - 2 // near zero, and equal ones
+		return uint64(r.IntN(5)) - 2 // near zero, so that operands are often equal
 	}
 	return r.Uint64()
 }
 
-// What the processor does to elements in one step is what kernels do, bit by
-// bit, and it can do all that they can.
+// TestAgainstKernels checks that atomic operations yield the same bits as the kernels, and that
+// every kernel has an atomic operation.
 func TestAgainstKernels(t *testing.T) {
 	const n = 8
 	r := rand.New(rand.NewPCG(1, 2))
@@ -54,7 +54,7 @@ func TestAgainstKernels(t *testing.T) {
 		for op, kernelOp := range kernelOps {
 			k, ok := kernel.For(kernelOp, kernelType)
 			if !ok {
-				continue // such as truth values of floats: see TestTruthOfFloats
+				continue // for example logical operations on floats: see TestTruthOfFloats
 			}
 			require.True(t, Combines(op, typ), "operation %d on type %d", op, typ)
 			for range 200 {
@@ -65,7 +65,7 @@ func TestAgainstKernels(t *testing.T) {
 				}
 				was := append([]byte(nil), mem...)
 				copy(want, mem)
-				k.Combine(want, data)
+				k.Reduce2(want, data)
 				Apply(op, typ, mem, data, nil, fetch)
 				require.Equal(t, want, mem, "operation %d on type %d: % x and % x", op, typ, was, data)
 				require.Equal(t, was, fetch, "operation %d on type %d", op, typ)
@@ -74,7 +74,8 @@ func TestAgainstKernels(t *testing.T) {
 	}
 }
 
-// Floats are true unless they are a zero, of either sign.
+// TestTruthOfFloats checks logical operations on floats: a float is true unless it is a zero, of
+// either sign.
 func TestTruthOfFloats(t *testing.T) {
 	for typ, x := range map[transport.Datatype]struct{ one, minusZero, nan uint64 }{
 		transport.Float32: {bits32(1), 1 << 31, 0x7f800001},
@@ -110,7 +111,7 @@ func TestCombines(t *testing.T) {
 				want = typ <= transport.Float64
 			case transport.AtomicBor, transport.AtomicBand, transport.AtomicBxor:
 				want = typ < transport.Float32
-			default: // reads, writes, swaps, and what is none
+			default: // reads, writes, swaps, and values beyond the last operation
 			}
 			require.Equal(t, want, Combines(op, typ), "operation %d on type %d", op, typ)
 		}

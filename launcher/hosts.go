@@ -13,38 +13,39 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// gather finds the hosts of the job, and how they are reached:
+// findHosts finds the hosts of the job, and how gorun connects with their agents:
 //
-//	-launcher            hosts                                       agents come by
-//	local                this one                                    no agent
-//	ssh                  -host, -hostfile, [[host]]; else those      ssh, as a tree
-//	                     of PBS, LSF, Grid Engine, Slurm
-//	slurm                those of the allocation, or some of them    srun, and dial in
-//	dial                 those whose agents come                     themselves
-//	auto                 dial with -listen; local where no other host is named or
-//	                     allocated; slurm in an allocation of Slurm; else ssh
+//	-launcher  hosts                                       agents are started by
+//	local      this one                                    no agent
+//	ssh        -host, -hostfile, [[host]]; else those      ssh; they form a tree
+//	           of PBS, LSF, Grid Engine, Slurm
+//	slurm      those of the allocation, or some of them    srun; they connect with gorun
+//	dial       those whose agents connect                  someone else
+//	auto       dial with -listen; local if no other host is named or allocated;
+//	           slurm in an allocation of Slurm; else ssh
 //
-// ctx ends what it waits for.
-func (r *run) gather(ctx context.Context) error {
-	if err := r.choose(); err != nil {
+// findHosts stops waiting for agents when ctx ends.
+func (r *run) findHosts(ctx context.Context) error {
+	if err := r.chooseHosts(); err != nil {
 		return err
 	}
 	switch r.kind {
 	case job.LaunchSSH:
 		var err error
-		r.reach, err = newSSH(r)
+		r.connector, err = newSSH(r)
 		return err
 	case job.LaunchSlurm:
-		return r.gatherSlurm()
+		return r.findSlurmHosts()
 	case job.LaunchDial:
-		return r.gatherDialled(ctx)
+		return r.findDialedHosts(ctx)
 	default:
 		return nil
 	}
 }
 
-// choose says which hosts are meant. It starts nothing.
-func (r *run) choose() error {
+// chooseHosts sets the launcher and the hosts, as far as they are known without connecting to a
+// host.
+func (r *run) chooseHosts() error {
 	j := r.job
 	usage := func(err error) error { return &startError{proto.ExitUsage, err.Error()} }
 	named := slices.Clone(j.Hosts)
@@ -70,7 +71,7 @@ func (r *run) choose() error {
 		switch {
 		case named == nil:
 			named, r.allocated = all, true
-			j.GiveSlots(named)
+			j.ApplySlots(named)
 		case r.kind != job.LaunchSSH:
 			var err error
 			if named, err = hosts.Restrict(all, named, allocationName(alloc)); err != nil {
@@ -118,7 +119,7 @@ func (r *run) choose() error {
 	return nil
 }
 
-// noneLeft is the error where all hosts have failed before.
+// noneLeft returns the error of a restart for which no host is left.
 func (r *run) noneLeft() error {
 	for h, cause := range r.failed {
 		if !strings.HasPrefix(cause, h) {
@@ -142,8 +143,8 @@ func allocationName(a *hosts.Allocation) string {
 	return name + "'s allocation"
 }
 
-// setHosts takes the hosts that the user wants, in this order, but for those that
-// have failed. In the tree this one comes first, under whichever name.
+// setHosts sets the hosts of the run in the order in which the user names them, without those that
+// have failed. In the tree this host has index 0, by whichever of its names the user means it.
 func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
 	var list []hosts.Host
@@ -160,7 +161,7 @@ func (r *run) setHosts(named []hosts.Host) {
 		}
 		list = append(list, h)
 	}
-	r.hosts, r.wants = nil, make([]int, len(list))
+	r.hosts, r.hostOrder = nil, make([]int, len(list))
 	if own >= 0 {
 		r.hosts = []host{{Host: list[own]}}
 	}
@@ -171,7 +172,7 @@ func (r *run) setHosts(named []hosts.Host) {
 		if i == own {
 			continue
 		}
-		r.wants[i] = len(r.hosts)
+		r.hostOrder[i] = len(r.hosts)
 		r.hosts = append(r.hosts, host{Host: h})
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRaceDetectorIsTold has a process of its own commit each race that a
-// kernel can be part of.
-func TestRaceDetectorIsTold(t *testing.T) {
+// TestRaceDetectorSeesAssembly starts a process for each operand of a kernel. In that process a
+// goroutine writes to the operand while the kernel runs, and the race detector must report it.
+func TestRaceDetectorSeesAssembly(t *testing.T) {
 	const variable = "KERNEL_TEST_RACE"
 	operands := map[string][]byte{"dst": make([]byte, 1<<10), "left": make([]byte, 1<<10), "right": make([]byte, 1<<10)}
 	if touched := os.Getenv(variable); touched != "" {
@@ -21,12 +21,12 @@ func TestRaceDetectorIsTold(t *testing.T) {
 			operands[touched][500] = 1
 			close(done)
 		}()
-		kernels()[Sum][Int8].Into(operands["dst"], operands["left"], operands["right"])
+		kernels()[Sum][Int8].Reduce3(operands["dst"], operands["left"], operands["right"])
 		<-done
 		return
 	}
 	for name := range operands {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRaceDetectorIsTold$", "-test.timeout=30s")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRaceDetectorSeesAssembly$", "-test.timeout=30s")
 		cmd.Env = append(os.Environ(), variable+"="+name)
 		out, err := cmd.CombinedOutput()
 		require.Error(t, err, name)
