@@ -35,8 +35,9 @@ var ErrSilent = fmt.Errorf("nothing came from it within %v", SilentTime)
 //
 //	Accept ──► silent ──── Heard ───► heard ──── Proved ───► not counted
 //	             │                      │
-//	             └─ closed at need,     └─ closed at need after SilentTime
-//	                the oldest first
+//	             └─ closed if others    └─ closed after SilentTime if others
+//	                need room, the         need room
+//	                oldest first
 //
 // If the process has no descriptor left, the gate closes a spare descriptor that it holds
 // for this case. So the gate can still accept, and its owner learns which peer connects

@@ -64,7 +64,7 @@ func TestFailureChannelOfCard(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "failed 1\n", string(b[:n]))
 	read := make(chan error, 1)
-	go func() { // ends with Close
+	go func() { // Close ends it
 		_, err := w.Failures.Read(b)
 		read <- err
 	}()
@@ -80,7 +80,7 @@ func openCard(t *testing.T, ctl int, c *Card) *World {
 	t.Helper()
 	f, err := c.Seal()
 	require.NoError(t, err)
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3) // which Open closes
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3) // a duplicate, which Open closes
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	w, err := open(t.Context(), env(EnvJobFD, strconv.Itoa(fd), EnvRank, "0", "PMI_FD", strconv.Itoa(ctl),

@@ -63,7 +63,7 @@ func besideMain(f func()) {
 		return
 	}
 	done := make(chan struct{})
-	go func() { // ends with f, before this returns
+	go func() { // besideMain waits for it
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()

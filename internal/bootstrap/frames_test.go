@@ -106,12 +106,12 @@ func FuzzAuthenticate(f *testing.F) {
 		a, b := net.Pipe()
 		h := &hub{session: (&rendezvous{place: &place{job: "j", size: 8}}).session(secret[:])}
 		done := make(chan error, 1)
-		go func() { // ends with the pipe
+		go func() { // ends when the pipe is closed
 			_, err := h.authenticate(a)
 			_ = a.Close()
 			done <- err
 		}()
-		go func() { _, _ = io.Copy(io.Discard, b) }() // ends with the pipe
+		go func() { _, _ = io.Copy(io.Discard, b) }() // ends when the pipe is closed
 		_, _ = b.Write(data)
 		_ = b.Close()
 		require.Error(t, <-done)

@@ -105,7 +105,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 func (c *Card) matchesEnv(getenv func(string) string) bool {
 	for _, name := range []string{"PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"} {
 		if getenv(name) != "" {
-			return false // gorun drops them
+			return false // gorun removes these variables
 		}
 	}
 	return getenv("PMI_FD") == strconv.Itoa(c.Control) && getenv("PMI_SIZE") == strconv.Itoa(c.Size) &&

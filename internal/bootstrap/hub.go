@@ -48,7 +48,7 @@ type hub struct {
 	mu      sync.Mutex
 	peers   []*peer // by rank; nil: not connected
 	first   int     // number of ranks except 0 that have entered a fence
-	round   int     // counts fences
+	round   int     // number of fences that have ended
 	inFence []bool  // by rank: it has entered the current fence
 	inCount int
 	pairs   []byte      // pairs that ranks have put before the current fence

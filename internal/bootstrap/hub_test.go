@@ -90,7 +90,7 @@ func TestSpoke(t *testing.T) {
 			mine, his := net.Pipe()
 			s := newSpoke(mine, 2, time.Minute, exit)
 			done := make(chan struct{})
-			go func() { // ends with the pipe
+			go func() { // ends when the pipe is closed
 				defer close(done)
 				_, _, _ = readFrame(his, maxPuts)
 				_, _ = his.Write(c.says)

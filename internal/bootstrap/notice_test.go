@@ -97,7 +97,7 @@ func TestNoticeIsWrittenAgain(t *testing.T) {
 	path := noticeOf(t, dir)
 	var w *World
 	done := make(chan error, 1)
-	go func() { // ends with open, which is bounded
+	go func() { // ends when open returns, which has a time limit
 		var err error
 		w, err = open(t.Context(), env(stepEnv(dir, 0, 2)...), io.Discard)
 		done <- err

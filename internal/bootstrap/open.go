@@ -80,7 +80,8 @@ func open(ctx context.Context, getenv func(string) string, stderr io.Writer) (*W
 // startWith is the advice of several errors.
 const startWith = "start the ranks with gorun, srun, mpiexec.hydra or mpirun"
 
-// open opens the World of a place, unless reading the place returned err.
+// open opens the World of a place. err is the error of reading the place; if it is not nil, open
+// returns it.
 func (p *place) open(ctx context.Context, getenv func(string) string, stderr io.Writer, err error) (*World, error) {
 	switch {
 	case err != nil:

@@ -118,7 +118,7 @@ func dialPMI(ctx context.Context, port, id string) (c *lineConn, rank, size int,
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	f, err := nc.(*net.TCPConn).File() // a descriptor outside the runtime's poller
+	f, err := nc.(*net.TCPConn).File() // a descriptor that the runtime's poller does not use
 	_ = nc.Close()
 	if err != nil {
 		return nil, 0, 0, err

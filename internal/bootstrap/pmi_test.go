@@ -37,7 +37,7 @@ func scriptedLauncher(t *testing.T, steps ...step) (fd int, done <-chan error) {
 
 func play(f io.ReadWriteCloser, steps []step) <-chan error {
 	c := make(chan error, 1)
-	go func() { // ends with the steps or when the client closes the connection
+	go func() { // ends after the steps or when the client closes the connection
 		defer f.Close()
 		in := bufio.NewReader(f)
 		for _, s := range steps {

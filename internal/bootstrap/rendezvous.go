@@ -80,7 +80,7 @@ func (r *rendezvous) run(ctx context.Context, m *hubKVS) (secret []byte, nodes [
 	if nodes, err = m.firstFence(ctx, r.size); err != nil {
 		_ = m.transport.close() // the error above says more
 		if text != nil {
-			removeNotice(r.path, text) // rank 0 may have died before it could
+			removeNotice(r.path, text) // rank 0 may have died before it could remove the notice
 		}
 	}
 	return secret, nodes, err

@@ -49,7 +49,7 @@ func openAll(ctx context.Context, envs ...[]string) ([]*World, []error) {
 	worlds, errs := make([]*World, len(envs)), make([]error, len(envs))
 	var all sync.WaitGroup
 	for i := range envs {
-		all.Go(func() { worlds[i], errs[i] = open(ctx, env(envs[i]...), io.Discard) }) // ends with open, which is bounded
+		all.Go(func() { worlds[i], errs[i] = open(ctx, env(envs[i]...), io.Discard) }) // ends when open returns, which has a time limit
 	}
 	all.Wait()
 	return worlds, errs
@@ -146,7 +146,7 @@ func TestStaleNotice(t *testing.T) {
 	require.NoError(t, err)
 	var w *World
 	done := make(chan error, 1)
-	go func() { // ends with open, which is bounded
+	go func() { // ends when open returns, which has a time limit
 		var err error
 		w, err = open(t.Context(), env(stepEnv(dir, 1, 2)...), io.Discard)
 		done <- err
@@ -170,7 +170,7 @@ func TestImpostorOfRank0(t *testing.T) {
 	other := NewSecret()
 	h := &hub{session: (&rendezvous{place: &place{job: filepath.Base(path), size: 2}}).session(other[:])}
 	ended := make(chan struct{})
-	go func() { // ends with the listener
+	go func() { // ends when the listener is closed
 		defer close(ended)
 		for {
 			c, err := l.Accept()
@@ -244,7 +244,7 @@ func TestUnauthenticatedConnectionsToRank0(t *testing.T) {
 	path := noticeOf(t, dir)
 	var w *World
 	done := make(chan error, 1)
-	go func() { // ends with open, which is bounded
+	go func() { // ends when open returns, which has a time limit
 		var err error
 		w, err = open(t.Context(), env(stepEnv(dir, 0, 2)...), io.Discard)
 		done <- err

@@ -79,7 +79,7 @@ func TestMessagesToItselfAreCounted(t *testing.T) {
 // the queue's Wait.
 func asleepIn(q *pausedQueue, f func() error) (ended chan error) {
 	ended = make(chan error, 1)
-	go func() { ended <- f() }() // ends with the message, or the engine
+	go func() { ended <- f() }() // ends when the message arrives or the engine closes
 	<-q.inWait
 	return ended
 }
@@ -98,7 +98,7 @@ func TestWaitsAreTimed(t *testing.T) {
 	}
 	first := asleepIn(q, recv(1))
 	second := make(chan error, 1)
-	go func() { second <- recv(2)() }() // ends with the message, or the engine
+	go func() { second <- recv(2)() }() // ends when the message arrives or the engine closes
 	require.Eventually(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func TestTasksThatWaitAreNotTimed(t *testing.T) {
 			<-q.inWait
 			ended := make(chan error, 1)
 			if waits {
-				go func() { // ends with the task
+				go func() { // ends when the task ends
 					_, err := task.Wait(background)
 					ended <- err
 				}()
@@ -166,7 +166,7 @@ func TestFollowersAreTimed(t *testing.T) {
 	defer e.mu.Unlock()
 	e.beginWait(&w)
 	require.True(t, e.arm())
-	go func() { // ends with sleepArmed
+	go func() { // ends the sleep of sleepArmed
 		<-q.inWait
 		e.mu.Lock()
 		e.signal()
@@ -204,7 +204,7 @@ func TestAccountWithoutAProgram(t *testing.T) {
 	cs := openJob(t, 2, inproc.NewFabric(), nil)
 	e := cs[0]
 	ended := make(chan error, 1)
-	go func() { // ends with WakeAttend
+	go func() { // WakeAttend ends it
 		_, _, err := e.OpenContext(77, []int{0, 1}).Attend(background, e.ChangeCount(), true)
 		ended <- err
 	}()

@@ -135,7 +135,7 @@ func TestBurstLeavesWhileTheProgramComputes(t *testing.T) {
 					last <- err
 				}
 				if test.sleeper {
-					go receiveLast() // it ends with rank 1's last message
+					go receiveLast() // ends when rank 1's last message arrives
 					for start := time.Now(); !slept.Load() && time.Since(start) < testTimeout; {
 						c.e.mu.Lock()
 						slept.Store(c.e.asleep)

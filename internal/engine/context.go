@@ -318,7 +318,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 		if u := e.unexpected.find(key); u != nil {
 			member := c.has(u.source)
 			if err := e.peers[u.source].err; err != nil && member && u.header.Kind == wire.MsgRTS {
-				return nil, Status{}, err // its data is lost with the sender
+				return nil, Status{}, err // its data is lost because the sender has failed
 			}
 			if take || !member {
 				e.unexpected.take(u)
@@ -359,7 +359,7 @@ type Message struct {
 	gen uint32
 }
 
-// IsZero reports whether m is no message.
+// IsZero reports whether m is the zero Message.
 func (m Message) IsZero() bool { return m.u == nil }
 
 // Recv receives the message into buf; see [Context.Recv]. If ctx ends first, another receive or

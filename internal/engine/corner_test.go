@@ -15,11 +15,11 @@ import (
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
-// within runs f, and fails the test if f hangs.
-func within(t *testing.T, f func()) {
+// runWithTimeout runs f, and fails the test if f hangs.
+func runWithTimeout(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
-	go func() { // ends with f
+	go func() { // ends when f returns
 		defer close(done)
 		f()
 	}()
@@ -68,7 +68,7 @@ func TestAPeerThatDiesEndsTransfersThatWaitForRoom(t *testing.T) {
 				s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 1, Length: 8})
 			} else {
 				r = c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-				s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // its slot is 0
+				s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1 << 20}) // the handle 0 identifies r
 			}
 			h.again = true
 			_, done, err := r.Test()
@@ -115,7 +115,7 @@ func TestAnAnswerMayOvertakeACompletion(t *testing.T) {
 	h := &hooks{hold: true}
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithInjectSize(0), inproc.WithEagerLimit(0))
 	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
-	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // the handle 0 identifies r
 	_, done, err := r.Test()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -132,7 +132,7 @@ func TestSegmentsLetOtherMessagesPass(t *testing.T) {
 	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA(), inproc.WithEagerLimit(0))
 	r := c.Isend(make([]byte, 1000), Env{Peer: 1, Tag: 1})
 	h.again = true
-	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 1000}) // the handle 0 identifies r
 	_, done, err := r.Test()
 	require.NoError(t, err)
 	require.False(t, done)
@@ -178,7 +178,7 @@ func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 			require.ErrorIs(t, err, ErrClosed)
 			_, err = c.Recv(background, make([]byte, 1), env)
 			require.ErrorIs(t, err, ErrClosed)
-			within(t, func() { err = c.Send(background, []byte{3}, env) })
+			runWithTimeout(t, func() { err = c.Send(background, []byte{3}, env) })
 			require.ErrorIs(t, err, ErrClosed)
 		})
 	}
@@ -187,7 +187,7 @@ func TestSelfMessagesEndWithTheEngine(t *testing.T) {
 func TestRevokeFreesASelfMessage(t *testing.T) {
 	c, s := openHooked(t, &hooks{}, noAsync)
 	r := c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 1})
-	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // its slot is 0
+	s.sendMessage(t, wire.Message{Kind: wire.MsgFin}) // the handle 0 identifies r
 	_, err := r.Wait(background)
 	require.NoError(t, err)
 	r = c.Isend([]byte{1}, Env{Peer: 0, Tag: 1, Mode: Synchronous}) // in a slot that has sent an RTS
@@ -293,7 +293,7 @@ func TestKillDuringCloseEndsOnce(t *testing.T) {
 		return 0, nil
 	}
 	closed := make(chan error, 1)
-	go func() { closed <- c.e.Close(background) }() // ends with Kill
+	go func() { closed <- c.e.Close(background) }() // Kill ends it
 	receiveOrFail(t, flushing)
 	c.e.Kill()
 	receiveOrFail(t, closed)
@@ -377,7 +377,7 @@ func TestAContextEndsACallDespiteTraffic(t *testing.T) {
 		return 1, nil
 	}
 	var err error
-	within(t, func() { _, err = c.Recv(ctx, make([]byte, 1), Env{Peer: 1, Tag: 1}) })
+	runWithTimeout(t, func() { _, err = c.Recv(ctx, make([]byte, 1), Env{Peer: 1, Tag: 1}) })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -402,7 +402,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		if graceful {
 			serr := e.rails[i].Endpoint.Shutdown(ctx)
 			if serr != nil && errors.Is(context.Cause(ctx), errShutdownCancelled) {
-				serr = nil // the ranks that still live have had shutdownGrace
+				serr = nil // Close has ended this wait itself, shutdownGrace after the failure of a rank
 			}
 			err = errors.Join(err, serr)
 		}

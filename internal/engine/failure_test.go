@@ -69,7 +69,7 @@ func endDuring(t *testing.T, want error, end func(engines []*Engine, cs []*Conte
 						end(engines, cs)
 					}
 					failed := make(chan error, 1)
-					go func() { failed <- call(cs[0]) }() // ends with the call
+					go func() { failed <- call(cs[0]) }() // ends when the call returns
 					if !early {
 						end(engines, cs)
 					}
@@ -157,7 +157,7 @@ func TestAPeerThatBreaksTheProtocolIsMarkedAsFailed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := openRawPeer(t)
-			r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 5}) // its slot is 0
+			r := c.Irecv(make([]byte, 8), Env{Peer: 1, Tag: 5}) // the handle 0 identifies this receive
 			s.sendRaw(t, b)
 			_, err := r.Wait(background)
 			require.ErrorIs(t, err, ErrProcFailed)

@@ -237,7 +237,7 @@ func TestCloseWhileGoroutinesWait(t *testing.T) {
 			}
 			time.Sleep(time.Duration(round) * 100 * time.Microsecond)
 			closed := make(chan struct{})
-			go func() { // ends with Close
+			go func() { // ends when Close returns
 				defer close(closed)
 				ctx, cancel := context.WithTimeout(background, time.Second)
 				defer cancel()

@@ -113,7 +113,7 @@ func ranks(t testing.TB, cs []*Context, f func(c *Context, rank int) error) {
 	t.Helper()
 	errs := make(chan error, len(cs))
 	for i, c := range cs {
-		go func() { // ends with f; the deadline below waits for it
+		go func() { // ends when f returns; the deadline below waits for it
 			if err := f(c, i); err != nil {
 				errs <- fmt.Errorf("rank %d: %w", i, err)
 				return

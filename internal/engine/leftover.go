@@ -60,7 +60,8 @@ type dropped struct {
 	few []Unreceived // the first maxUnreceived
 }
 
-// origin is the text of SetOrigin for one use of a slot.
+// origin is the text of a SetOrigin. gen identifies the request among those that have used the
+// slot.
 type origin struct {
 	gen    uint32
 	text   string

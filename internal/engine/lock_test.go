@@ -51,7 +51,7 @@ func TestMutexHandsOver(t *testing.T) {
 	m.init()
 	m.Lock()
 	got := make(chan struct{})
-	go func() { // ends with the lock
+	go func() { // ends when it has the lock
 		m.Lock()
 		close(got)
 	}()

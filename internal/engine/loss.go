@@ -33,7 +33,7 @@ type lossError struct {
 	reason string
 }
 
-// Error names the rank and the reason.
+// Error returns a text that names the rank and the reason.
 func (l *lossError) Error() string {
 	if l.reason == "" {
 		return fmt.Sprintf("rank %d of the world failed", l.rank)
@@ -207,7 +207,7 @@ func (c *Context) Acknowledge() {
 	}
 }
 
-// Acknowledged returns the ranks of the group that Acknowledge has found ended.
+// Acknowledged returns the ranks of the group whose end Acknowledge has acknowledged.
 func (c *Context) Acknowledged() (ranks []int) {
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()

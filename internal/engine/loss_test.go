@@ -92,7 +92,7 @@ func TestTheLauncherReportsFailures(t *testing.T) {
 			cs := world(engines)
 			line := string(wire.AppendFailures(nil, []int{2, 3}, reason))
 			ends := make(chan error, 2)
-			go func() { ends <- receive(cs[0], 2) }()         // ends with the report
+			go func() { ends <- receive(cs[0], 2) }()         // ends when the report arrives
 			go func() { ends <- receive(cs[0], AnySource) }() // the same
 			say(t, launcher[0], line[:5])
 			say(t, launcher[0], line[5:]+line)
@@ -130,7 +130,7 @@ func TestMalformedFailureReports(t *testing.T) {
 			engines, launcher := openWithLauncher(t, 2, inproc.NewFabric())
 			cs := world(engines)
 			ends := make(chan error, 1)
-			go func() { ends <- receive(cs[0], 1) }() // ends with the engine
+			go func() { ends <- receive(cs[0], 1) }() // ends when the engine fails
 			say(t, launcher[0], line)
 			err := <-ends
 			require.ErrorIs(t, err, want)
@@ -276,7 +276,7 @@ func TestRevocationsOfAFailedRankAreForwarded(t *testing.T) {
 				one = open()
 			}
 			wait := make(chan error, 1)
-			go func() { wait <- receive(two, 1) }() // ends with the revocation that rank 1 forwards
+			go func() { wait <- receive(two, 1) }() // ends after the revocation that rank 1 forwards
 			zero.Revoke(errors.New("test"))
 			side := engines[1].OpenContext(6, members)
 			for {
@@ -397,7 +397,7 @@ func TestMarkFailedEndsClose(t *testing.T) {
 	r.peer, r.inflight = 1, true
 	e.mu.Unlock()
 	closed := make(chan struct{})
-	go func() { // ends with Close
+	go func() { // ends when Close returns
 		_ = e.Close(background) // it may return that the peer has failed
 		close(closed)
 	}()

@@ -349,7 +349,7 @@ func (e *Engine) launchTransfer(t *Transfer) (done bool, err error) {
 
 // railOf returns the rail of a request that is in flight.
 func (e *Engine) railOf(r *request) *rail {
-	if r.kind == kindTransfer { // one to this rank itself may use any rail
+	if r.kind == kindTransfer { // a transfer with this rank itself may use any rail
 		return r.transfer.rail
 	}
 	return e.peers[r.peer].rail

@@ -286,7 +286,7 @@ func TestContextsOfGoEndCalls(t *testing.T) {
 	everyFlavour(t, 2, func(t *testing.T, engines []*Engine, cs []*Context) {
 		ctx, cancel := context.WithCancel(background)
 		ended := make(chan error, 4)
-		go func() { // each ends with ctx
+		go func() { // ctx ends this goroutine and the next ones
 			_, err := cs[0].Recv(ctx, make([]byte, 8), Env{Peer: 1, Tag: 1})
 			ended <- err
 		}()
@@ -369,7 +369,7 @@ func TestWaitEach(t *testing.T) {
 			var bufs [4][16]byte
 			rs := make([]Request, 0, 6)
 			for i := range bufs {
-				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the last does not fit
+				rs = append(rs, c.Irecv(bufs[i][:10+i-i/3], Env{Peer: 1, Tag: i})) // the last buffer is too short
 			}
 			if _, err := rs[1].Wait(background); err != nil {
 				return err

@@ -28,7 +28,7 @@ const (
 	computing place = iota
 	leading         // between two polls
 	parked
-	resuming // runnable: unparked, or giving way
+	resuming // runnable: unparked, or in yieldToWoken
 	sleeping // in Wait
 	returned // from Wait; it has not taken the lock yet
 	gone
@@ -325,7 +325,7 @@ func (m *modelScene) poll(s modelState, i int, to emit) {
 		}
 		return
 	}
-	to(s) // it breathes or yields
+	to(s) // the leader releases the lock or yields
 	if some {
 		return
 	}
@@ -409,7 +409,7 @@ func (m *modelScene) backgroundLead(s modelState, to emit) {
 		return
 	}
 	s.bg = bgLeading
-	to(s) // it breathes or yields
+	to(s) // the leader releases the lock or yields
 	if some {
 		return
 	}

@@ -159,7 +159,7 @@ func (m *modelScene) environment(s modelState, to func(name string, s modelState
 		step("room")(n)
 	}
 	n = s
-	n.one = !s.one // as when the background goroutine holds a processor
+	n.one = !s.one // the background goroutine takes or releases a processor
 	step("hold")(n)
 	if n = s; m.closes && !s.closed {
 		n.closed, n.kick = true, true

@@ -94,7 +94,7 @@ func TestQueryPeersFindsFailedPeers(t *testing.T) {
 				c := world(engines)[0]
 				engines[n-1].Kill()
 				ended := make(chan error, 1)
-				go func() { ended <- call(c, n-1) }() // ends with the call
+				go func() { ended <- call(c, n-1) }() // ends when the call returns
 				deadline := time.After(testTimeout)
 				for {
 					engines[0].QueryPeers()
@@ -178,7 +178,7 @@ func TestWhichPeersQueryPeersConnects(t *testing.T) {
 	require.Empty(t, calls())
 	_, err := r.Wait(background)
 	require.NoError(t, err)
-	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // in the same slot
+	again := c.Irecv(nil, Env{Peer: 6, Tag: 1}) // uses the same slot
 	require.Empty(t, calls())
 	require.Equal(t, []transport.Addr{6}, calls())
 	require.NoError(t, again.Cancel())

@@ -68,7 +68,7 @@ func TestEndOnAnotherRail(t *testing.T) {
 		"died": func(e *Engine) error { e.Kill(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second leads to the peer
+			engines := openRails(t, 2, nil, inproc.NewFabric(), inproc.NewFabric()) // the second provider leads to the peer
 			cs := world(engines)
 			buf := make([]byte, 1)
 			r := cs[0].Irecv(buf, Env{Peer: 1, Tag: 5})
@@ -96,7 +96,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 			sleep := func() {
 				e.mu.Lock()
 				require.True(t, e.arm())
-				go func() { // ends with the sleep
+				go func() { // ends after the sleep
 					e.sleepArmed(background, nil)
 					e.mu.Unlock()
 					woke <- struct{}{}
@@ -117,7 +117,7 @@ func TestSleepWithoutBrokenRail(t *testing.T) {
 			e.mu.Lock()
 			fds := e.waitset.fds
 			e.mu.Unlock()
-			go func() { // ends with the wait
+			go func() { // ends after the wait
 				e.waitset.wait(fds, -1)
 				woke <- struct{}{}
 			}()

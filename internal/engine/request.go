@@ -29,8 +29,8 @@ type requestKind uint8
 
 const (
 	kindFree     requestKind = iota
-	kindSend                 // a user's send
-	kindRecv                 // a user's receive
+	kindSend                 // a send of the program
+	kindRecv                 // a receive of the program
 	kindControl              // a message that the engine itself sends; abandoned from the start
 	kindTask                 // a function of Engine.Go
 	kindTransfer             // belongs to a Transfer; no Request names it
@@ -399,7 +399,7 @@ func (e *Engine) awaitRequest(ctx context.Context, r *request) error {
 	w.passive = r.kind == kindTask
 	r.waiter = w
 	err := e.await(ctx, w)
-	if r.gen == gen { // else another goroutine has collected it
+	if r.gen == gen { // otherwise another goroutine has collected it
 		r.waiter = nil
 	}
 	e.freeWaiter(w)

@@ -126,7 +126,7 @@ func (c *Context) Wake(rank int) {
 	}
 }
 
-// WakeAll calls Wake for each of ranks except this one. Wake's conditions hold. While no rank
+// WakeAll calls Wake for each of ranks except this one, under the conditions of Wake. While no rank
 // of the host sleeps, the cost of WakeAll does not depend on the number of ranks.
 //
 //	waker                                      rank that is about to sleep

@@ -82,7 +82,7 @@ func TestWakeEndsAwait(t *testing.T) {
 				next, last := (rank+1)%n, (rank+n-1)%n
 				errs := make(chan error, lanes+1)
 				for lane := range lanes {
-					go func() { // ends with its rounds; errs waits for it
+					go func() { // ends after its rounds; the receives from errs wait for it
 						for i := uint64(1); i <= rounds; i++ {
 							if rank == 0 && i > 1 || rank != 0 {
 								least := i
@@ -107,7 +107,7 @@ func TestWakeEndsAwait(t *testing.T) {
 						errs <- nil
 					}()
 				}
-				go func() { // ends with its rounds; errs waits for it
+				go func() { // ends after its rounds; the receives from errs wait for it
 					var err error
 					for i := range rounds {
 						b := []byte{0}
@@ -193,7 +193,7 @@ func TestMessagesMoveWhileAWordIsAwaited(t *testing.T) {
 
 func TestAwaitEndsWithItsContextAndTakesWhatIsThere(t *testing.T) {
 	cs := world(openJob(t, 2, inproc.NewFabric(), nil))
-	within(t, func() {
+	runWithTimeout(t, func() {
 		var word atomic.Uint64
 		ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
 		defer cancel()

@@ -57,7 +57,7 @@ func TestWordComesBeforeArm(t *testing.T) {
 			q := pauseQueue(cs[0].e)
 			var word atomic.Uint64
 			returned := make(chan error, 1)
-			go func() { returned <- cs[0].Await(background, 1, &word, 1) }() // ends with the word, or the engine
+			go func() { returned <- cs[0].Await(background, 1, &word, 1) }() // ends when the word is stored or the engine closes
 			<-q.inWait
 			require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: 2}))
 			cs[0].e.mu.Lock()
@@ -89,7 +89,7 @@ func TestSleepEndsForAStalledRequest(t *testing.T) {
 	close(q.goOn)
 	r := cs[0].Irecv(nil, Env{Peer: 1, Tag: 1, Attended: true})
 	returned := make(chan error, 1)
-	go func() { // ends with the message below
+	go func() { // ends when the message below arrives
 		_, err := r.Wait(background)
 		returned <- err
 	}()
@@ -145,7 +145,7 @@ func idleRankSleeps(t *testing.T, withRequest bool) {
 			e.wakeBackground() // the background goroutine ticks
 			e.mu.Unlock()
 		}
-		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends with its message
+		go func() { _, _ = cs[0].Recv(background, nil, Env{Peer: 1, Tag: tag}) }() // ends when its message arrives
 	}
 	for _, tag := range []int{0, 1, 2, 9} {
 		require.NoError(t, cs[1].Send(background, nil, Env{Peer: 0, Tag: tag}))

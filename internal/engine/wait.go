@@ -318,7 +318,7 @@ func (e *Engine) park(ctx context.Context, w *waiter) {
 type leadResult uint8
 
 const (
-	leadDone       leadResult = iota // the event of the leader has happened, ctx has ended or the engine closes
+	leadDone       leadResult = iota // the event that the leader waits for has happened, ctx has ended or the engine closes
 	leadWokeOthers                   // the leader has woken other goroutines
 	leadIdle                         // nothing has arrived for as long as the wait policy permits
 )

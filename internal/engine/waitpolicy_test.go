@@ -49,14 +49,14 @@ func TestFailedTestsLetOthersRun(t *testing.T) {
 func TestWakeWhileTheLeaderIsInTheScheduler(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), map[string]string{"engine.poll": "0s", "engine.yield": "0s"})[0]
 	over := make(chan error, 1)
-	go func() { // ends with the last round, or after the test has failed with the engine
+	go func() { // ends after the last round or, if the test fails, when the engine closes
 		for i := range 5000 {
 			e.mu.Lock()
 			w := e.newWaiter()
 			e.polls = 255 - fewPolls                      // the leader calls enterScheduler at the poll after the one that yields,
 			e.lastGosched = e.clock() - schedulerInterval // at which it would begin to sleep
 			told := make(chan struct{})
-			go func() { // ends with the round
+			go func() { // ends in the same round
 				defer close(told)
 				for begun := time.Now(); time.Since(begun) < time.Duration(i%200)*50*time.Nanosecond; {
 				}

@@ -64,7 +64,7 @@ func TestSnapshotCounts(t *testing.T) {
 	require.Empty(t, engines[1].Snapshot().Links) // rank 1 has not polled
 	require.False(t, engines[0].Snapshot().Moves) // the message waits for its receive
 	got := make(chan error, 1)
-	go func() { // ends with the receive
+	go func() { // ends when the receive returns
 		_, err := cs[1].Recv(background, make([]byte, len(large)), Env{Peer: 0, Tag: 3})
 		got <- err
 	}()

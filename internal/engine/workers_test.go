@@ -15,7 +15,7 @@ func TestATaskPanicsWithTheLock(t *testing.T) {
 	e := openJob(t, 1, inproc.NewFabric(), nil)[0]
 	e.Kill() // Go runs f on the calling goroutine now
 	got := make(chan any, 1)
-	go func() { // ends with the panic
+	go func() { // ends with a panic in Go
 		defer func() {
 			e.mu.Unlock()
 			got <- recover()

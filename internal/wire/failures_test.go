@@ -13,7 +13,7 @@ func TestFailures(t *testing.T) {
 		ranks  []int
 		reason string
 		line   string
-		told   string // the reason that ParseFailures returns
+		parsed string // the reason that ParseFailures returns
 	}{
 		{[]int{3}, "killed by signal 9 (SIGKILL) on node2", "failed 3 killed by signal 9 (SIGKILL) on node2\n", "killed by signal 9 (SIGKILL) on node2"},
 		{[]int{9, 3, 8, 7, 3}, "host node3 does not answer", "failed 3,7-9 host node3 does not answer\n", "host node3 does not answer"},
@@ -25,7 +25,7 @@ func TestFailures(t *testing.T) {
 		require.Equal(t, "before "+c.line, string(line))
 		_, reason, err := ParseFailures([]byte(c.line), 10)
 		require.NoError(t, err)
-		require.Equal(t, c.told, reason)
+		require.Equal(t, c.parsed, reason)
 	}
 	require.Empty(t, AppendFailures(nil, nil, "nobody"))
 	ranks, _, err := ParseFailures([]byte("failed 3,7-9 x"), 10)
@@ -39,15 +39,15 @@ func TestFailuresInSeveralLines(t *testing.T) {
 	for r := 0; r < 1<<16; r += 2 {
 		ranks = append(ranks, r)
 	}
-	var told []int
+	var parsed []int
 	for line := range bytes.Lines(AppendFailures(nil, ranks, strings.Repeat("ö", 1<<20))) {
 		require.LessOrEqual(t, len(line), FailuresMaxLine)
 		some, reason, err := ParseFailures(line, 1<<16)
 		require.NoError(t, err)
 		require.Equal(t, strings.Repeat("ö", (failuresMaxReason-1)/2), reason)
-		told = append(told, some...)
+		parsed = append(parsed, some...)
 	}
-	require.Equal(t, ranks, told)
+	require.Equal(t, ranks, parsed)
 }
 
 func TestFailuresErrors(t *testing.T) {
